@@ -1,0 +1,84 @@
+# Short names for the usual work. CMakePresets.json serves those who prefer CMake itself.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+JOBS ?= $(shell nproc)
+FUZZ_SECONDS ?= 5
+FUZZ_TARGET ?=
+# Another libtorch than the system's: make build TORCH=/path/to/libtorch
+TORCH ?=
+
+# The leak checker cannot work under a tracer such as strace.
+ifneq ($(shell awk '/^TracerPid:/ {print $$2}' /proc/self/status 2>/dev/null),0)
+export ASAN_OPTIONS := detect_leaks=0:$(ASAN_OPTIONS)
+endif
+
+CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
+SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
+
+.PHONY: help demo build test fuzz bench format tidy clean setup setup-build setup-test \
+  check-format test-release test-asan test-fuzz force
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  variables: JOBS=N FUZZ_SECONDS=S FUZZ_TARGET=NAME TORCH=PATH"
+
+demo: build ## build, then show the program at work
+	@scripts/demo.sh
+
+build: setup-build build/release/build.ninja ## build build/release/windlass
+	@cmake --build --preset release --parallel $(JOBS) --target windlass
+
+test: setup-test ## everything CI runs: format, release tests, sanitizers, fuzzing
+	@$(MAKE) --no-print-directory check-format
+	@$(MAKE) --no-print-directory test-release
+	@$(MAKE) --no-print-directory test-asan
+	@$(MAKE) --no-print-directory test-fuzz
+
+fuzz: setup-test test-fuzz ## fuzz longer: FUZZ_SECONDS=60 [FUZZ_TARGET=name]
+
+bench: setup-build build/release/build.ninja ## build and run the benchmarks
+	@cmake --build --preset release --parallel $(JOBS) --target benchmarks
+	@for program in $$(find build/release/benchmarks -maxdepth 1 -type f -executable 2>/dev/null | sort); do \
+	  "$$program"; done
+
+format: setup-test ## rewrite the sources with clang-format
+	@$(if $(SOURCES),clang-format -i $(SOURCES))
+
+tidy: setup-test build/release/build.ninja ## clang-tidy over windlass/
+	@scripts/tidy.sh build/release $(JOBS)
+
+clean: ## remove build/
+	rm -rf build
+
+setup: setup-test ## install every package that is missing
+
+setup-build:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
+
+build/%/build.ninja: CMakePresets.json $(if $(TORCH),force)
+	@$(CONFIGURE) $*
+
+check-format:
+	@echo "== format"
+	@$(if $(SOURCES),clang-format --dry-run -Werror $(SOURCES))
+
+# CMake is always run here: setup may just have installed the Python the tests compare with.
+test-release test-asan: test-%:
+	@echo "== $*"
+	@$(CONFIGURE) $*
+	@cmake --build --preset $* --parallel $(JOBS)
+	@ctest --preset $* --parallel $(JOBS)
+
+test-fuzz:
+	@echo "== fuzz"
+	@$(CONFIGURE) fuzz
+	@cmake --build --preset fuzz --parallel $(JOBS)
+	@scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)

@@ -1,0 +1,32 @@
+# windlass_library(<folder> [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...])
+#
+# Makes library windlass_<folder> of windlass/<folder>/**.cpp and, of the *_test.cpp among them, the
+# test program windlass_<folder>_test. main.cpp belongs to neither.
+function(windlass_library folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/windlass/${folder}/*.cpp")
+  list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  set(tests ${sources})
+  list(FILTER sources EXCLUDE REGEX "_test\\.cpp$")
+  list(FILTER tests INCLUDE REGEX "_test\\.cpp$")
+  list(TRANSFORM arg_DEPENDS PREPEND windlass_)
+
+  add_library(windlass_${folder} STATIC ${sources})
+  target_link_libraries(windlass_${folder}
+    PUBLIC ${arg_DEPENDS} ${arg_PUBLIC}
+    PRIVATE windlass_options ${arg_PRIVATE})
+  set_property(GLOBAL APPEND PROPERTY WINDLASS_LIBRARIES windlass_${folder})
+
+  windlass_test_program(windlass_${folder}_test PREFIX ${folder}
+    SOURCES ${tests} LIBRARIES windlass_${folder})
+endfunction()
+
+# The program, at the top of the build folder.
+function(windlass_program)
+  add_executable(windlass "${CMAKE_SOURCE_DIR}/windlass/cli/main.cpp")
+  target_link_libraries(windlass PRIVATE windlass_cli windlass_options)
+  set_target_properties(windlass PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
+  if(TARGET windlass_cli_test)
+    add_dependencies(windlass_cli_test windlass)
+  endif()
+endfunction()

@@ -1,0 +1,55 @@
+# Build options, and the interface target that carries flags to every target of the project.
+
+option(WINDLASS_WERROR "Treat warnings as errors" OFF)
+option(WINDLASS_TESTS "Build the tests" ON)
+option(WINDLASS_BENCHMARKS "Build benchmarks/" OFF)
+option(WINDLASS_FUZZ "Build fuzz/ with libFuzzer (clang only) instead of the replay driver" OFF)
+set(WINDLASS_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(WINDLASS_CCACHE ccache)
+if(WINDLASS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${WINDLASS_CCACHE}")
+endif()
+
+add_library(windlass_options INTERFACE)
+target_include_directories(windlass_options INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(windlass_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+if(WINDLASS_WERROR)
+  target_compile_options(windlass_options INTERFACE -Werror)
+endif()
+
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # Part of -Wconversion in clang but not in g++.
+  target_compile_options(windlass_options INTERFACE -Wno-sign-conversion)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # g++ 12 reports overlapping copies inside std::string operator+.
+  target_compile_options(windlass_options INTERFACE -Wno-restrict)
+endif()
+
+set(sanitizers ${WINDLASS_SANITIZE})
+if(WINDLASS_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "WINDLASS_FUZZ needs clang++ (libFuzzer); found ${CMAKE_CXX_COMPILER}")
+  endif()
+  string(JOIN "," sanitizers "fuzzer-no-link" ${sanitizers})
+endif()
+if(sanitizers)
+  set(flags "-fsanitize=${sanitizers}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_options(windlass_options INTERFACE ${flags})
+  target_link_options(windlass_options INTERFACE ${flags})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Instrumentation confuses g++'s flow analysis; the release build keeps this warning.
+    target_compile_options(windlass_options INTERFACE -Wno-maybe-uninitialized)
+  endif()
+endif()

@@ -1,0 +1,25 @@
+# System packages. scripts/setup.sh installs them.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+
+# ONNX's package names protobuf::libprotobuf without finding it, so Protobuf comes first. Its targets
+# carry ONNX_ML and ONNX_NAMESPACE, and are imported, so that their headers count as system headers.
+find_package(Protobuf REQUIRED)
+find_package(ONNX REQUIRED)
+add_library(windlass_onnx INTERFACE)
+if(TARGET ONNX::onnx)
+  target_link_libraries(windlass_onnx INTERFACE ONNX::onnx ONNX::onnx_proto)
+else()
+  target_link_libraries(windlass_onnx INTERFACE onnx onnx_proto)
+endif()
+
+if(WINDLASS_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(PeerPython)
+endif()
+if(WINDLASS_BENCHMARKS)
+  find_package(benchmark REQUIRED)
+endif()

@@ -1,0 +1,50 @@
+include(GoogleTest)
+
+# windlass_test_program(<target> PREFIX <name> SOURCES <file>... LIBRARIES <library>...)
+#
+# A GoogleTest program; each test becomes the CTest test <name>.<Suite>.<Case>. Suites whose name ends
+# in Slow get the label `slow`. Sources find the checkout in WINDLASS_SOURCE_DIR and the program in
+# WINDLASS_PROGRAM. No sources, no target.
+function(windlass_test_program target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX" "SOURCES;LIBRARIES")
+  if(NOT WINDLASS_TESTS OR NOT arg_SOURCES)
+    return()
+  endif()
+  add_executable(${target} ${arg_SOURCES})
+  target_link_libraries(${target} PRIVATE
+    windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE
+    WINDLASS_SOURCE_DIR="${CMAKE_SOURCE_DIR}" WINDLASS_PROGRAM="$<TARGET_FILE:windlass>")
+  set(common TEST_PREFIX "${arg_PREFIX}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${target} ${common} TEST_FILTER "-*Slow.*" PROPERTIES TIMEOUT 300)
+  gtest_discover_tests(${target} ${common} TEST_FILTER "*Slow.*"
+    PROPERTIES TIMEOUT 900 LABELS slow)
+endfunction()
+
+# tests/*_test.cpp: the tests that cross folders, linked with every library.
+function(windlass_cross_tests)
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.cpp")
+  get_property(libraries GLOBAL PROPERTY WINDLASS_LIBRARIES)
+  windlass_test_program(windlass_tests PREFIX tests SOURCES ${sources} LIBRARIES ${libraries})
+  if(TARGET windlass_tests)
+    add_dependencies(windlass_tests windlass)
+  endif()
+endfunction()
+
+# tests/*_test.py: checks against PyTorch and ONNX in Python. Exit code 77 means skipped.
+function(windlass_python_tests)
+  if(NOT WINDLASS_TESTS OR NOT PeerPython_FOUND)
+    return()
+  endif()
+  file(GLOB scripts CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.py")
+  set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1)
+  if(DEFINED WINDLASS_DATA)
+    list(APPEND environment "WINDLASS_DATA=${WINDLASS_DATA}")
+  endif()
+  foreach(script IN LISTS scripts)
+    get_filename_component(name "${script}" NAME_WE)
+    add_test(NAME python.${name} COMMAND "${PEER_PYTHON}" "${script}")
+    set_tests_properties(python.${name} PROPERTIES
+      LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+  endforeach()
+endfunction()

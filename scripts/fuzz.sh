@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Runs the fuzz targets of a build from a copy of their seed corpus.
+# Usage: fuzz.sh BUILD-FOLDER SECONDS [TARGET]
+# A failing input is left in BUILD-FOLDER/failures/, the log in BUILD-FOLDER/logs/.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+build="$1" seconds="$2" only="${3:-}"
+
+scratch="$(mktemp -d)"
+trap 'rm -rf "$scratch"' EXIT
+mkdir -p "$build/failures" "$build/logs"
+
+found=""
+for source in fuzz/*_fuzz.cpp; do
+  [[ -e "$source" ]] || continue
+  name="$(basename "$source" _fuzz.cpp)"
+  [[ -z "$only" || "$only" == "$name" ]] || continue
+  found=yes
+  corpus="$scratch/$name" log="$build/logs/$name.log"
+  mkdir "$corpus"
+  if [[ -d "fuzz/corpus/$name" ]]; then cp -r "fuzz/corpus/$name/." "$corpus"; fi
+  if ! "$build/bin/${name}_fuzz" -max_total_time="$seconds" -timeout=10 \
+    -artifact_prefix="$build/failures/$name-" "$corpus" >"$log" 2>&1; then
+    tail -n 100 "$log"
+    echo "fuzz $name: FAILED; whole log in $log"
+    exit 1
+  fi
+  echo "fuzz $name: $(grep -oE '^Done [0-9]+ runs in [0-9]+ second' "$log" || echo done)(s), no failure"
+done
+
+if [[ -z "$found" ]]; then
+  echo "fuzz: no target${only:+ \"$only\"} in fuzz/"
+  [[ -z "$only" ]]
+fi

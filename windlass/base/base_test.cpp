@@ -1,0 +1,69 @@
+#include <gtest/gtest.h>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/rng.h"
+#include "windlass/base/text.h"
+#include "windlass/base/units.h"
+
+namespace windlass {
+namespace {
+
+TEST(Units, FormatsForPeople) {
+  EXPECT_EQ(format_bytes(Bytes(0)), "0 B");
+  EXPECT_EQ(format_bytes(Bytes(512)), "512 B");
+  EXPECT_EQ(format_bytes(Bytes(1536)), "1.50 KiB");
+  EXPECT_EQ(format_bytes(Bytes(25 * kGiB.value)), "25.0 GiB");
+  EXPECT_EQ(format_count(124439808), "124 M");
+  EXPECT_EQ(format_count(999.6e3), "1.00 M");
+  EXPECT_EQ(format_integer(124439808), "124,439,808");
+  EXPECT_EQ(format_integer(-1000), "-1,000");
+  EXPECT_EQ(format_flops(Flops(8.178e9)), "8.18 GFLOP");
+}
+
+TEST(Units, ReadsSizes) {
+  EXPECT_EQ(parse_bytes("11GiB").value, 11 * kGiB.value);
+  EXPECT_EQ(parse_bytes("512 MiB").value, 512 * kMiB.value);
+  EXPECT_EQ(parse_bytes("9e9B").value, 9000000000);
+  EXPECT_EQ(parse_bytes("80GB").value, 80000000000);
+  EXPECT_EQ(parse_bytes("1.5g").value, kGiB.value * 3 / 2);
+  EXPECT_EQ(parse_bytes("4096").value, 4096);
+  for (const char* bad : {"", "GiB", "-1GiB", "1XB", "1e40", "nan", "1 G i B", "12GiBs"})
+    EXPECT_THROW(parse_bytes(bad), Error) << bad;
+}
+
+TEST(Checked, OverflowIsAnInputError) {
+  EXPECT_EQ(checked_mul(int64_t{1} << 31, int64_t{1} << 31), int64_t{1} << 62);
+  EXPECT_THROW(checked_mul(int64_t{1} << 32, int64_t{1} << 31), Error);
+  EXPECT_THROW(checked_add(INT64_MAX, 1), Error);
+}
+
+TEST(Text, FindsTheNearestName) {
+  const std::vector<std::string> known = {"resnet-50", "resnet-101", "gpt2-xl"};
+  EXPECT_EQ(nearest_name("resnet50", known), "resnet-50");
+  EXPECT_EQ(nearest_name("gtp2-xl", known), "gpt2-xl");
+  EXPECT_EQ(nearest_name("something else", known), std::nullopt);
+}
+
+TEST(Text, MatchesGlobs) {
+  EXPECT_TRUE(matches_glob("encoder.layer.0.weight", "encoder.*"));
+  EXPECT_TRUE(matches_glob("abc", "*b?"));
+  EXPECT_FALSE(matches_glob("abc", "*b"));
+  EXPECT_TRUE(matches_glob("", "*"));
+}
+
+TEST(Rng, IsAFunctionOfSeedStreamAndCounter) {
+  Rng a(7), b(7), c(8);
+  EXPECT_EQ(a.bits(), b.bits());
+  EXPECT_NE(a.bits(), c.bits());
+  double sum = 0;
+  for (int i = 0; i < 10000; ++i) sum += a.uniform();
+  EXPECT_NEAR(sum / 10000, 0.5, 0.02);
+  for (int i = 0; i < 100; ++i) {
+    const int64_t value = a.integer(-2, 3);
+    EXPECT_GE(value, -2);
+    EXPECT_LE(value, 3);
+  }
+}
+
+}  // namespace
+}  // namespace windlass
