@@ -1,0 +1,151 @@
+#include "windlass/graph/builder.h"
+
+#include <algorithm>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+#include "windlass/graph/op_info.h"
+#include "windlass/graph/reference/interpret.h"
+
+namespace windlass {
+
+GraphBuilder::GraphBuilder(std::string name, BuilderOptions options) : options_(options) {
+  graph_.name = std::move(name);
+}
+
+TensorId GraphBuilder::add_tensor(Tensor tensor) {
+  byte_size(tensor.type);  // throws on sizes that overflow
+  ensure(graph_.tensors.size() < INT32_MAX, "too many tensors");
+  graph_.tensors.push_back(std::move(tensor));
+  return TensorId(graph_.tensors.size() - 1);
+}
+
+TensorId GraphBuilder::input(std::string name, TensorType type) {
+  const TensorId id = add_tensor(
+      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Input, .producer = {}});
+  graph_.inputs.push_back(id);
+  return id;
+}
+
+TensorId GraphBuilder::label(std::string name, TensorType type) {
+  return add_tensor(
+      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Label, .producer = {}});
+}
+
+TensorId GraphBuilder::weight(std::string name, TensorType type, bool trainable) {
+  return add_tensor({.name = std::move(name),
+                     .type = std::move(type),
+                     .role = TensorRole::Weight,
+                     .producer = {},
+                     .trainable = trainable});
+}
+
+TensorId GraphBuilder::buffer(std::string name, TensorType type) {
+  return add_tensor(
+      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Buffer, .producer = {}});
+}
+
+TensorId GraphBuilder::constant(std::string name, TensorType type, std::vector<double> values) {
+  ensure(static_cast<int64_t>(values.size()) == element_count(type.shape),
+         "constant with the wrong number of values");
+  graph_.constants.push_back({std::move(values)});
+  return add_tensor({.name = std::move(name),
+                     .type = std::move(type),
+                     .role = TensorRole::Constant,
+                     .producer = {},
+                     .constant = static_cast<int32_t>(graph_.constants.size()) - 1});
+}
+
+TensorId GraphBuilder::scalar(double value, DType dtype) {
+  return constant(fmt::format("{}", value), {dtype, {}}, {value});
+}
+
+const std::vector<double>* GraphBuilder::value(TensorId id) const {
+  const int32_t index = graph_[id].constant;
+  return index < 0 ? nullptr : &graph_.constants[static_cast<size_t>(index)].values;
+}
+
+std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<TensorId> inputs,
+                                        std::string name) {
+  const OpInfo& info = op_info(kind);
+  Op op{.kind = kind, .attrs = std::move(attrs), .inputs = std::move(inputs), .name = std::move(name)};
+  while (!op.inputs.empty() && !op.inputs.back().valid()) op.inputs.pop_back();
+
+  std::vector<TensorType> types;
+  try {
+    if (op.inputs.size() < info.min_inputs || op.inputs.size() > info.max_inputs)
+      fail_input("has {} inputs, expected {} to {}", op.inputs.size(), info.min_inputs,
+                 info.max_inputs);
+    for (size_t i = 0; i < info.min_inputs; ++i)
+      if (!op.inputs[i].valid()) fail_input("input {} is missing", i);
+    types = info.infer(signature_of(graph_, op));
+    for (const TensorType& type : types) byte_size(type);
+  } catch (const Error& error) {
+    throw error.within(fmt::format("{} \"{}\"", info.name, op.name));
+  }
+
+  const bool known =
+      can_fold(kind) && !op.inputs.empty() &&
+      std::all_of(op.inputs.begin(), op.inputs.end(),
+                  [&](TensorId id) { return id.valid() && value(id) != nullptr; }) &&
+      std::all_of(types.begin(), types.end(), [&](const TensorType& type) {
+        return element_count(type.shape) <= options_.fold_limit;
+      });
+  std::vector<TensorId> outputs;
+  const auto output_name = [&](size_t k) {
+    return types.size() == 1 ? op.name : fmt::format("{}.{}", op.name, k);
+  };
+  if (known) {
+    std::vector<Array> operands;
+    for (TensorId id : op.inputs) operands.emplace_back(shape(id), *value(id));
+    std::vector<const Array*> pointers;
+    for (const Array& operand : operands) pointers.push_back(&operand);
+    Signature signature = signature_of(graph_, op);
+    signature.outputs = types;
+    ForwardResult result = interpret_forward(signature, pointers);
+    for (size_t k = 0; k < types.size(); ++k)
+      outputs.push_back(constant(output_name(k), types[k], std::move(result.outputs[k].values)));
+    return outputs;
+  }
+  const OpId id(graph_.ops.size());
+  for (size_t k = 0; k < types.size(); ++k)
+    outputs.push_back(add_tensor({.name = output_name(k), .type = types[k], .producer = id}));
+  op.outputs = outputs;
+  graph_.ops.push_back(std::move(op));
+  return outputs;
+}
+
+TensorId GraphBuilder::op(OpKind kind, Attrs attrs, std::vector<TensorId> inputs,
+                          std::string name) {
+  return add(kind, std::move(attrs), std::move(inputs), std::move(name)).front();
+}
+
+TensorId GraphBuilder::attach_cross_entropy(TensorId prediction) {
+  const Shape& logits = shape(prediction);
+  if (logits.size() < 2)
+    fail_input("cannot attach a cross-entropy loss to \"{}\" of shape {}: expected [rows..., classes]",
+               graph_[prediction].name, format_shape(logits));
+  const size_t axis = logits.size() >= 4 ? 1 : logits.size() - 1;
+  Shape rows = logits;
+  rows.erase(rows.begin() + static_cast<int64_t>(axis));
+  const TensorId labels = label("labels", {DType::I64, rows});
+  graph_.loss = op(OpKind::CrossEntropy, CrossEntropyAttrs{.axis = static_cast<int64_t>(axis)},
+                   {prediction, labels}, "loss");
+  return graph_.loss;
+}
+
+TensorId GraphBuilder::attach_mean_squared_error(TensorId prediction) {
+  const TensorId target = label("target", type(prediction));
+  graph_.loss = op(OpKind::MeanSquaredError, NoAttrs{}, {prediction, target}, "loss");
+  return graph_.loss;
+}
+
+Graph GraphBuilder::finish() {
+  Graph graph = std::move(graph_);
+  graph_ = {};
+  remove_dead(graph);
+  check_graph(graph);
+  return graph;
+}
+
+}  // namespace windlass

@@ -1,0 +1,62 @@
+// Building graphs op by op, with types inferred and checked on the way.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "windlass/graph/graph.h"
+
+namespace windlass {
+
+struct BuilderOptions {
+  // An op whose inputs are all known constants is evaluated at once if the result has at most this
+  // many elements.
+  int64_t fold_limit = int64_t{1} << 22;
+};
+
+// Grows a Graph; tensors and ops are appended, never removed. Errors of an op carry its name.
+class GraphBuilder {
+ public:
+  explicit GraphBuilder(std::string name, BuilderOptions options = {});
+
+  TensorId input(std::string name, TensorType type);
+  TensorId label(std::string name, TensorType type);
+  TensorId weight(std::string name, TensorType type, bool trainable = true);
+  TensorId buffer(std::string name, TensorType type);
+  TensorId constant(std::string name, TensorType type, std::vector<double> values);
+  TensorId scalar(double value, DType dtype = DType::F32);
+
+  // Appends an op and returns its outputs. `name` names the op; outputs are named after it.
+  std::vector<TensorId> add(OpKind kind, Attrs attrs, std::vector<TensorId> inputs,
+                            std::string name);
+  // The same for ops of which only the first output is wanted.
+  TensorId op(OpKind kind, Attrs attrs, std::vector<TensorId> inputs, std::string name);
+
+  const Graph& graph() const { return graph_; }
+  const TensorType& type(TensorId id) const { return graph_[id].type; }
+  const Shape& shape(TensorId id) const { return graph_[id].type.shape; }
+  // Values of a constant tensor, or null.
+  const std::vector<double>* value(TensorId id) const;
+
+  void set_output(TensorId id) { graph_.outputs.push_back(id); }
+  void set_loss(TensorId id) { graph_.loss = id; }
+  Tensor& tensor(TensorId id) { return graph_[id]; }
+
+  // Attaches a mean cross-entropy or squared-error loss to `prediction`, with a new label input.
+  // Cross-entropy takes classes along the last axis, or along axis 1 of images [b, c, h, w, ...].
+  TensorId attach_cross_entropy(TensorId prediction);
+  TensorId attach_mean_squared_error(TensorId prediction);
+
+  // The finished graph: dead ops removed, invariants checked. The builder is empty afterwards.
+  Graph finish();
+
+ private:
+  TensorId add_tensor(Tensor tensor);
+
+  Graph graph_;
+  BuilderOptions options_;
+};
+
+}  // namespace windlass

@@ -1,0 +1,30 @@
+// Recognising what an exporter took apart: normalisations, activations, linear layers, attention.
+//
+// Fused ops keep less for the backward pass: a fused LayerNorm its input and two numbers a row instead
+// of five tensors, fused attention no score matrix at all. A pattern is only replaced where nobody else
+// reads what it would no longer produce. Expects a simplified graph (simplify.h).
+#pragma once
+
+#include "windlass/graph/graph.h"
+
+namespace windlass {
+
+// How often each pattern was found.
+struct FusionReport {
+  int layer_norms = 0;
+  int rms_norms = 0;
+  int activations = 0;  // GELU, SiLU, hard swish, Mish
+  int linears = 0;
+  int attentions = 0;
+};
+
+FusionReport fuse(Graph& graph);
+
+// The single passes, in the order in which `fuse` runs them. Each returns how often it matched.
+int fuse_activations(Graph& graph);
+int fuse_layer_norms(Graph& graph);
+int fuse_rms_norms(Graph& graph);
+int fuse_linears(Graph& graph);
+int fuse_attention(Graph& graph);
+
+}  // namespace windlass

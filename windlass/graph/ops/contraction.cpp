@@ -1,0 +1,226 @@
+// Matrix products. With loops m, n, k and batch loops, each operand has two of m, n, k, so the three
+// products of training (y, dx, dw) are the same nest with another loop reduced.
+
+#include "windlass/graph/ops/families.h"
+
+namespace windlass::ops {
+namespace {
+
+struct MatMulSizes {
+  Shape batch;
+  int64_t m, n, k;
+};
+
+MatMulSizes matmul_sizes(const Signature& s) {
+  const auto& attrs = s.as<MatMulAttrs>();
+  const Shape& a = s.shape(0);
+  const Shape& b = s.shape(1);
+  if (a.size() < 2 || b.size() < 2)
+    fail_input("operands are {} and {}, expected at least two dimensions each", format_shape(a),
+               format_shape(b));
+  const auto last = [](const Shape& shape, size_t back) { return shape[shape.size() - back]; };
+  MatMulSizes sizes;
+  sizes.batch = broadcast_shapes(Shape(a.begin(), a.end() - 2), Shape(b.begin(), b.end() - 2));
+  sizes.m = last(a, attrs.transpose_a ? 1 : 2);
+  sizes.k = last(a, attrs.transpose_a ? 2 : 1);
+  sizes.n = last(b, attrs.transpose_b ? 2 : 1);
+  const int64_t k = last(b, attrs.transpose_b ? 1 : 2);
+  if (k != sizes.k)
+    fail_input("the inner dimensions of {} and {} differ: {} and {}", format_shape(a),
+               format_shape(b), sizes.k, k);
+  return sizes;
+}
+
+std::vector<TensorType> infer_matmul(const Signature& s) {
+  require_float(s, 0);
+  require_float(s, 1);
+  MatMulSizes sizes = matmul_sizes(s);
+  Shape shape = sizes.batch;
+  shape.push_back(sizes.m);
+  shape.push_back(sizes.n);
+  return {{s.input(0).dtype, shape}};
+}
+
+LoopNest matmul_loops(const Signature& s) {
+  const auto& attrs = s.as<MatMulAttrs>();
+  const MatMulSizes sizes = matmul_sizes(s);
+  LoopNest nest;
+  for (size_t i = 0; i < sizes.batch.size(); ++i)
+    nest.loops.push_back({.name = "b" + std::to_string(i), .size = sizes.batch[i]});
+  const auto m = static_cast<int32_t>(nest.loops.size());
+  nest.loops.push_back({.name = "m", .size = sizes.m});
+  nest.loops.push_back({.name = "n", .size = sizes.n});
+  nest.loops.push_back({.name = "k", .size = sizes.k, .role = LoopRole::Reduced});
+  const int32_t n = m + 1, k = m + 2;
+  const auto operand = [&](const Shape& shape, int32_t row, int32_t column) {
+    OperandMap map = broadcast_map(Shape(shape.begin(), shape.end() - 2), sizes.batch);
+    map.push_back({.loop = row});
+    map.push_back({.loop = column});
+    return map;
+  };
+  nest.inputs.push_back(attrs.transpose_a ? operand(s.shape(0), k, m) : operand(s.shape(0), m, k));
+  nest.inputs.push_back(attrs.transpose_b ? operand(s.shape(1), n, k) : operand(s.shape(1), k, n));
+  nest.outputs.push_back(aligned_map(sizes.batch.size() + 2));
+  return nest;
+}
+
+Arithmetic matmul_arithmetic(const Signature& s) {
+  const MatMulSizes sizes = matmul_sizes(s);
+  double count = static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
+                 static_cast<double>(sizes.k);
+  for (int64_t size : sizes.batch) count *= static_cast<double>(size);
+  return {count, 0};
+}
+
+GradientRule matmul_gradient(const Signature& s, const std::vector<bool>& wanted) {
+  GradientRule rule;
+  rule.inputs = {GradientSource::Computed, GradientSource::Computed};
+  if (wanted[1]) rule.saved.push_back(saved_input(0));
+  if (wanted[0]) rule.saved.push_back(saved_input(1));
+  const Arithmetic forward = matmul_arithmetic(s);
+  rule.arithmetic.multiply_adds = forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+  return rule;
+}
+
+struct LinearSizes {
+  int64_t k, n;
+};
+
+LinearSizes linear_sizes(const Signature& s) {
+  require_rank(s, 1, 2);
+  const bool input_major = s.as<LinearAttrs>().input_major;
+  const Shape& w = s.shape(1);
+  return {w[input_major ? 0 : 1], w[input_major ? 1 : 0]};
+}
+
+std::vector<TensorType> infer_linear(const Signature& s) {
+  require_float(s, 0);
+  require_float(s, 1);
+  const LinearSizes sizes = linear_sizes(s);
+  Shape shape = s.shape(0);
+  if (shape.empty() || shape.back() != sizes.k)
+    fail_input("input {} does not fit the weight {}: its last dimension should be {}",
+               format_shape(shape), format_shape(s.shape(1)), sizes.k);
+  if (s.has_input(2)) require_shape(s, 2, {sizes.n}, "bias");
+  shape.back() = sizes.n;
+  return {{s.input(0).dtype, shape}};
+}
+
+LoopNest linear_loops(const Signature& s) {
+  const LinearSizes sizes = linear_sizes(s);
+  const Shape& x = s.shape(0);
+  LoopNest nest;
+  for (size_t i = 0; i + 1 < x.size(); ++i)
+    nest.loops.push_back({.name = "m" + std::to_string(i), .size = x[i]});
+  const auto n = static_cast<int32_t>(nest.loops.size());
+  nest.loops.push_back({.name = "n", .size = sizes.n});
+  nest.loops.push_back({.name = "k", .size = sizes.k, .role = LoopRole::Reduced});
+  OperandMap input = aligned_map(x.size());
+  input.back().loop = n + 1;
+  nest.inputs.push_back(input);
+  if (s.as<LinearAttrs>().input_major)
+    nest.inputs.push_back({{.loop = n + 1}, {.loop = n}});
+  else
+    nest.inputs.push_back({{.loop = n}, {.loop = n + 1}});
+  if (s.inputs.size() > 2) nest.inputs.push_back(s.has_input(2) ? OperandMap{{.loop = n}} : OperandMap{});
+  nest.outputs.push_back(aligned_map(x.size()));
+  return nest;
+}
+
+Arithmetic linear_arithmetic(const Signature& s) {
+  const double outputs = elements(s.input(0)) / static_cast<double>(s.shape(0).back()) *
+                         static_cast<double>(linear_sizes(s).n);
+  return {outputs * static_cast<double>(linear_sizes(s).k), s.has_input(2) ? outputs : 0};
+}
+
+// x W + b: dx needs W, dW needs x, db neither.
+GradientRule weighted_gradient(const Signature& s, const std::vector<bool>& wanted,
+                               const Arithmetic& forward) {
+  GradientRule rule = no_gradient(s.inputs.size());
+  rule.inputs[0] = rule.inputs[1] = GradientSource::Computed;
+  if (s.has_input(2) && is_float(s.input(2).dtype)) rule.inputs[2] = GradientSource::Computed;
+  if (wanted[1]) rule.saved.push_back(saved_input(0));
+  if (wanted[0]) rule.saved.push_back(saved_input(1));
+  rule.arithmetic.multiply_adds = forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+  rule.arithmetic.pointwise = forward.pointwise;
+  return rule;
+}
+
+GradientRule linear_gradient(const Signature& s, const std::vector<bool>& wanted) {
+  return weighted_gradient(s, wanted, linear_arithmetic(s));
+}
+
+// Rows sorted by expert, `counts` rows for each: y[r] = W[expert of r] x[r].
+std::vector<TensorType> infer_grouped_linear(const Signature& s) {
+  require_rank(s, 0, 2);
+  require_rank(s, 1, 3);
+  require_integer(s, 2);
+  const Shape& w = s.shape(1);
+  if (s.shape(0)[1] != w[2])
+    fail_input("input {} does not fit the expert weights {}", format_shape(s.shape(0)),
+               format_shape(w));
+  require_shape(s, 2, {w[0]}, "counts");
+  return {{s.input(0).dtype, {s.shape(0)[0], w[1]}}};
+}
+
+// The expert loop is reduced: a device that holds some of the experts contributes their rows and
+// zeros elsewhere. Which rows those are is known only at run time.
+LoopNest grouped_linear_loops(const Signature& s) {
+  const Shape& w = s.shape(1);
+  LoopNest nest;
+  nest.loops = {{.name = "rows", .size = s.shape(0)[0], .role = LoopRole::Whole},
+                {.name = "n", .size = w[1]},
+                {.name = "k", .size = w[2], .role = LoopRole::Reduced},
+                {.name = "expert", .size = w[0], .role = LoopRole::Reduced}};
+  nest.inputs = {{{.loop = 0}, {.loop = 2}}, {{.loop = 3}, {.loop = 1}, {.loop = 2}}, {{}}};
+  nest.outputs = {{{.loop = 0}, {.loop = 1}}};
+  return nest;
+}
+
+Arithmetic grouped_linear_arithmetic(const Signature& s) {
+  const Shape& w = s.shape(1);
+  return {elements(s.input(0)) * static_cast<double>(w[1]), 0};
+}
+
+GradientRule grouped_linear_gradient(const Signature& s, const std::vector<bool>& wanted) {
+  GradientRule rule = weighted_gradient(s, wanted, grouped_linear_arithmetic(s));
+  rule.inputs[2] = GradientSource::None;
+  rule.saved.push_back(saved_input(2));
+  return rule;
+}
+
+}  // namespace
+
+std::vector<OpInfo> contraction_ops() {
+  return {
+      {.kind = OpKind::MatMul,
+       .name = "MatMul",
+       .family = OpFamily::Contraction,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .infer = infer_matmul,
+       .loops = matmul_loops,
+       .arithmetic = matmul_arithmetic,
+       .gradient = matmul_gradient},
+      {.kind = OpKind::Linear,
+       .name = "Linear",
+       .family = OpFamily::Contraction,
+       .min_inputs = 2,
+       .max_inputs = 3,
+       .infer = infer_linear,
+       .loops = linear_loops,
+       .arithmetic = linear_arithmetic,
+       .gradient = linear_gradient},
+      {.kind = OpKind::GroupedLinear,
+       .name = "GroupedLinear",
+       .family = OpFamily::Contraction,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .infer = infer_grouped_linear,
+       .loops = grouped_linear_loops,
+       .arithmetic = grouped_linear_arithmetic,
+       .gradient = grouped_linear_gradient},
+  };
+}
+
+}  // namespace windlass::ops
