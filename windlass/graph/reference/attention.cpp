@@ -1,0 +1,240 @@
+// Softmax, attention and rotary position embedding.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "windlass/base/rng.h"
+#include "windlass/graph/reference/calls.h"
+
+namespace windlass::reference {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct AttentionSizes {
+  int64_t batch, heads, key_heads, queries, keys, depth, value_depth;
+  int64_t key_head(int64_t head) const { return head * key_heads / heads; }
+};
+
+AttentionSizes attention_sizes(const Shape& q, const Shape& k, const Shape& v) {
+  return {q[0], q[1], k[1], q[2], k[2], q[3], v[3]};
+}
+
+bool visible(const AttentionAttrs& attrs, const AttentionSizes& s, int64_t query, int64_t key) {
+  const int64_t position = query + s.keys - s.queries;
+  if (attrs.causal && key > position) return false;
+  return attrs.window <= 0 || key > position - attrs.window;
+}
+
+// Scores of one query row against all keys: -infinity where the key is not visible.
+class Scores {
+ public:
+  Scores(const AttentionAttrs& attrs, const AttentionSizes& sizes, const Array& q, const Array& k,
+         const Array* mask)
+      : attrs_(attrs), sizes_(sizes), q_(q), k_(k), mask_(mask) {
+    if (mask != nullptr) {
+      mask_strides_ =
+          broadcast_strides(mask->shape, {sizes.batch, sizes.heads, sizes.queries, sizes.keys});
+    }
+  }
+
+  int64_t mask_offset(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    return b * mask_strides_[0] + h * mask_strides_[1] + i * mask_strides_[2] +
+           j * mask_strides_[3];
+  }
+
+  std::vector<double> row(int64_t b, int64_t h, int64_t i) const {
+    const AttentionSizes& s = sizes_;
+    std::vector<double> result(s.keys, -kInfinity);
+    const double* q = &q_.values[((b * s.heads + h) * s.queries + i) * s.depth];
+    const double* k = &k_.values[(b * s.key_heads + s.key_head(h)) * s.keys * s.depth];
+    for (int64_t j = 0; j < s.keys; ++j) {
+      if (!visible(attrs_, s, i, j)) continue;
+      double dot = 0;
+      for (int64_t d = 0; d < s.depth; ++d) dot += q[d] * k[j * s.depth + d];
+      result[j] = attrs_.scale * dot;
+      if (mask_ != nullptr) result[j] += mask_->values[mask_offset(b, h, i, j)];
+    }
+    return result;
+  }
+
+ private:
+  const AttentionAttrs& attrs_;
+  const AttentionSizes& sizes_;
+  const Array& q_;
+  const Array& k_;
+  const Array* mask_;
+  Strides mask_strides_;
+};
+
+double log_sum_exp(const std::vector<double>& values) {
+  double top = -kInfinity, sum = 0;
+  for (double value : values) top = std::max(top, value);
+  if (top == -kInfinity) return top;
+  for (double value : values) sum += std::exp(value - top);
+  return top + std::log(sum);
+}
+
+// A query that sees no key has probability 0 for all of them.
+double probability(double score, double lse) {
+  return lse == -kInfinity ? 0 : std::exp(score - lse);
+}
+
+// Factor of a probability: 0 if dropped, else what makes up for the dropped ones.
+double dropout_factor(double ratio, RandomState random, int64_t element) {
+  if (ratio <= 0) return 1;
+  const bool keep = random_uniform(random.seed, random.op, static_cast<uint64_t>(element)) >= ratio;
+  return keep ? 1 / (1 - ratio) : 0;
+}
+
+// Rotates the pairs by their angles (direction 1) or back (-1).
+Array rotate(const RotaryAttrs& attrs, const Array& x, double direction) {
+  Array y = x;
+  const int64_t depth = x.shape[x.shape.size() - 1], steps = x.shape[x.shape.size() - 2];
+  const int64_t rows = product(x.shape, 0, x.shape.size() - 1), half = attrs.dims / 2;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < half; ++i) {
+      const double frequency =
+          std::pow(attrs.theta, -2 * static_cast<double>(i) / static_cast<double>(attrs.dims));
+      const double angle = direction * static_cast<double>(row % steps) * frequency;
+      const int64_t first = row * depth + (attrs.interleaved ? 2 * i : i);
+      const int64_t second = attrs.interleaved ? first + 1 : first + half;
+      const double a = x.values[first], b = x.values[second];
+      y.values[first] = a * std::cos(angle) - b * std::sin(angle);
+      y.values[second] = b * std::cos(angle) + a * std::sin(angle);
+    }
+  }
+  return y;
+}
+
+}  // namespace
+
+ForwardResult softmax_forward(const ForwardCall& call) {
+  const auto& attrs = call.attrs<SoftmaxAttrs>();
+  const Array& x = call.input(0);
+  const AxisView view = view_axis(x.shape, attrs.axis);
+  Array y(x.shape);
+  std::vector<double> row(view.size);
+  for (int64_t o = 0; o < view.outer; ++o) {
+    for (int64_t n = 0; n < view.inner; ++n) {
+      const auto at = [&](int64_t i) { return (o * view.size + i) * view.inner + n; };
+      for (int64_t i = 0; i < view.size; ++i) row[i] = x.values[at(i)];
+      const double lse = log_sum_exp(row);
+      for (int64_t i = 0; i < view.size; ++i)
+        y.values[at(i)] = attrs.log ? row[i] - lse : std::exp(row[i] - lse);
+    }
+  }
+  return {{y}, {}};
+}
+
+// dx = y (dy - sum(y dy)), or dy - exp(y) sum(dy) for the logarithm.
+std::vector<Array> softmax_backward(const BackwardCall& call) {
+  const auto& attrs = call.attrs<SoftmaxAttrs>();
+  if (!call.wants(0)) return {Array()};
+  const Array& dy = call.gradient();
+  const Array& y = call.output(0);
+  const AxisView view = view_axis(y.shape, attrs.axis);
+  Array dx(y.shape);
+  for (int64_t o = 0; o < view.outer; ++o) {
+    for (int64_t n = 0; n < view.inner; ++n) {
+      const auto at = [&](int64_t i) { return (o * view.size + i) * view.inner + n; };
+      double sum = 0;
+      for (int64_t i = 0; i < view.size; ++i)
+        sum += attrs.log ? dy.values[at(i)] : y.values[at(i)] * dy.values[at(i)];
+      for (int64_t i = 0; i < view.size; ++i) {
+        const double value = y.values[at(i)], g = dy.values[at(i)];
+        dx.values[at(i)] = attrs.log ? g - std::exp(value) * sum : value * (g - sum);
+      }
+    }
+  }
+  return {dx};
+}
+
+ForwardResult attention_forward(const ForwardCall& call) {
+  const auto& attrs = call.attrs<AttentionAttrs>();
+  const Array& v = call.input(2);
+  const AttentionSizes s = attention_sizes(call.input(0).shape, call.input(1).shape, v.shape);
+  const Scores scores(attrs, s, call.input(0), call.input(1),
+                      call.has(3) ? &call.input(3) : nullptr);
+  Array y({s.batch, s.heads, s.queries, s.value_depth}), lse({s.batch, s.heads, s.queries});
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t i = 0; i < s.queries; ++i) {
+        const int64_t row = (b * s.heads + h) * s.queries + i;
+        const std::vector<double> score = scores.row(b, h, i);
+        lse.values[row] = log_sum_exp(score);
+        for (int64_t j = 0; j < s.keys; ++j) {
+          const double p = probability(score[j], lse.values[row]) *
+                           dropout_factor(attrs.dropout, call.random, row * s.keys + j);
+          const int64_t value_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
+          for (int64_t e = 0; e < s.value_depth; ++e)
+            y.values[row * s.value_depth + e] += p * v.values[value_row * s.value_depth + e];
+        }
+      }
+    }
+  }
+  return {{y}, {lse}};
+}
+
+// With P the probabilities and F the dropout factors: dV = (P F)^T dY, dP = F (dY V^T),
+// dS = P (dP - rowsum(dY Y)), dQ = scale dS K, dK = scale dS^T Q, dmask = dS.
+std::vector<Array> attention_backward(const BackwardCall& call) {
+  const auto& attrs = call.attrs<AttentionAttrs>();
+  const AttentionSizes s = attention_sizes(call.shape(0), call.shape(1), call.shape(2));
+  const Array& dy = call.gradient();
+  const Array& q = call.input(0);
+  const Array& k = call.input(1);
+  const Array& lse = call.auxiliary(0);
+  const Scores scores(attrs, s, q, k, call.signature().has_input(3) ? &call.input(3) : nullptr);
+  const bool wants_scores = call.wants(0) || call.wants(1) || call.wants(3);
+  Array dq = call.zeros_if_wanted(0), dk = call.zeros_if_wanted(1), dv = call.zeros_if_wanted(2);
+  Array dmask = call.zeros_if_wanted(3);
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t i = 0; i < s.queries; ++i) {
+        const int64_t row = (b * s.heads + h) * s.queries + i;
+        const std::vector<double> score = scores.row(b, h, i);
+        double total = 0;
+        if (wants_scores) {
+          for (int64_t e = 0; e < s.value_depth; ++e) {
+            total +=
+                dy.values[row * s.value_depth + e] * call.output(0).values[row * s.value_depth + e];
+          }
+        }
+        for (int64_t j = 0; j < s.keys; ++j) {
+          const double p = probability(score[j], lse.values[row]);
+          if (p == 0) continue;
+          const double factor = dropout_factor(attrs.dropout, call.random(), row * s.keys + j);
+          const int64_t key_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
+          double dp = 0;
+          for (int64_t e = 0; e < s.value_depth; ++e) {
+            const double g = dy.values[row * s.value_depth + e];
+            if (call.wants(2)) dv.values[key_row * s.value_depth + e] += p * factor * g;
+            if (wants_scores) dp += factor * g * call.input(2).values[key_row * s.value_depth + e];
+          }
+          const double ds = p * (dp - total);
+          for (int64_t d = 0; d < s.depth; ++d) {
+            if (call.wants(0))
+              dq.values[row * s.depth + d] += attrs.scale * ds * k.values[key_row * s.depth + d];
+            if (call.wants(1))
+              dk.values[key_row * s.depth + d] += attrs.scale * ds * q.values[row * s.depth + d];
+          }
+          if (call.wants(3)) dmask.values[scores.mask_offset(b, h, i, j)] += ds;
+        }
+      }
+    }
+  }
+  return {dq, dk, dv, dmask};
+}
+
+ForwardResult rotary_forward(const ForwardCall& call) {
+  return {{rotate(call.attrs<RotaryAttrs>(), call.input(0), 1)}, {}};
+}
+
+std::vector<Array> rotary_backward(const BackwardCall& call) {
+  if (!call.wants(0)) return {Array()};
+  return {rotate(call.attrs<RotaryAttrs>(), call.gradient(), -1)};
+}
+
+}  // namespace windlass::reference

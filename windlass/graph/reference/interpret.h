@@ -1,0 +1,54 @@
+// The slow reference: every op, forward and backward, in double precision by plain loops.
+//
+// It is what fast code is compared with, and what folds constants while a model is imported. Values
+// are doubles whatever the dtype; integer types hold whole numbers and integer division truncates.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "windlass/graph/graph.h"
+#include "windlass/graph/op_info.h"
+
+namespace windlass {
+
+// A dense tensor of doubles, row-major. Rank 0 has one element.
+struct Array {
+  Shape shape;
+  std::vector<double> values;
+
+  Array() = default;
+  explicit Array(Shape s, double fill = 0);
+  Array(Shape s, std::vector<double> v) : shape(std::move(s)), values(std::move(v)) {}
+};
+
+// Results of a forward op.
+struct ForwardResult {
+  std::vector<Array> outputs;
+  std::vector<Array> auxiliaries;
+};
+
+// Where the random numbers of an op (dropout, random) come from; the same state draws the same
+// numbers, so that a forward pass can be repeated.
+struct RandomState {
+  uint64_t seed = 0;
+  uint64_t op = 0;
+};
+
+// Runs one forward op. Absent inputs are null. Inputs that the op writes in place are not changed.
+ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
+                                RandomState random = {});
+
+// Runs one backward op: gradients of the forward inputs from the gradients of the forward outputs
+// (null where absent) and the saved tensors, parallel to `rule.saved`. Entries that are not wanted
+// or not computed are empty arrays of rank 0 without values.
+std::vector<Array> interpret_backward(const Signature& signature, const GradientRule& rule,
+                                      const std::vector<bool>& wanted,
+                                      const std::vector<const Array*>& output_gradients,
+                                      const std::vector<const Array*>& saved,
+                                      RandomState random = {});
+
+// Whether the interpreter can run the forward op on known values without surprises: no randomness.
+bool can_fold(OpKind kind);
+
+}  // namespace windlass
