@@ -1,0 +1,66 @@
+#include "windlass/model/model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+#include "windlass/model/huggingface/huggingface.h"
+#include "windlass/model/onnx/onnx_import.h"
+#include "windlass/model/zoo.h"
+
+namespace windlass {
+namespace {
+
+namespace fs = std::filesystem;
+
+void freeze_weights(Graph& graph, const std::vector<std::string>& patterns) {
+  for (const std::string& pattern : patterns) {
+    bool matched = false;
+    for (Tensor& tensor : graph.tensors) {
+      if (tensor.role != TensorRole::Weight || !matches_glob(tensor.name, pattern)) continue;
+      tensor.trainable = false;
+      matched = true;
+    }
+    if (!matched) fail_input("no weight matches --freeze \"{}\"", pattern);
+  }
+}
+
+Model load_from_source(const std::string& name, const ModelOptions& options) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(name, ignored);
+  if (fs::is_directory(status)) {
+    if (fs::exists(fs::path(name) / "config.json", ignored)) return load_huggingface(name, options);
+    fail_input("the folder holds no config.json; give the ONNX file itself, or a Hugging Face folder");
+  }
+  if (fs::exists(status)) {
+    if (!fs::is_regular_file(status)) fail_input("not a regular file");
+    const std::string extension = lower_case(fs::path(name).extension().string());
+    if (extension == ".json") return load_huggingface(name, options);
+    return load_onnx(name, options);
+  }
+  const bool path_like = name.find('/') != std::string::npos || name.ends_with(".onnx") ||
+                         name.ends_with(".json");
+  if (path_like && !is_zoo_name(name)) fail_input("no such file");
+  Model model;
+  model.source = "zoo";
+  model.graph = build_zoo_model(name, options);
+  return model;
+}
+
+}  // namespace
+
+Model load_model(const std::string& name, const ModelOptions& options) {
+  try {
+    if (name.empty()) fail_input("no model is named");
+    Model model = load_from_source(name, options);
+    if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
+    freeze_weights(model.graph, options.freeze);
+    return model;
+  } catch (const Error& error) {
+    if (error.message().starts_with(name)) throw;
+    throw error.within(name);
+  }
+}
+
+}  // namespace windlass
