@@ -1,0 +1,438 @@
+#include "windlass/model/onnx/importer.h"
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+#include "windlass/model/onnx/restore.h"
+
+namespace windlass {
+namespace {
+
+// Functions may call functions, branches hold branches; real files nest a handful deep.
+constexpr int kMaxDepth = 32;
+// Calls multiply: a small file could otherwise unfold to any size.
+constexpr int64_t kMaxNodes = 4'000'000;
+// Problems beyond this many are counted, not listed.
+constexpr size_t kMaxListed = 20;
+
+// What would make an unsupported operator work.
+std::string_view advice(std::string_view op_type) {
+  static const std::map<std::string_view, std::string_view> kAdvice = {
+      {"Loop", "export with fixed lengths so that the loop is unrolled (tracing, not scripting)"},
+      {"Scan", "export with fixed lengths so that the scan is unrolled"},
+      {"RNN", "use nn.LSTM or nn.GRU"},
+      {"NonMaxSuppression", "export the network without its post-processing"},
+      {"TopK", "export the network without its post-processing"},
+      {"RoiAlign", "export backbone and heads separately"},
+      {"QuantizeLinear", "export the float model; windlass trains, it does not run quantised models"},
+      {"DequantizeLinear", "export the float model"},
+      {"ConvInteger", "export the float model"},
+      {"MatMulInteger", "export the float model"},
+      {"SequenceConstruct", "return tensors, not lists, from the exported module"},
+      {"SequenceAt", "return tensors, not lists, from the exported module"},
+      {"StringNormalizer", "do text processing before the model"},
+  };
+  const auto found = kAdvice.find(op_type);
+  return found == kAdvice.end() ? "export it decomposed into supported operators" : found->second;
+}
+
+void collect_nodes(const std::vector<OnnxNode>& nodes, std::vector<const OnnxNode*>& all) {
+  for (const OnnxNode& node : nodes) {
+    all.push_back(&node);
+    for (const auto& [name, attribute] : node.attributes)
+      if (attribute.graph) collect_nodes(attribute.graph->nodes, all);
+  }
+}
+
+std::string node_label(const OnnxNode& node) {
+  if (!node.name.empty()) return node.name;
+  return node.outputs.empty() ? std::string("unnamed") : "-> " + node.outputs[0];
+}
+
+}  // namespace
+
+OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
+    : file_(file), options_(options), builder_(file.graph.name.empty() ? "onnx" : file.graph.name) {
+  for (const OnnxTensor& tensor : file.graph.initializers)
+    if (!initializers_.emplace(tensor.name, &tensor).second)
+      fail_input("initializer \"{}\" is defined twice", tensor.name);
+  for (const auto* list : {&file.graph.values, &file.graph.outputs})
+    for (const OnnxValue& value : *list) declared_.emplace(value.name, &value);
+  for (const OnnxFunction& function : file.functions)
+    functions_.emplace(std::pair{function.domain, function.name}, &function);
+  scopes_.emplace_back();
+}
+
+Graph OnnxImporter::run() {
+  if (file_.opset < 9 || file_.opset > 23)
+    fail_unsupported("opset {} is not supported; export with opset 9 to 23", file_.opset);
+  report_unsupported_ops();
+  bind_inputs();
+  import_nodes(file_.graph.nodes, "");
+  if (!problems_.empty()) {
+    std::string text = fmt::format("{} node{} cannot be imported:", problems_.size(),
+                                   problems_.size() == 1 ? "" : "s");
+    for (size_t i = 0; i < std::min(problems_.size(), kMaxListed); ++i) text += "\n  " + problems_[i];
+    if (problems_.size() > kMaxListed)
+      text += fmt::format("\n  and {} more", problems_.size() - kMaxListed);
+    throw Error(ErrorKind::Unsupported, text);
+  }
+  attach_outputs_and_loss();
+  return builder_.finish();
+}
+
+void OnnxImporter::report_unsupported_ops() {
+  std::vector<const OnnxNode*> all;
+  collect_nodes(file_.graph.nodes, all);
+  for (const OnnxFunction& function : file_.functions) collect_nodes(function.nodes, all);
+  std::map<std::string, std::vector<const OnnxNode*>> unsupported;
+  for (const OnnxNode* node : all) {
+    if (functions_.contains({node->domain, node->op_type})) continue;
+    if (node->domain.empty() && import_table().contains(node->op_type)) continue;
+    unsupported[node->domain.empty() ? node->op_type : node->domain + "." + node->op_type].push_back(
+        node);
+  }
+  if (unsupported.empty()) return;
+  std::string text = fmt::format("{} operator{} not supported:", unsupported.size(),
+                                 unsupported.size() == 1 ? " is" : "s are");
+  for (const auto& [op_type, nodes] : unsupported) {
+    text += fmt::format("\n  {} x{} (", op_type, nodes.size());
+    for (size_t i = 0; i < std::min<size_t>(nodes.size(), 3); ++i)
+      text += fmt::format("{}\"{}\"", i ? ", " : "", node_label(*nodes[i]));
+    text += fmt::format("{}): {}", nodes.size() > 3 ? ", ..." : "", advice(nodes[0]->op_type));
+  }
+  throw Error(ErrorKind::Unsupported, text);
+}
+
+int64_t OnnxImporter::bind_dimension(const OnnxValue& input, size_t axis) {
+  const OnnxDimension& dimension = input.dimensions[axis];
+  if (dimension.size) {
+    if (axis == 0 && options_.batch && *options_.batch != *dimension.size && *dimension.size > 0 &&
+        input.dtype != DType::None && file_.graph.inputs.size() > 0 && input.dimensions.size() > 1)
+      fail_input(
+          "the file fixes dimension 0 of input \"{}\" at {}, --batch asks for {}; export with "
+          "dynamic_axes={{\"{}\": {{0: \"batch\"}}}} to choose it",
+          input.name, *dimension.size, *options_.batch, input.name);
+    return *dimension.size;
+  }
+  symbolic_ = true;
+  const std::string place = fmt::format("{}:{}", input.name, axis);
+  const std::string key = dimension.symbol.empty() ? place : dimension.symbol;
+  for (const std::string& name : {key, place}) {
+    const auto given = options_.dimensions.find(name);
+    if (given == options_.dimensions.end()) continue;
+    used_dimensions_.insert(name);
+    return bound_[key] = given->second;
+  }
+  if (const auto known = bound_.find(key); known != bound_.end()) return known->second;
+  if (axis == 0) {
+    if (!options_.batch)
+      note_once(fmt::format("dimension \"{}\" is taken as the batch and set to 1; see --batch", key));
+    return bound_[key] = options_.batch.value_or(1);
+  }
+  if (axis == 1 && options_.sequence && (is_integer(input.dtype) || input.dimensions.size() == 3))
+    return bound_[key] = *options_.sequence;
+  if (axis >= 2 && options_.image && input.dimensions.size() == 4)
+    return bound_[key] = *options_.image;
+  fail_input("dimension {} of input \"{}\" is open; give its size with --dim {}=N", axis, input.name,
+             key);
+}
+
+void OnnxImporter::bind_inputs() {
+  for (const OnnxValue& input : file_.graph.inputs) {
+    // Before IR version 4 initializers are listed as inputs too.
+    if (initializers_.contains(input.name)) continue;
+    if (input.dtype == DType::None)
+      fail_unsupported("input \"{}\" is not a tensor of numbers", input.name);
+    if (!input.has_shape)
+      fail_input("input \"{}\" has no shape; export it with one", input.name);
+    Shape shape;
+    for (size_t axis = 0; axis < input.dimensions.size(); ++axis)
+      shape.push_back(bind_dimension(input, axis));
+    define(input.name, builder_.input(input.name, {input.dtype, shape}));
+  }
+  std::vector<std::string> known;
+  for (const auto& [name, size] : bound_) known.push_back(name);
+  for (const auto& [name, size] : options_.dimensions)
+    if (!used_dimensions_.contains(name))
+      fail_input("no open dimension is called \"{}\"{}; there {}", name, did_you_mean(name, known),
+                 known.empty() ? "are none" : "are: " + join(known, ", "));
+  if (options_.image && !symbolic_)
+    fail_input("the file fixes the size of its inputs; --image cannot change it");
+  if (options_.sequence && !symbolic_)
+    fail_input("the file fixes the size of its inputs; --seq cannot change it");
+}
+
+void OnnxImporter::define(const std::string& name, TensorId id) {
+  if (!scopes_.back().values.emplace(name, id).second)
+    fail_input("value \"{}\" is defined twice", name);
+}
+
+TensorId OnnxImporter::lookup(const std::string& name) {
+  // A function sees nothing of its caller; a branch sees everything around it.
+  for (size_t i = scopes_.size(); i-- > 0;) {
+    const auto found = scopes_[i].values.find(name);
+    if (found != scopes_[i].values.end()) return found->second;
+    if (scopes_[i].call) break;
+    if (i > 0) continue;
+    const auto stored = initializers_.find(name);
+    if (stored != initializers_.end()) {
+      const TensorId id = initializer(*stored->second);
+      scopes_[0].values.emplace(name, id);
+      return id;
+    }
+  }
+  if (const auto reason = withheld_.find(name); reason != withheld_.end())
+    fail_unsupported("{}", reason->second);
+  fail_input("value \"{}\" is read before it is computed: the graph is cyclic or out of order", name);
+}
+
+TensorId OnnxImporter::initializer(const OnnxTensor& tensor) {
+  // Values up to this size are looked at; larger ones are parameters without a doubt.
+  constexpr int64_t kLookLimit = int64_t{1} << 22;
+  const int64_t count = element_count(tensor.type.shape);
+  if (tensor.type.dtype == DType::None)
+    fail_unsupported("initializer \"{}\" has an element type windlass does not know (ONNX type {})",
+                     tensor.name, tensor.onnx_type);
+  const bool anonymous = is_anonymous_name(tensor.name);
+  const bool floating = is_float(tensor.type.dtype);
+  const bool number = tensor.type.shape.empty() || (count == 1 && anonymous);
+  if (floating ? number : count <= kLookLimit)
+    return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
+  locate(file_, tensor);
+  if (!floating || is_buffer_name(tensor.name)) {
+    const TensorId id = builder_.buffer(tensor.name, tensor.type);
+    source_.emplace(id, &tensor);
+    return id;
+  }
+  if (anonymous && tensor.type.shape.size() >= 3 && count <= kLookLimit) {
+    std::vector<double> values = read_values(file_, tensor);
+    if (is_additive_mask(values))
+      return builder_.constant(tensor.name, tensor.type, std::move(values));
+    if (const auto bias = find_relative_bias(tensor.type.shape, values); bias && restores())
+      return restore_relative_bias(tensor, *bias);
+  }
+  const TensorId id = builder_.weight(tensor.name, tensor.type);
+  source_.emplace(id, &tensor);
+  return id;
+}
+
+TensorId OnnxImporter::restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias) {
+  note_once("relative position tables that the exporter had unfolded are restored");
+  const int64_t span = 2 * bias.side - 1, places = bias.side * bias.side;
+  const std::string& name = tensor.name;
+  const TensorId table = restored_weight(name + ".table", {tensor.type.dtype, {span * span, bias.heads}},
+                                         bias.table);
+  const TensorId index = builder_.constant(name + ".index", {DType::I64, {places * places}}, bias.index);
+  const TensorId rows = builder_.op(OpKind::Gather, AxisAttrs{0}, {table, index}, name + ".rows");
+  const TensorId square = builder_.op(OpKind::Reshape, ShapeAttrs{{places, places, bias.heads}}, {rows},
+                                      name + ".square");
+  const TensorId moved =
+      builder_.op(OpKind::Transpose, TransposeAttrs{{2, 0, 1}}, {square}, name + ".heads");
+  return builder_.op(OpKind::Reshape, ShapeAttrs{tensor.type.shape}, {moved}, name);
+}
+
+TensorId OnnxImporter::restored_weight(const std::string& name, TensorType type,
+                                       std::vector<double> values) {
+  const TensorId id = builder_.weight(name, std::move(type));
+  restored_values_[name] = values;
+  read_[id] = std::move(values);
+  return id;
+}
+
+TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
+  const auto source = source_.find(id);
+  if (source == source_.end() || is_anonymous_name(name) || !restores()) return id;
+  const OnnxTensor& tensor = *source->second;
+  // Random values are not equal by chance: then it is one parameter with two names.
+  if (is_buffer_name(name) || is_uniform(*value_of(id))) {
+    const TensorId copy = is_buffer_name(name) ? builder_.buffer(name, tensor.type)
+                                               : builder_.weight(name, tensor.type);
+    source_.emplace(copy, &tensor);
+    copies_[name] = &tensor;
+    return copy;
+  }
+  return id;
+}
+
+TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::string& name) {
+  note_once(
+      "exported for inference: batch normalisation that was folded into convolutions is restored with "
+      "scale 1; see --as-exported");
+  const TensorType type = builder_.type(bias);
+  const auto count = static_cast<size_t>(element_count(type.shape));
+  const TensorId scale = restored_weight(name + ".bn.weight", type, std::vector<double>(count, 1));
+  const TensorId shift = restored_weight(name + ".bn.bias", type, *value_of(bias));
+  const TensorId mean = builder_.buffer(name + ".bn.running_mean", type);
+  const TensorId variance = builder_.buffer(name + ".bn.running_var", type);
+  restored_values_[name + ".bn.running_mean"] = std::vector<double>(count, 0);
+  restored_values_[name + ".bn.running_var"] = std::vector<double>(count, 1);
+  return builder_.op(OpKind::BatchNorm, BatchNormAttrs{}, {x, scale, shift, mean, variance},
+                     name + ".bn");
+}
+
+TensorId OnnxImporter::constant_tensor(const OnnxTensor& tensor, const std::string& name) {
+  return builder_.constant(name, tensor.type, read_values(file_, tensor));
+}
+
+const std::vector<double>* OnnxImporter::value_of(TensorId id) {
+  if (const auto* values = builder_.value(id)) return values;
+  const auto source = source_.find(id);
+  if (source == source_.end()) return nullptr;
+  auto [entry, inserted] = read_.try_emplace(id);
+  if (inserted) entry->second = read_values(file_, *source->second);
+  return &entry->second;
+}
+
+void OnnxImporter::make_buffer(TensorId id) {
+  Tensor& tensor = builder_.tensor(id);
+  if (tensor.role != TensorRole::Weight) return;
+  tensor.role = TensorRole::Buffer;
+  tensor.trainable = false;
+}
+
+bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
+  const auto source = source_.find(id);
+  return source != source_.end() && is_anonymous_name(source->second->name);
+}
+
+void OnnxImporter::note_once(const std::string& note) {
+  if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+}
+
+OnnxNode OnnxImporter::resolve_references(const OnnxNode& node) const {
+  OnnxNode resolved = node;
+  for (auto attribute = resolved.attributes.begin(); attribute != resolved.attributes.end();) {
+    if (attribute->second.reference.empty()) {
+      ++attribute;
+      continue;
+    }
+    const OnnxNode* call = scopes_.back().call;
+    const auto given = call ? call->attributes.find(attribute->second.reference)
+                            : node.attributes.end();
+    // Not given by the caller: the operator's default holds.
+    if (!call || given == call->attributes.end()) {
+      attribute = resolved.attributes.erase(attribute);
+    } else {
+      attribute->second = given->second;
+      ++attribute;
+    }
+  }
+  return resolved;
+}
+
+void OnnxImporter::import_nodes(const std::vector<OnnxNode>& nodes, const std::string& prefix) {
+  for (const OnnxNode& node : nodes) import_node(node, prefix);
+}
+
+void OnnxImporter::import_node(const OnnxNode& original, const std::string& prefix) {
+  if (++imported_nodes_ > kMaxNodes)
+    fail_input("more than {} nodes after functions are unfolded", kMaxNodes);
+  const std::string name = prefix + node_label(original);
+  const bool poisoned = std::any_of(original.inputs.begin(), original.inputs.end(),
+                                    [&](const std::string& in) { return poisoned_.contains(in); });
+  const auto poison = [&] {
+    for (const std::string& output : original.outputs)
+      if (!output.empty()) poisoned_.insert(output);
+  };
+  if (poisoned) return poison();
+  try {
+    const bool refers = std::any_of(
+        original.attributes.begin(), original.attributes.end(),
+        [](const auto& attribute) { return !attribute.second.reference.empty(); });
+    OnnxNode resolved;
+    if (refers) resolved = resolve_references(original);
+    const OnnxNode& node = refers ? resolved : original;
+    const auto function = functions_.find({node.domain, node.op_type});
+    if (function != functions_.end()) {
+      call_function(*function->second, node, name);
+      return;
+    }
+    NodeContext context(*this, node, name);
+    import_table().at(node.op_type)(context);
+    for (const std::string& output : node.outputs)
+      if (const auto declared = declared_.find(output);
+          declared != declared_.end() && !withheld_.contains(output))
+        check_declared_type(*declared->second, lookup(output));
+  } catch (const Error& error) {
+    const Error located = error.within(fmt::format("node \"{}\" ({})", name, original.op_type));
+    if (error.kind() != ErrorKind::Unsupported) throw located;
+    problems_.push_back(located.message());
+    poison();
+  }
+}
+
+void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& node,
+                                 const std::string& name) {
+  if (++depth_ > kMaxDepth)
+    fail_input("functions call each other more than {} deep", kMaxDepth);
+  Scope scope;
+  scope.call = &node;
+  for (size_t i = 0; i < function.inputs.size(); ++i)
+    if (i < node.inputs.size() && !node.inputs[i].empty())
+      scope.values.emplace(function.inputs[i], lookup(node.inputs[i]));
+  // Names inside a function are its own: what is poisoned outside is not in here.
+  std::set<std::string> outer_poison;
+  std::swap(outer_poison, poisoned_);
+  scopes_.push_back(std::move(scope));
+  import_nodes(function.nodes, name + "/");
+  std::vector<TensorId> outputs;
+  std::vector<bool> lost;
+  for (const std::string& output : function.outputs) {
+    lost.push_back(poisoned_.contains(output));
+    outputs.push_back(lost.back() ? TensorId() : lookup(output));
+  }
+  scopes_.pop_back();
+  std::swap(outer_poison, poisoned_);
+  --depth_;
+  for (size_t i = 0; i < std::min(node.outputs.size(), outputs.size()); ++i) {
+    if (node.outputs[i].empty()) continue;
+    if (lost[i]) poisoned_.insert(node.outputs[i]);
+    else define(node.outputs[i], outputs[i]);
+  }
+}
+
+std::vector<TensorId> OnnxImporter::import_subgraph(const OnnxGraph& graph,
+                                                    const std::string& prefix) {
+  if (++depth_ > kMaxDepth) fail_input("branches are nested more than {} deep", kMaxDepth);
+  scopes_.emplace_back();
+  for (const OnnxTensor& tensor : graph.initializers) define(tensor.name, initializer(tensor));
+  const size_t problems = problems_.size();
+  import_nodes(graph.nodes, prefix);
+  std::vector<TensorId> outputs;
+  if (problems_.size() == problems)
+    for (const OnnxValue& output : graph.outputs) outputs.push_back(lookup(output.name));
+  scopes_.pop_back();
+  --depth_;
+  if (problems_.size() != problems) {
+    // The branch's own problems are listed; this one stands for the node that holds it.
+    fail_unsupported("its branch cannot be imported");
+  }
+  return outputs;
+}
+
+void OnnxImporter::check_declared_type(const OnnxValue& declared, TensorId id) {
+  if (scopes_.size() > 1 || declared.dtype == DType::None) return;
+  const TensorType& found = builder_.type(id);
+  std::string expected;
+  bool contradicts = declared.dtype != found.dtype;
+  if (declared.has_shape) {
+    contradicts = contradicts || declared.dimensions.size() != found.shape.size();
+    for (size_t i = 0; !contradicts && i < found.shape.size(); ++i)
+      contradicts = declared.dimensions[i].size && *declared.dimensions[i].size != found.shape[i];
+    for (const OnnxDimension& dimension : declared.dimensions)
+      expected += fmt::format("{}{}", expected.empty() ? "" : ", ",
+                              dimension.size ? std::to_string(*dimension.size)
+                              : dimension.symbol.empty() ? "?" : dimension.symbol);
+  }
+  if (!contradicts) return;
+  const std::string message =
+      fmt::format("value \"{}\" is declared as {}[{}], its operands make it {}", declared.name,
+                  dtype_name(declared.dtype), expected, format_type(found));
+  // Exporters write the sizes they traced with even where a dimension is open.
+  if (symbolic_) note_once("the file's declared sizes do not all hold for the sizes chosen; ignored");
+  else fail_input("{}", message);
+}
+
+}  // namespace windlass

@@ -1,0 +1,154 @@
+#include "windlass/model/onnx/onnx_import.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <unordered_map>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/fuse.h"
+#include "windlass/graph/simplify.h"
+#include "windlass/model/onnx/importer.h"
+#include "windlass/model/onnx/mapped_file.h"
+
+namespace windlass {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Whether a tensor is a loss that the model computes itself: a single number.
+bool is_loss(const TensorType& type) { return is_float(type.dtype) && type.shape.empty(); }
+
+std::string describe(const FusionReport& report) {
+  std::string text;
+  const auto add = [&](int count, std::string_view what) {
+    if (count > 0)
+      text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", count, what, count == 1 ? "" : "s");
+  };
+  add(report.attentions, "attention");
+  add(report.layer_norms, "layer norm");
+  add(report.rms_norms, "RMS norm");
+  add(report.activations, "activation");
+  add(report.linears, "linear layer");
+  return text;
+}
+
+WeightLocation in_memory(const std::vector<double>& values) {
+  WeightLocation location{"", 0, static_cast<int64_t>(values.size() * sizeof(float)), DType::F32, {}};
+  location.value.resize(values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<float>(values[i]);
+    std::memcpy(location.value.data() + i * sizeof(float), &value, sizeof(float));
+  }
+  return location;
+}
+
+Model import_file(const OnnxFile& file, const ModelOptions& options) {
+  Model model;
+  model.source = "onnx";
+  OnnxImporter importer(file, options);
+  model.graph = importer.run();
+  model.notes = importer.notes();
+  if (!file.unchecked.empty())
+    model.notes.insert(model.notes.begin(), fmt::format("ONNX's checker was skipped: {}", file.unchecked));
+  simplify(model.graph);
+  if (options.fuse) {
+    const std::string fused = describe(fuse(model.graph));
+    if (!fused.empty()) model.notes.push_back(fmt::format("recognised and fused: {}", fused));
+  }
+  check_graph(model.graph);
+
+  std::unordered_map<std::string, const OnnxTensor*> initializers;
+  for (const OnnxTensor& tensor : file.graph.initializers) initializers.emplace(tensor.name, &tensor);
+  for (size_t t = 0; t < model.graph.tensors.size(); ++t) {
+    const Tensor& tensor = model.graph.tensors[t];
+    if (tensor.role != TensorRole::Weight && tensor.role != TensorRole::Buffer) continue;
+    const auto stored = initializers.find(tensor.name);
+    const auto copied = importer.copies().find(tensor.name);
+    const auto restored = importer.restored_values().find(tensor.name);
+    if (restored != importer.restored_values().end())
+      model.weights.emplace(TensorId(t), in_memory(restored->second));
+    else if (copied != importer.copies().end())
+      model.weights.emplace(TensorId(t), locate(file, *copied->second));
+    else if (stored != initializers.end())
+      model.weights.emplace(TensorId(t), locate(file, *stored->second));
+  }
+  return model;
+}
+
+}  // namespace
+
+void OnnxImporter::attach_outputs_and_loss() {
+  std::vector<TensorId> outputs;
+  for (const OnnxValue& output : file_.graph.outputs) {
+    const TensorId id = lookup(output.name);
+    outputs.push_back(id);
+    builder_.set_output(id);
+  }
+  for (TensorId id : outputs) {
+    if (!is_loss(builder_.type(id))) continue;
+    builder_.set_loss(id);
+    if (options_.loss) note_once("the model has a loss of its own; --loss is not used");
+    return;
+  }
+  const auto first = std::find_if(outputs.begin(), outputs.end(), [&](TensorId id) {
+    return is_float(builder_.type(id).dtype) && builder_.graph()[id].producer.valid();
+  });
+  if (first == outputs.end())
+    fail_input("no output is a floating-point tensor that the model computes: nothing to train");
+
+  const size_t rank = builder_.shape(*first).size();
+  const LossKind kind = options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy
+                                                         : LossKind::MeanSquaredError);
+  // Auxiliary classifiers look like the main output and are trained with it.
+  std::vector<TensorId> predictions;
+  for (TensorId id : outputs)
+    if (builder_.type(id) == builder_.type(*first) && builder_.graph()[id].producer.valid() &&
+        std::find(predictions.begin(), predictions.end(), id) == predictions.end())
+      predictions.push_back(id);
+  TensorId total;
+  for (TensorId prediction : predictions) {
+    if (kind == LossKind::CrossEntropy) {
+      // A model that ends in softmax is trained on what goes into it.
+      const Op& op = builder_.graph()[builder_.graph()[prediction].producer];
+      if (op.kind == OpKind::Softmax) {
+        prediction = op.inputs[0];
+        note_once("the loss is attached before the final softmax");
+      }
+    }
+    const TensorId loss = kind == LossKind::CrossEntropy
+                              ? builder_.attach_cross_entropy(prediction)
+                              : builder_.attach_mean_squared_error(prediction);
+    total = total.valid() ? builder_.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {total, loss},
+                                        "loss_sum")
+                          : loss;
+  }
+  builder_.set_loss(total);
+  note_once(fmt::format("{} loss attached to {}",
+                        kind == LossKind::CrossEntropy ? "cross-entropy" : "mean squared error",
+                        predictions.size() == 1
+                            ? fmt::format("output \"{}\"", builder_.graph()[predictions[0]].name)
+                            : fmt::format("{} outputs of the same shape", predictions.size())));
+}
+
+Model import_onnx(std::string_view bytes, const std::string& where, const std::string& folder,
+                  const ModelOptions& options) {
+  try {
+    const auto data = std::as_bytes(std::span(bytes));
+    return import_file(parse_onnx(data, "", folder), options);
+  } catch (const Error& error) {
+    throw error.within(where);
+  }
+}
+
+Model load_onnx(const std::string& path, const ModelOptions& options) {
+  try {
+    const MappedFile mapped(path);
+    const std::string folder = fs::path(path).parent_path().string();
+    return import_file(parse_onnx(mapped.bytes(), path, folder), options);
+  } catch (const Error& error) {
+    throw error.within(path);
+  }
+}
+
+}  // namespace windlass

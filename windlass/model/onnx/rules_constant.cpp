@@ -1,0 +1,293 @@
+// Import rules: constants, and operators that windlass only evaluates on known values, which is where
+// exporters use them: shape arithmetic, masks and index tables.
+
+#include <algorithm>
+#include <cmath>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+#include "windlass/model/onnx/importer.h"
+
+namespace windlass {
+namespace {
+
+// Known values larger than this are not materialised.
+constexpr int64_t kLimit = int64_t{1} << 24;
+
+void require_small(const Shape& shape) {
+  if (element_count(shape) > kLimit)
+    fail_unsupported("a known value of {} elements is too large to be folded", element_count(shape));
+}
+
+// Row-major strides.
+Ints strides_of(const Shape& shape) {
+  Ints strides(shape.size(), 1);
+  for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
+  return strides;
+}
+
+void constant(NodeContext& c) {
+  if (const auto* value = c.attr("value"); value && value->tensor) {
+    if (value->tensor->type.dtype == DType::None)
+      fail_unsupported("a constant with an element type windlass does not know");
+    c.out(0, c.importer().constant_tensor(*value->tensor, c.name()));
+    return;
+  }
+  const auto emit = [&](DType dtype, std::vector<double> values, bool scalar) {
+    const Shape shape = scalar ? Shape{} : Shape{static_cast<int64_t>(values.size())};
+    c.out(0, c.constant_like({dtype, shape}, std::move(values)));
+  };
+  if (const auto* a = c.attr("value_float")) return emit(DType::F32, {a->f}, true);
+  if (const auto* a = c.attr("value_int")) return emit(DType::I64, {static_cast<double>(a->i)}, true);
+  if (const auto* a = c.attr("value_floats")) return emit(DType::F32, a->floats, false);
+  if (const auto* a = c.attr("value_ints"))
+    return emit(DType::I64, std::vector<double>(a->ints.begin(), a->ints.end()), false);
+  fail_unsupported("a constant that is neither tensor nor number");
+}
+
+void shape(NodeContext& c) {
+  const Shape& in = c.shape(0);
+  const auto rank = static_cast<int64_t>(in.size());
+  const auto bound = [&](const std::string& name, int64_t otherwise) {
+    const int64_t value = c.int_attr(name, otherwise);
+    return std::clamp<int64_t>(value < 0 ? value + rank : value, 0, rank);
+  };
+  const int64_t begin = bound("start", 0), end = std::max(begin, bound("end", rank));
+  std::vector<double> values(in.begin() + begin, in.begin() + end);
+  c.out(0, c.constant_like({DType::I64, {end - begin}}, std::move(values)));
+}
+
+void size(NodeContext& c) {
+  c.out(0, c.constant_like({DType::I64, {}}, {static_cast<double>(element_count(c.shape(0)))}));
+}
+
+void constant_of_shape(NodeContext& c) {
+  const Shape target = c.required_ints(0, "the shape");
+  require_small(target);
+  DType dtype = DType::F32;
+  double value = 0;
+  if (const auto* given = c.attr("value"); given && given->tensor) {
+    const auto values = c.importer().tensor_values(*given->tensor);
+    if (values.size() != 1) fail_input("value has {} elements, expected 1", values.size());
+    value = values[0];
+    dtype = given->tensor->type.dtype;
+  }
+  const auto count = static_cast<size_t>(element_count(target));
+  c.out(0, c.constant_like({dtype, target}, std::vector<double>(count, value)));
+}
+
+void range(NodeContext& c) {
+  double operands[3] = {};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto values = c.required_constant(i, "a bound of the range");
+    if (values.size() != 1) fail_input("a bound has {} values, expected 1", values.size());
+    operands[i] = values[0];
+  }
+  const auto [start, limit, delta] = operands;
+  if (delta == 0) fail_input("the step is 0");
+  const double count = std::max(0.0, std::ceil((limit - start) / delta));
+  if (!(count <= static_cast<double>(kLimit))) fail_unsupported("a range of {} elements", count);
+  std::vector<double> values;
+  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i)
+    values.push_back(start + delta * static_cast<double>(i));
+  c.out(0, c.constant_like({c.type(0).dtype, {static_cast<int64_t>(count)}}, std::move(values)));
+}
+
+void non_zero(NodeContext& c) {
+  const auto values = c.required_constant(0, "which elements are not zero");
+  const Shape in = c.shape(0);
+  const Ints strides = strides_of(in);
+  std::vector<int64_t> found;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (values[i] != 0) found.push_back(static_cast<int64_t>(i));
+  std::vector<double> indices;
+  for (size_t axis = 0; axis < in.size(); ++axis)
+    for (int64_t flat : found)
+      indices.push_back(static_cast<double>(flat / strides[axis] % in[axis]));
+  c.out(0, c.constant_like({DType::I64, {static_cast<int64_t>(in.size()), static_cast<int64_t>(found.size())}},
+                           std::move(indices)));
+}
+
+// Index into an axis, counted from the end if negative.
+int64_t checked_index(double index, int64_t size) {
+  const auto at = static_cast<int64_t>(index);
+  if (at < -size || at >= size) fail_input("index {} leaves an axis of {}", at, size);
+  return at < 0 ? at + size : at;
+}
+
+void scatter_nd(NodeContext& c) {
+  if (c.string_attr("reduction", "none") != "none") fail_unsupported("ScatterND with a reduction");
+  auto values = c.required_constant(0, "what is written into (an assignment to a slice)");
+  const auto indices = c.required_constant(1, "where is written");
+  const auto updates = c.required_constant(2, "what is written (an assignment to a slice)");
+  const Shape data = c.shape(0), where = c.shape(1);
+  if (where.empty() || where.back() < 0 || static_cast<size_t>(where.back()) > data.size())
+    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+  const auto depth = static_cast<size_t>(where.back());
+  const Ints strides = strides_of(data);
+  int64_t slice = 1;
+  for (size_t i = depth; i < data.size(); ++i) slice *= data[i];
+  const int64_t rows = depth == 0 ? 1 : static_cast<int64_t>(indices.size() / depth);
+  if (static_cast<int64_t>(updates.size()) != rows * slice)
+    fail_input("{} updates, expected {}", updates.size(), rows * slice);
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t offset = 0;
+    for (size_t k = 0; k < depth; ++k)
+      offset += strides[k] * checked_index(indices[static_cast<size_t>(row) * depth + k], data[k]);
+    std::copy_n(updates.begin() + row * slice, slice, values.begin() + offset);
+  }
+  c.out(0, c.constant_like({c.type(0).dtype, data}, std::move(values)));
+}
+
+void scatter_elements(NodeContext& c) {
+  if (c.string_attr("reduction", "none") != "none")
+    fail_unsupported("ScatterElements with a reduction");
+  auto values = c.required_constant(0, "what is written into");
+  const auto indices = c.required_constant(1, "where is written");
+  const auto updates = c.required_constant(2, "what is written");
+  const Shape data = c.shape(0), where = c.shape(1);
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), data.size());
+  if (where.size() != data.size() || updates.size() != indices.size())
+    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+  const Ints from = strides_of(where), to = strides_of(data);
+  for (size_t n = 0; n < indices.size(); ++n) {
+    int64_t offset = 0;
+    for (size_t k = 0; k < data.size(); ++k) {
+      const int64_t at = k == axis ? checked_index(indices[n], data[k])
+                                   : static_cast<int64_t>(n) / from[k] % where[k];
+      if (at >= data[k]) fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+      offset += at * to[k];
+    }
+    values[static_cast<size_t>(offset)] = updates[n];
+  }
+  c.out(0, c.constant_like({c.type(0).dtype, data}, std::move(values)));
+}
+
+void gather_elements(NodeContext& c) {
+  const auto values = c.required_constant(0, "what is gathered, element by element,");
+  const auto indices = c.required_constant(1, "what is gathered");
+  const Shape data = c.shape(0), where = c.shape(1);
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), data.size());
+  if (where.size() != data.size())
+    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+  const Ints from = strides_of(where), to = strides_of(data);
+  std::vector<double> result(indices.size());
+  for (size_t n = 0; n < indices.size(); ++n) {
+    int64_t offset = 0;
+    for (size_t k = 0; k < data.size(); ++k) {
+      const int64_t at = k == axis ? checked_index(indices[n], data[k])
+                                   : static_cast<int64_t>(n) / from[k] % where[k];
+      if (at >= data[k]) fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+      offset += at * to[k];
+    }
+    result[n] = values[static_cast<size_t>(offset)];
+  }
+  c.out(0, c.constant_like({c.type(0).dtype, where}, std::move(result)));
+}
+
+void gather_nd(NodeContext& c) {
+  if (c.int_attr("batch_dims", 0) != 0) fail_unsupported("GatherND with batch dimensions");
+  const auto values = c.required_constant(0, "what is gathered");
+  const auto indices = c.required_constant(1, "what is gathered");
+  const Shape data = c.shape(0), where = c.shape(1);
+  if (where.empty() || static_cast<size_t>(where.back()) > data.size())
+    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
+  const auto depth = static_cast<size_t>(where.back());
+  const Ints strides = strides_of(data);
+  Shape shape(where.begin(), where.end() - 1);
+  shape.insert(shape.end(), data.begin() + static_cast<int64_t>(depth), data.end());
+  require_small(shape);
+  int64_t slice = 1;
+  for (size_t i = depth; i < data.size(); ++i) slice *= data[i];
+  std::vector<double> result;
+  const size_t rows = depth == 0 ? 1 : indices.size() / depth;
+  for (size_t row = 0; row < rows; ++row) {
+    int64_t offset = 0;
+    for (size_t k = 0; k < depth; ++k)
+      offset += strides[k] * checked_index(indices[row * depth + k], data[k]);
+    result.insert(result.end(), values.begin() + offset, values.begin() + offset + slice);
+  }
+  c.out(0, c.constant_like({c.type(0).dtype, shape}, std::move(result)));
+}
+
+// Keeps one triangle of the last two axes: a product with a mask of ones and zeros.
+void trilu(NodeContext& c) {
+  const Shape in = c.shape(0);
+  if (in.size() < 2) fail_input("input has shape {}", format_shape(in));
+  const bool upper = c.int_attr("upper", 1) != 0;
+  int64_t k = 0;
+  if (c.has(1)) k = c.required_ints(1, "the diagonal").at(0);
+  const int64_t rows = in[in.size() - 2], columns = in.back();
+  const auto keeps = [&](int64_t i, int64_t j) { return upper ? j >= i + k : j <= i + k; };
+  if (const auto values = c.constant(0); values && c.builder().graph()[c.in(0)].role == TensorRole::Constant) {
+    std::vector<double> result = *values;
+    for (size_t n = 0; n < result.size(); ++n) {
+      const auto within = static_cast<int64_t>(n) % (rows * columns);
+      if (!keeps(within / columns, within % columns)) result[n] = 0;
+    }
+    c.out(0, c.constant_like(c.type(0), std::move(result)));
+    return;
+  }
+  require_small({rows, columns});
+  std::vector<double> mask;
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) mask.push_back(keeps(i, j) ? 1 : 0);
+  const TensorId triangle = c.constant_like({DType::Bool, {rows, columns}}, std::move(mask));
+  const TensorId zero = c.builder().scalar(0, c.type(0).dtype);
+  c.out(0, c.emit(OpKind::Where, NoAttrs{}, {triangle, c.in(0), zero}));
+}
+
+void eye_like(NodeContext& c) {
+  const Shape in = c.shape(0);
+  if (in.size() != 2) fail_input("input has shape {}", format_shape(in));
+  require_small(in);
+  const int64_t k = c.int_attr("k", 0);
+  std::vector<double> values;
+  for (int64_t i = 0; i < in[0]; ++i)
+    for (int64_t j = 0; j < in[1]; ++j) values.push_back(j == i + k ? 1 : 0);
+  c.out(0, c.constant_like({c.type(0).dtype, in}, std::move(values)));
+}
+
+// indices == range(depth) along a new axis, chosen between two values.
+void one_hot(NodeContext& c) {
+  const Ints depth = c.required_ints(1, "the depth");
+  const auto choice = c.required_constant(2, "the two values");
+  if (depth.size() != 1 || depth[0] < 1 || depth[0] > kLimit || choice.size() != 2)
+    fail_input("expected one depth and two values");
+  const size_t rank = c.rank(0) + 1;
+  const size_t axis = normalize_axis(c.int_attr("axis", -1), rank);
+  Shape shape = c.shape(0);
+  shape.insert(shape.begin() + static_cast<int64_t>(axis), 1);
+  Shape classes(rank, 1);
+  classes[axis] = depth[0];
+  std::vector<double> ids(static_cast<size_t>(depth[0]));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>(i);
+  const TensorId numbers = c.constant_like({c.type(0).dtype, classes}, std::move(ids));
+  const TensorId hit = c.binary(BinaryFn::Equal, c.reshape(c.in(0), shape, "column"), numbers, "hit");
+  const DType dtype = c.type(2).dtype;
+  c.out(0, c.emit(OpKind::Where, NoAttrs{},
+                  {hit, c.builder().scalar(choice[1], dtype), c.builder().scalar(choice[0], dtype)}));
+}
+
+}  // namespace
+
+void add_constant_rules(ImportTable& table) {
+  const std::pair<std::string_view, ImportRule> rules[] = {
+      {"Constant", constant},
+      {"ConstantOfShape", constant_of_shape},
+      {"EyeLike", eye_like},
+      {"GatherElements", gather_elements},
+      {"GatherND", gather_nd},
+      {"NonZero", non_zero},
+      {"OneHot", one_hot},
+      {"Range", range},
+      {"ScatterElements", scatter_elements},
+      {"ScatterND", scatter_nd},
+      {"Shape", shape},
+      {"Size", size},
+      {"Trilu", trilu},
+  };
+  table.insert(std::begin(rules), std::end(rules));
+}
+
+}  // namespace windlass
