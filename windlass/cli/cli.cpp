@@ -1,0 +1,64 @@
+#include "windlass/cli/cli.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+namespace windlass {
+namespace {
+
+void print_error(std::string_view message) {
+  std::fflush(stdout);
+  fmt::print(stderr, "windlass: {}\n", message);
+}
+
+int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
+
+}  // namespace
+
+ExitCode exit_code_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::Input:
+    case ErrorKind::Unsupported: return ExitCode::BadInput;
+    case ErrorKind::OutOfMemory:
+    case ErrorKind::Runtime: return ExitCode::RunFailed;
+    case ErrorKind::Internal: return ExitCode::Bug;
+  }
+  return ExitCode::Bug;
+}
+
+int run_program(int argc, char** argv) {
+  CLI::App program{
+      "windlass trains neural networks that do not fit: give it a model, a machine and a memory limit.",
+      "windlass"};
+  program.set_version_flag("--version", "windlass 0.1.0");
+  program.require_subcommand(1);
+  program.footer(
+      "Examples:\n"
+      "  windlass inspect gpt2-xl\n"
+      "  windlass inspect model.onnx --batch 32\n"
+      "  windlass inspect path/to/config.json --dtype bf16 --optimizer adamw --json\n"
+      "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
+  add_inspect(program);
+  try {
+    program.parse(argc, argv);
+    if (std::fflush(stdout) != 0) throw Error(ErrorKind::Runtime, "cannot write to the output");
+    return code(ExitCode::Done);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 prints help and version through the same path as errors; both are code 0.
+    return program.exit(error) == 0 ? code(ExitCode::Done) : code(ExitCode::BadInput);
+  } catch (const Error& error) {
+    print_error(error.message());
+    return code(exit_code_of(error.kind()));
+  } catch (const std::bad_alloc&) {
+    print_error("out of host memory; give the model a smaller batch or sequence");
+    return code(ExitCode::RunFailed);
+  } catch (const std::exception& error) {
+    print_error(fmt::format("internal error: {}", error.what()));
+    return code(ExitCode::Bug);
+  }
+}
+
+}  // namespace windlass

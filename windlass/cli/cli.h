@@ -1,0 +1,31 @@
+// The command line: verbs, flags, and how errors become exit codes.
+#pragma once
+
+#include <string>
+
+#include "windlass/base/error.h"
+
+namespace CLI {
+class App;
+}
+
+namespace windlass {
+
+// Exit codes of every verb.
+enum class ExitCode : int {
+  Done = 0,
+  BadInput = 1,
+  NoPlan = 2,
+  RunFailed = 3,
+  Bug = 4,
+};
+
+ExitCode exit_code_of(ErrorKind kind);
+
+// Runs the program: parses, acts, prints. Never throws.
+int run_program(int argc, char** argv);
+
+// Adds the verb `inspect` to the program. Acting happens inside CLI11's callback.
+void add_inspect(CLI::App& program);
+
+}  // namespace windlass

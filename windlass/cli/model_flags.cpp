@@ -1,0 +1,84 @@
+#include "windlass/cli/model_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+
+namespace windlass {
+namespace {
+
+// Larger counts are slips of the keyboard and would only fail later with a worse message.
+constexpr int64_t kMaxDimension = int64_t{1} << 40;
+
+int64_t parse_dimension(std::string_view text, std::string_view flag) {
+  int64_t value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failed != std::errc() || end != text.data() + text.size() || value < 1 ||
+      value > kMaxDimension)
+    fail_input("{}: \"{}\" is not a positive whole number", flag, text);
+  return value;
+}
+
+}  // namespace
+
+void ModelFlags::add_to(CLI::App& verb) {
+  verb.add_option("MODEL", model,
+                  "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
+                  "or gpt2:layers=10,hidden=256")
+      ->required();
+  verb.add_option("--batch", batch, "samples per step")->check(CLI::Range(int64_t{1}, kMaxDimension));
+  verb.add_option("--seq", sequence, "tokens per sample")
+      ->check(CLI::Range(int64_t{1}, kMaxDimension));
+  verb.add_option("--image", image, "image height and width in pixels")
+      ->check(CLI::Range(int64_t{1}, kMaxDimension));
+  verb.add_option("--dim", dimensions, "size of a symbolic dimension of an ONNX file")
+      ->type_name("NAME=N")
+      ->expected(1);
+  verb.add_option("--loss", loss, "loss to attach if the model has none (default cross-entropy)")
+      ->check(CLI::IsMember({"cross-entropy", "mse"}));
+  verb.add_option("--dtype", dtype, "type of weights and activations")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  verb.add_option("--optimizer", optimizer, "decides the bytes of state per weight")
+      ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
+      ->capture_default_str();
+  verb.add_flag("--no-fuse", no_fuse,
+                "keep an ONNX file's decomposed LayerNorm, GELU, SiLU and attention as they are");
+  verb.add_flag("--as-exported", as_exported,
+                "take an ONNX file exported for inference literally: do not restore batch "
+                "normalisation and tables that the exporter folded away");
+  verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*'")
+      ->type_name("GLOB")
+      ->expected(1);
+}
+
+ModelOptions ModelFlags::model_options() const {
+  ModelOptions options;
+  if (batch > 0) options.batch = batch;
+  if (sequence > 0) options.sequence = sequence;
+  if (image > 0) options.image = image;
+  for (const std::string& dimension : dimensions) {
+    const size_t equals = dimension.rfind('=');
+    if (equals == std::string::npos || equals == 0)
+      fail_input("--dim \"{}\": expected NAME=N", dimension);
+    const std::string name = dimension.substr(0, equals);
+    const int64_t value = parse_dimension(std::string_view(dimension).substr(equals + 1), "--dim");
+    if (!options.dimensions.emplace(name, value).second) fail_input("--dim {} is given twice", name);
+  }
+  if (loss == "cross-entropy") options.loss = LossKind::CrossEntropy;
+  if (loss == "mse") options.loss = LossKind::MeanSquaredError;
+  if (!dtype.empty()) options.dtype = dtype_from_name(dtype);
+  options.fuse = !no_fuse;
+  options.as_exported = as_exported;
+  options.freeze = freeze;
+  return options;
+}
+
+TrainingOptions ModelFlags::training_options() const {
+  TrainingOptions options;
+  options.optimizer = optimizer_from_name(optimizer).value();
+  return options;
+}
+
+}  // namespace windlass

@@ -1,0 +1,37 @@
+// Flags that every verb with a MODEL shares.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/model/model.h"
+
+namespace CLI {
+class App;
+}
+
+namespace windlass {
+
+// Raw values of the flags, to be turned into options after parsing.
+struct ModelFlags {
+  std::string model;
+  int64_t batch = 0;
+  int64_t sequence = 0;
+  int64_t image = 0;
+  std::vector<std::string> dimensions;
+  std::string loss;
+  std::string dtype;
+  std::string optimizer = "adam";
+  bool no_fuse = false;
+  bool as_exported = false;
+  std::vector<std::string> freeze;
+
+  void add_to(CLI::App& verb);
+
+  // Throw Error{Input} naming the flag.
+  ModelOptions model_options() const;
+  TrainingOptions training_options() const;
+};
+
+}  // namespace windlass

@@ -1,0 +1,25 @@
+#include "windlass/cli/table.h"
+
+#include <algorithm>
+
+namespace windlass {
+
+std::string Table::text(std::string_view indent) const {
+  std::vector<size_t> widths(columns_.size());
+  for (const auto& row : rows_)
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string result;
+  for (const auto& row : rows_) {
+    std::string line(indent);
+    for (size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - row[c].size(), ' ');
+      if (c > 0) line += "  ";
+      line += columns_[c] == Align::Right ? padding + row[c] : row[c] + padding;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    result += line + '\n';
+  }
+  return result;
+}
+
+}  // namespace windlass

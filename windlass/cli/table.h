@@ -1,0 +1,24 @@
+// Aligned text tables.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace windlass {
+
+enum class Align { Left, Right };
+
+// Columns are padded to their widest cell and separated by two spaces; no trailing blanks.
+class Table {
+ public:
+  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
+
+  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text(std::string_view indent = "") const;
+
+ private:
+  std::vector<Align> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace windlass
