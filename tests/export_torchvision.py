@@ -9,8 +9,8 @@ Weights are random: only shapes and structure matter. Beside each NAME.onnx lies
                          not reached in eval mode)
   parameters_named       elements of those that kept their name as an initializer of the file
   parameters_absorbed    elements of biases of convolutions directly before a batch normalisation:
-                         in eval mode the exporter merges the two, and nothing in the file tells
-                         whether the convolution had a bias of its own
+                         in eval mode the exporter merges the two, and no initializer of the file
+                         tells whether the convolution had a bias of its own
   tensors, tensors_reached, tensors_named     the same, counted in tensors
   buffers                elements of the floating-point buffers, such as running statistics
   macs                   multiply-adds of one forward pass of the batch

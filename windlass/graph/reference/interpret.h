@@ -36,19 +36,24 @@ struct RandomState {
 };
 
 // Runs one forward op. Absent inputs are null. Inputs that the op writes in place are not changed.
+// The auxiliaries are always there. Where the signature has output types, the shapes found are
+// compared with them. Throws Error{Input} on values that make no sense (an index out of range),
+// Error{Internal} for Update, which is reference_update of update.h.
 ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
                                 RandomState random = {});
 
 // Runs one backward op: gradients of the forward inputs from the gradients of the forward outputs
-// (null where absent) and the saved tensors, parallel to `rule.saved`. Entries that are not wanted
-// or not computed are empty arrays of rank 0 without values.
+// (null where absent) and the saved tensors, parallel to `rule.saved`. It reads nothing else of the
+// forward pass: throws Error{Internal} naming a tensor that it needs and the rule did not save.
+// Entries that are not wanted or not computed are empty arrays of rank 0 without values.
 std::vector<Array> interpret_backward(const Signature& signature, const GradientRule& rule,
                                       const std::vector<bool>& wanted,
                                       const std::vector<const Array*>& output_gradients,
                                       const std::vector<const Array*>& saved,
                                       RandomState random = {});
 
-// Whether the interpreter can run the forward op on known values without surprises: no randomness.
+// Whether the interpreter can run the forward op on known values without surprises: no randomness,
+// nothing written in place.
 bool can_fold(OpKind kind);
 
 }  // namespace windlass

@@ -16,7 +16,7 @@ namespace windlass::reference {
 namespace {
 
 constexpr int64_t kRows = 3, kWidth = 4;
-constexpr uint64_t kSeeds = 40;
+constexpr uint64_t kSeeds = 150;
 
 // Grows a network over tensors [kRows, kWidth] that are used once, often or never.
 class RandomNetwork {

@@ -4,6 +4,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/model/onnx/parameters.h"
 #include "windlass/model/onnx/restore.h"
 
 namespace windlass {
@@ -79,7 +80,11 @@ Graph OnnxImporter::run() {
     throw Error(ErrorKind::Unsupported, text);
   }
   attach_outputs_and_loss();
-  return builder_.finish();
+  Graph graph = builder_.finish();
+  if (const int count = demote_buffers(graph); count > 0)
+    note_once(fmt::format("{} stored tensor{} cannot be trained and count{} as buffer{}", count,
+                          count == 1 ? "" : "s", count == 1 ? "s" : "", count == 1 ? "" : "s"));
+  return graph;
 }
 
 void OnnxImporter::report_unsupported_ops() {
@@ -206,11 +211,16 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor) {
     source_.emplace(id, &tensor);
     return id;
   }
-  if (anonymous && tensor.type.shape.size() >= 3 && count <= kLookLimit) {
+  // Masks and position biases are square and wider than any kernel.
+  constexpr int64_t kWiderThanKernels = 16;
+  const Shape& shape = tensor.type.shape;
+  const bool square = shape.size() >= 3 && shape.back() == shape[shape.size() - 2] &&
+                      shape.back() >= kWiderThanKernels;
+  if (anonymous && square && count <= kLookLimit) {
     std::vector<double> values = read_values(file_, tensor);
     if (is_additive_mask(values))
       return builder_.constant(tensor.name, tensor.type, std::move(values));
-    if (const auto bias = find_relative_bias(tensor.type.shape, values); bias && restores())
+    if (const auto bias = find_relative_bias(shape, values); bias && restores())
       return restore_relative_bias(tensor, *bias);
   }
   const TensorId id = builder_.weight(tensor.name, tensor.type);
@@ -242,18 +252,42 @@ TensorId OnnxImporter::restored_weight(const std::string& name, TensorType type,
 }
 
 TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
+  // Only values that were stored get names of their own; "onnx::" is how PyTorch calls folded ones.
+  const bool stored_name = !is_anonymous_name(name) || name.starts_with("onnx::");
   const auto source = source_.find(id);
-  if (source == source_.end() || is_anonymous_name(name) || !restores()) return id;
+  const bool deduplicates = file_.producer.starts_with("pytorch");
+  if (source == source_.end() || !stored_name || !deduplicates || !restores()) return id;
   const OnnxTensor& tensor = *source->second;
-  // Random values are not equal by chance: then it is one parameter with two names.
-  if (is_buffer_name(name) || is_uniform(*value_of(id))) {
-    const TensorId copy = is_buffer_name(name) ? builder_.buffer(name, tensor.type)
-                                               : builder_.weight(name, tensor.type);
-    source_.emplace(copy, &tensor);
-    copies_[name] = &tensor;
-    return copy;
+  const TensorId copy = is_buffer_name(name) ? builder_.buffer(name, tensor.type)
+                                             : builder_.weight(name, tensor.type);
+  source_.emplace(copy, &tensor);
+  copies_[name] = &tensor;
+  return copy;
+}
+
+TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
+  if (!restores() || !is_anonymous_initializer(operand)) return operand;
+  const Shape shape = builder_.shape(operand);
+  if (shape.size() != 2) return operand;
+  // Places spread over the matrix; equal random numbers at all of them are no accident.
+  constexpr int64_t kSamples = 64;
+  const int64_t count = element_count(shape);
+  for (TensorId table : tables_) {
+    const auto stored = source_.find(table);
+    if (stored == source_.end() || builder_.shape(table) != Shape{shape[1], shape[0]}) continue;
+    std::vector<int64_t> here, there;
+    for (int64_t k = 0; k < std::min(kSamples, count); ++k) {
+      const int64_t row = (k * 7919) % shape[0], column = (k * 104729 + k / 3) % shape[1];
+      here.push_back(row * shape[1] + column);
+      there.push_back(column * shape[0] + row);
+    }
+    const auto a = sample_values(file_, *source_.at(operand), here);
+    const auto b = sample_values(file_, *stored->second, there);
+    if (!a || !b || *a != *b || is_uniform(*a)) continue;
+    note_once("a transposed copy of an embedding table is taken as the table itself (tied weights)");
+    return builder_.op(OpKind::Transpose, TransposeAttrs{{1, 0}}, {table}, name + ".table");
   }
-  return id;
+  return operand;
 }
 
 TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::string& name) {
@@ -293,8 +327,7 @@ void OnnxImporter::make_buffer(TensorId id) {
 }
 
 bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
-  const auto source = source_.find(id);
-  return source != source_.end() && is_anonymous_name(source->second->name);
+  return source_.contains(id) && is_anonymous_name(builder_.graph()[id].name);
 }
 
 void OnnxImporter::note_once(const std::string& note) {

@@ -120,6 +120,10 @@ class OnnxImporter {
   // What an Identity node makes of its input: the tensor itself, or a parameter of its own that the
   // exporter had stored once with others of equal value.
   TensorId alias(const std::string& name, TensorId id);
+  // The stored form of a matmul's right operand: the transpose of an embedding table if the exporter
+  // wrote a transposed copy of it (tied weights), else the operand itself.
+  TensorId tied_table(TensorId operand, const std::string& name);
+  void remember_table(TensorId table) { tables_.insert(table); }
   // Batch normalisation after a convolution into which the exporter had folded it.
   TensorId restore_batch_norm(TensorId x, TensorId bias, const std::string& name);
   // Values of weights and buffers that are not in the file as they are, by name.
@@ -160,6 +164,7 @@ class OnnxImporter {
   std::unordered_map<TensorId, std::vector<double>> read_;       // values of weights read so far
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
+  std::set<TensorId> tables_;  // weights used as embedding tables
   std::map<std::string, std::string> withheld_;
   std::set<std::string> used_dimensions_;
   std::map<std::string, int64_t> bound_;

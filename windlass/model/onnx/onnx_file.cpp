@@ -368,6 +368,30 @@ std::vector<double> read_values(const OnnxFile& file, const OnnxTensor& tensor) 
   return values;
 }
 
+std::optional<std::vector<double>> sample_values(const OnnxFile& file, const OnnxTensor& tensor,
+                                                 std::span<const int64_t> indices) {
+  const WeightLocation location = locate(file, tensor);
+  const int64_t width = stored_bytes(tensor.onnx_type);
+  std::vector<double> values;
+  std::ifstream stream;
+  if (tensor.external) stream.open(location.file, std::ios::binary);
+  for (int64_t index : indices) {
+    if (index < 0 || (index + 1) * width > location.bytes) return std::nullopt;
+    if (!location.value.empty()) {
+      values.push_back(decode(location.value.data() + index * width, tensor.onnx_type));
+    } else if (tensor.payload) {
+      values.push_back(decode(file.data.data() + location.offset + index * width, tensor.onnx_type));
+    } else {
+      std::byte element[8] = {};
+      stream.seekg(location.offset + index * width);
+      stream.read(reinterpret_cast<char*>(element), width);
+      if (!stream) return std::nullopt;
+      values.push_back(decode(element, tensor.onnx_type));
+    }
+  }
+  return values;
+}
+
 WeightLocation locate(const OnnxFile& file, const OnnxTensor& tensor) {
   const int64_t width = stored_bytes(tensor.onnx_type);
   const int64_t needed = checked_mul(element_count(tensor.type.shape), width);

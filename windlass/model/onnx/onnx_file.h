@@ -93,6 +93,11 @@ OnnxFile parse_onnx(std::span<const std::byte> data, std::string path, std::stri
 // missing, short or out of bounds, and Error{Unsupported} for types without numbers.
 std::vector<double> read_values(const OnnxFile& file, const OnnxTensor& tensor);
 
+// Some elements of a tensor, by flat index, without reading the rest; nothing if its storage does not
+// allow that.
+std::optional<std::vector<double>> sample_values(const OnnxFile& file, const OnnxTensor& tensor,
+                                                 std::span<const int64_t> indices);
+
 // Where the bytes of a tensor lie. Checks that they are there and as many as the type needs.
 WeightLocation locate(const OnnxFile& file, const OnnxTensor& tensor);
 

@@ -20,8 +20,7 @@ bool is_anonymous_name(std::string_view name);
 // Endings by which PyTorch modules call what is stored but not trained.
 bool is_buffer_name(std::string_view name);
 
-// Whether all values are one number. Two parameters of the same values are then two parameters that
-// look alike; otherwise they are one parameter with two names.
+// Whether all values are one number, so that equality with another tensor says nothing.
 bool is_uniform(const std::vector<double>& values);
 
 // Whether the values are those of an additive mask: zeros and one large negative number.

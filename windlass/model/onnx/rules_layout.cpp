@@ -253,6 +253,7 @@ void gather(NodeContext& c) {
   const Tensor& data = c.builder().graph()[c.in(0)];
   const bool table = data.role == TensorRole::Weight && data.type.shape.size() == 2 && axis == 0;
   if (table && !c.builder().value(c.in(1))) {
+    c.importer().remember_table(c.in(0));
     c.out(0, c.emit(OpKind::Embedding, NoAttrs{}, {c.in(1), c.in(0)}));
     return;
   }

@@ -206,7 +206,7 @@ void bernoulli(NodeContext& c) {
 
 void matmul(NodeContext& c) {
   // Vectors are matrices with one row or column.
-  TensorId a = c.in(0), b = c.in(1);
+  TensorId a = c.in(0), b = c.importer().tied_table(c.in(1), c.name());
   const bool row = c.rank(0) == 1, column = c.rank(1) == 1;
   if (c.rank(0) == 0 || c.rank(1) == 0) fail_input("cannot multiply scalars");
   if (row) a = c.reshape(a, {1, c.shape(0)[0]}, "row");
