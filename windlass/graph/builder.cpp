@@ -102,7 +102,12 @@ std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<Te
     for (const Array& operand : operands) pointers.push_back(&operand);
     Signature signature = signature_of(graph_, op);
     signature.outputs = types;
-    ForwardResult result = interpret_forward(signature, pointers);
+    ForwardResult result;
+    try {
+      result = interpret_forward(signature, pointers);
+    } catch (const Error& error) {
+      throw error.within(fmt::format("{} \"{}\"", info.name, op.name));
+    }
     for (size_t k = 0; k < types.size(); ++k)
       outputs.push_back(constant(output_name(k), types[k], std::move(result.outputs[k].values)));
     return outputs;

@@ -3,7 +3,11 @@
 // An op states its loop dimensions and how the axes of each operand follow from them. Local shapes,
 // legal splits, partial sums, halo exchange and the layouts of gradients are all derived from that:
 // the gradient of an operand has the operand's own map, and is a partial sum over every split loop
-// that the operand does not have.
+// that the operand does not have. Three conventions make this exact:
+//  - an operand that is added to the result (a bias) and lacks a split Reduced loop belongs to the first
+//    piece of that loop: only that piece adds it and yields its gradient;
+//  - a piece of a mean (Reduce, the losses) divides by the count of the whole op, not by its own;
+//  - elements that no window touches (the tail of a strided convolution) have gradient zero.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,8 @@ UnaryInfo unary_info(const UnaryAttrs& attrs) {
     case UnaryFn::LeakyRelu:
       // The sign of the output tells which side the input was on, unless the slope is negative.
       return {attrs.alpha >= 0 ? Keeps::Output : Keeps::Input, 2};
-    case UnaryFn::Elu: return {attrs.alpha >= 0 ? Keeps::Output : Keeps::Input, 4};
+    case UnaryFn::Elu:
+      return {attrs.alpha >= 0 && attrs.beta > 0 ? Keeps::Output : Keeps::Input, 4};
     case UnaryFn::Relu:
     case UnaryFn::Clip:
     case UnaryFn::HardSigmoid: return {Keeps::Output, 2};

@@ -18,9 +18,11 @@ std::vector<TensorType> infer_cross_entropy(const Signature& s) {
   return {{statistic_dtype(s.input(0).dtype), {}}};
 }
 
-// log sum exp of each row: with it the gradient is exp(logits - lse) - onehot, in one sweep.
+// log sum exp of each row: with it the gradient is exp(logits - lse) - onehot, in one sweep. And the
+// number of rows that count, over all pieces of a split: what the mean divides by.
 std::vector<TensorType> cross_entropy_auxiliaries(const Signature& s) {
-  return {{statistic_dtype(s.input(0).dtype), rows_shape(s)}};
+  const DType dtype = statistic_dtype(s.input(0).dtype);
+  return {{dtype, rows_shape(s)}, {dtype, {}}};
 }
 
 LoopNest cross_entropy_loops(const Signature& s) {
@@ -39,7 +41,7 @@ LoopNest cross_entropy_loops(const Signature& s) {
   }
   nest.inputs = {aligned_map(s.shape(0).size()), rows};
   nest.outputs = {{}};
-  nest.auxiliaries = {rows};
+  nest.auxiliaries = {rows, {}};
   return nest;
 }
 
@@ -48,7 +50,7 @@ Arithmetic cross_entropy_arithmetic(const Signature& s) { return pointwise(eleme
 GradientRule cross_entropy_gradient(const Signature& s, const std::vector<bool>&) {
   GradientRule rule = no_gradient(2);
   rule.inputs[0] = GradientSource::Computed;
-  rule.saved = {saved_input(0), saved_input(1), saved_aux(0)};
+  rule.saved = {saved_input(0), saved_input(1), saved_aux(0), saved_aux(1)};
   rule.arithmetic = pointwise(elements(s.input(0)) * 3);
   return rule;
 }

@@ -36,7 +36,7 @@ Arithmetic route_arithmetic(const Signature& s) { return pointwise(elements(s.in
 
 GradientRule route_gradient(const Signature& s, const std::vector<bool>&) {
   return {.inputs = {GradientSource::Computed},
-          .saved = {saved_output(0), saved_output(1), saved_aux(0)},
+          .saved = {saved_output(0), saved_aux(0)},
           .arithmetic = pointwise(elements(s.input(0)) * 4)};
 }
 

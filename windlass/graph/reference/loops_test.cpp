@@ -118,14 +118,16 @@ double share(const OpCase& piece, const OpCase& whole) {
   return count(piece) / count(whole);
 }
 
-// Outputs that lack a reduced loop are the combination of the results of its pieces.
+// Outputs and auxiliaries that lack a reduced loop are the combination of the results of its pieces.
 void check_reduced(const Subject& s, Rng& rng) {
   for (size_t l = 0; l < s.nest.loops.size(); ++l) {
     const LoopDim& loop = s.nest.loops[l];
     if (loop.role != LoopRole::Reduced || loop.size < 2) continue;
-    std::vector<Array> totals;
+    std::vector<Array> totals, aux_totals;
     for (const Array& output : s.whole.outputs)
       totals.emplace_back(output.shape, neutral(loop.combine));
+    for (const Array& auxiliary : s.whole.auxiliaries)
+      aux_totals.emplace_back(auxiliary.shape, neutral(loop.combine));
     bool first = true;
     for (const Ranges& piece : cut_loop(s.nest, l, rng)) {
       const OpCase changed = only_piece(s, l, piece, first);
@@ -140,9 +142,22 @@ void check_reduced(const Subject& s, Rng& rng) {
         }
       }
       for (size_t a = 0; a < found.auxiliaries.size(); ++a) {
-        expect_same(found.auxiliaries[a], s.whole.auxiliaries[a], s.auxiliary_region(a, piece),
-                    fmt::format("loop {}, auxiliary {}", loop.name, a));
+        if (has_loop(s.nest.auxiliaries[a], l)) {
+          expect_same(found.auxiliaries[a], s.whole.auxiliaries[a], s.auxiliary_region(a, piece),
+                      fmt::format("loop {}, auxiliary {}", loop.name, a));
+          continue;
+        }
+        for (size_t i = 0; i < aux_totals[a].values.size(); ++i) {
+          aux_totals[a].values[i] =
+              combined(loop.combine, aux_totals[a].values[i], found.auxiliaries[a].values[i]);
+        }
       }
+    }
+    for (size_t a = 0; a < aux_totals.size(); ++a) {
+      if (has_loop(s.nest.auxiliaries[a], l)) continue;
+      expect_same(aux_totals[a], s.whole.auxiliaries[a],
+                  s.auxiliary_region(a, whole_ranges(s.nest)),
+                  fmt::format("loop {}, auxiliary {}", loop.name, a));
     }
     for (size_t o = 0; o < totals.size(); ++o) {
       ASSERT_FALSE(has_loop(s.nest.outputs[o], l)) << "output " << o << " has loop " << loop.name;

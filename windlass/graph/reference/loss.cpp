@@ -61,7 +61,8 @@ ForwardResult cross_entropy_forward(const ForwardCall& call) {
   for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {
     total += lse.values[row] - logits.values[at(label)];
   });
-  return {{Array(Shape{}, total / labelled_count(attrs, labels))}, {lse}};
+  const double count = labelled_count(attrs, labels);
+  return {{Array(Shape{}, total / count)}, {lse, Array(Shape{}, count)}};
 }
 
 std::vector<Array> cross_entropy_backward(const BackwardCall& call) {
@@ -70,7 +71,7 @@ std::vector<Array> cross_entropy_backward(const BackwardCall& call) {
   const Array& logits = call.input(0);
   const Array& labels = call.input(1);
   const Array& lse = call.auxiliary(0);
-  const double g = call.gradient().values[0] / labelled_count(attrs, labels);
+  const double g = call.gradient().values[0] / call.auxiliary(1).values[0];
   const int64_t classes = logits.shape[attrs.axis];
   Array dlogits(logits.shape);
   for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {

@@ -2,7 +2,9 @@
 // differences of the loss, with nothing kept between the passes but what the training graph says is
 // saved.
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -165,17 +167,16 @@ void forget_unsaved(const TrainingGraph& training, Store& store) {
   std::vector<bool> saved(store.size(), false);
   for (const SavedTensor& tensor : training.saved) saved[tensor.tensor.index()] = true;
   for (size_t t = 0; t < store.size(); ++t) {
-    const TensorRole role = training.graph.tensors[t].role;
+    const TensorRole role = training.graph[roots[t]].role;
     const bool stays =
         role == TensorRole::Weight || role == TensorRole::Buffer || role == TensorRole::Constant;
     if (!stays && !saved[roots[t].index()]) store[t] = Array();
   }
 }
 
-void check_step(const TrainingGraph& training, uint64_t seed) {
+void check_step(const TrainingGraph& training, const Store& start) {
   const Graph& graph = training.graph;
   check_graph(graph);
-  const Store start = initial_values(graph, seed);
   Store store = start;
   for (size_t i = 0; i < training.forward_ops; ++i) run_forward(graph, OpId(i), store);
   forget_unsaved(training, store);
@@ -219,10 +220,83 @@ TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
       continue;
     }
     ++trained;
-    check_step(training, seed);
+    check_step(training, initial_values(training.graph, seed));
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(trained, static_cast<int>(kSeeds) * 3 / 4);
+}
+
+// A network around one op: every float operand is a trained weight that is also used beside the op, every
+// float result goes through a view into the loss.
+struct OpNetwork {
+  Graph graph;
+  std::vector<std::pair<std::string, Array>> values;  // of sources by name
+};
+
+OpNetwork network_around(const OpCase& c) {
+  GraphBuilder b("around", {.fold_limit = 0});
+  OpNetwork network;
+  std::vector<TensorId> inputs, beside;
+  const auto gradient = op_info(c.kind).gradient;
+  const std::vector<bool> all(c.inputs.size(), true);
+  // Running statistics, indices and the like have no gradient by rule.
+  const auto trainable = [&](size_t i) {
+    return gradient && gradient(c.signature(), all).inputs[i] != GradientSource::None;
+  };
+  for (size_t i = 0; i < c.inputs.size(); ++i) {
+    const Operand& operand = c.inputs[i];
+    const std::string name = fmt::format("operand{}", i);
+    if (operand.dtype == DType::None) {
+      inputs.emplace_back();
+      continue;
+    }
+    const TensorType type{operand.dtype, operand.array.shape};
+    network.values.emplace_back(name, operand.array);
+    if (trainable(i)) {
+      inputs.push_back(b.weight(name, type));
+      beside.push_back(b.op(OpKind::Unary, UnaryAttrs{UnaryFn::Tanh}, {inputs.back()}, name + ".used"));
+    } else {
+      inputs.push_back(b.input(name, type));
+    }
+  }
+  std::vector<TensorId> results = b.add(c.kind, c.attrs, inputs, "op");
+  results.insert(results.end(), beside.begin(), beside.end());
+  TensorId loss;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const TensorType type = b.type(results[k]);
+    if (!is_float(type.dtype) || element_count(type.shape) == 0) continue;
+    const TensorId flat = b.op(OpKind::Reshape, ShapeAttrs{{element_count(type.shape)}}, {results[k]},
+                               fmt::format("flat{}", k));
+    const TensorId squares = b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::SumSquare, {0}, false}, {flat},
+                                  fmt::format("squares{}", k));
+    loss = loss.valid() ? b.op(OpKind::Binary, BinaryAttrs{}, {loss, squares}, fmt::format("sum{}", k))
+                        : squares;
+  }
+  if (loss.valid()) b.set_loss(loss);
+  network.graph = b.finish();
+  return network;
+}
+
+TEST(TrainingStep, WeightGradientsThroughEveryOpKind) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const OpCase& c : op_cases(seed)) {
+      SCOPED_TRACE(fmt::format("{} (seed {})", c.name, seed));
+      const OpNetwork network = network_around(c);
+      if (parameter_count(network.graph) == 0) continue;
+      const TrainingGraph training = differentiate(network.graph);
+      Store start = initial_values(training.graph, seed);
+      for (size_t t = 0; t < training.graph.tensors.size(); ++t)
+        for (const auto& [name, value] : network.values)
+          if (training.graph.tensors[t].name == name && !training.graph.tensors[t].producer.valid())
+            start[t] = value;
+      try {
+        check_step(training, start);
+      } catch (const Error& error) {
+        FAIL() << error.what();
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
 }
 
 }  // namespace
