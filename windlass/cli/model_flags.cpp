@@ -44,7 +44,8 @@ void ModelFlags::add_to(CLI::App& verb) {
       ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
       ->capture_default_str();
   verb.add_flag("--no-fuse", no_fuse,
-                "keep an ONNX file's decomposed LayerNorm, GELU, SiLU and attention as they are");
+                "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "
+                "they are");
   verb.add_flag("--as-exported", as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");

@@ -107,7 +107,7 @@ bool fuse_self_gated(Rewriter& r, const Op& op) {
   if (!product) return false;
   for (const auto& [x, gate] :
        {*product, std::pair{product->second, product->first}}) {
-    const auto replace = [&](UnaryFn fn) {
+    const auto replace = [&r, &op, x = x](UnaryFn fn) {
       r.replace(op, OpKind::Unary, UnaryAttrs{fn, 0, 0}, {x});
       return true;
     };

@@ -27,4 +27,8 @@ int fuse_rms_norms(Graph& graph);
 int fuse_linears(Graph& graph);
 int fuse_attention(Graph& graph);
 
+// The opposite: every Attention as products, masks, softmax and dropout, which keeps the matrix of
+// probabilities for the backward pass. Returns how many there were.
+int unfuse_attention(Graph& graph);
+
 }  // namespace windlass

@@ -216,6 +216,21 @@ TEST(Fuse, AttentionInAllSpellings) {
   }
 }
 
+TEST(Fuse, AttentionCanBeTakenApart) {
+  for (const AttentionCase c :
+       {AttentionCase{}, AttentionCase{.causal = true}, AttentionCase{.added_mask = true, .causal = true},
+        AttentionCase{.groups = 1}}) {
+    Net n;
+    Graph graph = fused(n.finish(attention(n, c)));
+    const std::vector<double> before = run(graph);
+    EXPECT_EQ(unfuse_attention(graph), 1);
+    check_graph(graph);
+    EXPECT_EQ(count(graph, OpKind::Attention), 0);
+    const std::vector<double> after = run(graph);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 1e-9) << i;
+  }
+}
+
 TEST(Fuse, AttentionWhoseProbabilitiesAreReadStays) {
   Net n;
   TensorId probabilities;

@@ -5,6 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/graph/fuse.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
 #include "windlass/model/zoo.h"
@@ -54,6 +55,8 @@ Model load_model(const std::string& name, const ModelOptions& options) {
   try {
     if (name.empty()) fail_input("no model is named");
     Model model = load_from_source(name, options);
+    // A file keeps the spelling it was exported with; built models have fused attention.
+    if (!options.fuse && model.source != "onnx") unfuse_attention(model.graph);
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
     freeze_weights(model.graph, options.freeze);
     return model;

@@ -301,6 +301,64 @@ void attention(NodeContext& c) {
   c.out(0, y);
 }
 
+// ONNX RotaryEmbedding (opset 23) by its definition: pairs (x1, x2) of the first `dims` become
+// (x1 cos - x2 sin, x1 sin + x2 cos), cosines and sines looked up by position.
+void rotary_embedding(NodeContext& c) {
+  const bool flat = c.rank(0) == 3;
+  const Shape in = c.shape(0);
+  TensorId x = c.in(0);
+  if (flat) {
+    const int64_t heads = c.int_attr("num_heads", 0);
+    if (heads < 1 || in[2] % heads != 0)
+      fail_input("input {} does not divide into {} heads", format_shape(in), heads);
+    x = c.reshape(x, {in[0], in[1], heads, in[2] / heads}, "split");
+    x = c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {x}, "heads");
+  }
+  const Shape shape = c.builder().shape(x);
+  if (shape.size() != 4) fail_input("input has shape {}", format_shape(in));
+  const int64_t given = c.int_attr("rotary_embedding_dim", 0);
+  const int64_t dims = given > 0 ? given : shape[3];
+  if (dims % 2 != 0 || dims > shape[3]) fail_input("cannot rotate {} of {} dimensions", dims, shape[3]);
+  const auto table = [&](size_t i, const std::string& part) {
+    TensorId values = c.in(i);
+    if (c.has(3))
+      values = c.emit(OpKind::Gather, AxisAttrs{0}, {values, c.in(3)}, part + ".rows");
+    const Shape rows = c.builder().shape(values);
+    if (rows.size() != 3 || rows[2] != dims / 2)
+      fail_input("table {} has shape {}, expected [batch, sequence, {}]", i, format_shape(rows), dims / 2);
+    return c.reshape(values, {rows[0], 1, rows[1], rows[2]}, part);
+  };
+  const TensorId cosine = table(1, "cos"), sine = table(2, "sin");
+  const auto part_of = [&](TensorId from, int64_t start, int64_t size, int64_t step, const std::string& part) {
+    SliceAttrs attrs{{0, 0, 0, start}, {1, 1, 1, step}, {shape[0], shape[1], shape[2], size}};
+    return c.emit(OpKind::Slice, attrs, {from}, part);
+  };
+  const bool interleaved = c.int_attr("interleaved", 0) != 0;
+  const int64_t half = dims / 2;
+  const TensorId x1 = part_of(x, 0, half, interleaved ? 2 : 1, "x1");
+  const TensorId x2 = part_of(x, interleaved ? 1 : half, half, interleaved ? 2 : 1, "x2");
+  const auto product = [&](TensorId a, TensorId b, const std::string& part) {
+    return c.binary(BinaryFn::Mul, a, b, part);
+  };
+  TensorId y1 = c.binary(BinaryFn::Sub, product(x1, cosine, "x1cos"), product(x2, sine, "x2sin"), "y1");
+  TensorId y2 = c.binary(BinaryFn::Add, product(x1, sine, "x1sin"), product(x2, cosine, "x2cos"), "y2");
+  TensorId y;
+  if (interleaved) {
+    const Shape column = {shape[0], shape[1], shape[2], half, 1};
+    y = c.emit(OpKind::Concat, AxisAttrs{4}, {c.reshape(y1, column, "column1"), c.reshape(y2, column, "column2")}, "pairs");
+    y = c.reshape(y, {shape[0], shape[1], shape[2], dims}, "rotated");
+  } else {
+    y = c.emit(OpKind::Concat, AxisAttrs{3}, {y1, y2}, "rotated");
+  }
+  if (dims < shape[3])
+    y = c.emit(OpKind::Concat, AxisAttrs{3}, {y, part_of(x, dims, shape[3] - dims, 1, "rest")}, "joined");
+  if (flat) {
+    y = c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {y}, "merged");
+    y = c.reshape(y, in, "flat");
+  }
+  c.out(0, y);
+}
+
 // --- recurrent
 
 void recurrent(NodeContext& c, OpKind kind) {
@@ -384,6 +442,7 @@ void add_network_rules(ImportTable& table) {
       {"NegativeLogLikelihoodLoss", negative_log_likelihood},
       {"RMSNormalization", rms_norm},
       {"Resize", resize},
+      {"RotaryEmbedding", rotary_embedding},
       {"Softmax", plain_softmax},
       {"SoftmaxCrossEntropyLoss", softmax_cross_entropy},
       {"Upsample", resize},
