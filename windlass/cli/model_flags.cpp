@@ -35,7 +35,7 @@ void ModelFlags::add_to(CLI::App& verb) {
       ->check(CLI::Range(int64_t{1}, kMaxDimension));
   verb.add_option("--dim", dimensions, "size of a symbolic dimension of an ONNX file")
       ->type_name("NAME=N")
-      ->expected(1);
+      ->allow_extra_args(false);
   verb.add_option("--loss", loss, "loss to attach if the model has none (default cross-entropy)")
       ->check(CLI::IsMember({"cross-entropy", "mse"}));
   verb.add_option("--dtype", dtype, "type of weights and activations")
@@ -51,7 +51,7 @@ void ModelFlags::add_to(CLI::App& verb) {
                 "normalisation and tables that the exporter folded away");
   verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*'")
       ->type_name("GLOB")
-      ->expected(1);
+      ->allow_extra_args(false);
 }
 
 ModelOptions ModelFlags::model_options() const {

@@ -1,0 +1,17 @@
+// Running the built program as a user would.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace windlass {
+
+struct ProgramResult {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string out, err;
+};
+
+// Runs windlass with the arguments; no shell is involved.
+ProgramResult run_windlass(const std::vector<std::string>& arguments);
+
+}  // namespace windlass

@@ -1,0 +1,167 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <gtest/gtest.h>
+
+#include "tests/program.h"
+
+namespace windlass {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A file that is removed at the end.
+class ScratchFile {
+ public:
+  ScratchFile() : path_((fs::temp_directory_path() / "windlass-XXXXXX").string()) {
+    const int file = mkstemp(path_.data());
+    if (file >= 0) close(file);
+  }
+  ~ScratchFile() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  std::string text() const {
+    std::ifstream stream(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+ProgramResult run_windlass(const std::vector<std::string>& arguments) {
+  const ScratchFile out, err;
+  std::vector<char*> argv;
+  std::string program = WINDLASS_PROGRAM;
+  argv.push_back(program.data());
+  std::vector<std::string> copies = arguments;
+  for (std::string& argument : copies) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!std::freopen(out.path().c_str(), "w", stdout)) _exit(126);
+    if (!std::freopen(err.path().c_str(), "w", stderr)) _exit(126);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.text(), err.text()};
+}
+
+namespace {
+
+TEST(Program, HelpAndVersionSucceed) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"--help"}, {"--version"}, {"inspect", "--help"}}) {
+    const ProgramResult result = run_windlass(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments[0];
+    EXPECT_FALSE(result.out.empty());
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST(Program, MistakesGiveCodeOneAndAHint) {
+  const struct {
+    std::vector<std::string> arguments;
+    std::string hint;
+  } cases[] = {
+      {{}, "subcommand"},
+      {{"inspct"}, ""},
+      {{"inspect"}, "MODEL"},
+      {{"inspect", "resnt-50"}, "did you mean \"resnet-50\""},
+      {{"inspect", "gpt2:layrs=3"}, "did you mean \"layers\""},
+      {{"inspect", "gpt2", "--dtype", "fp17"}, "--dtype"},
+      {{"inspect", "gpt2", "--batch", "0"}, "--batch"},
+      {{"inspect", "gpt2", "--batch", "-3"}, "--batch"},
+      {{"inspect", "gpt2", "--freeze", "no.such.*"}, "no weight matches"},
+      {{"inspect", "missing.onnx"}, "no such file"},
+      {{"inspect", "/"}, "config.json"},
+      {{"inspect", "/dev/null"}, "regular file"},
+      {{"inspect", ""}, "model"},
+  };
+  for (const auto& [arguments, hint] : cases) {
+    const ProgramResult result = run_windlass(arguments);
+    EXPECT_EQ(result.exit_code, 1) << (arguments.empty() ? "" : arguments.back());
+    EXPECT_NE(result.err.find(hint), std::string::npos) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+// Parameters: wte 100 x 64, wpe 1024 x 64, per layer 12 x 64^2 + 13 x 64, final norm 2 x 64. Multiply-adds of
+// 16 tokens: 12 x 64^2 a layer and 100 x 64 for the logits; attention 2 x 16^2 x 64 a layer.
+TEST(Inspect, PrintsForPeople) {
+  const ProgramResult result =
+      run_windlass({"inspect", "gpt2:layers=2,hidden=64,heads=4,vocab=100", "--seq", "16", "--top", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, R"(gpt2:layers=2,hidden=64,heads=4,vocab=100 (zoo)
+  inputs      input_ids int64[1, 16]
+  parameters  172,032 (172 K)
+  forward     3.48 MFLOP
+  training    10.5 MFLOP a step
+  ops         49 forward, 127 in a training step
+  structure   4 ops, 2 x [21 ops], 3 ops
+
+bytes of a training step, all on one device (adam)
+  weights                         672 KiB
+  gradients                       672 KiB
+  optimizer                      1.31 MiB
+  activations kept for backward   157 KiB
+
+forward ops by family
+  attention       2   131 KFLOP
+  contraction     9  3.35 MFLOP
+  elementwise    12           -
+  layout         19           -
+  lookup          1           -
+  loss            1           -
+  normalization   5           -
+
+largest tensors
+  transformer.wpe.weight  weight  fp32[1024, 64]  256 KiB
+)");
+}
+
+TEST(Inspect, JsonHasTheKeysProgramsRelyOn) {
+  const ProgramResult result = run_windlass({"inspect", "resnet-18", "--batch", "2", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* key : {"\"parameters\": 11689512", "\"forward_flops\": 7256293376", "\"training_flops\"",
+                          "\"weight_bytes\": 46758048", "\"saved_activation_bytes\"", "\"ops\"", "\"blocks\""})
+    EXPECT_NE(result.out.find(key), std::string::npos) << key;
+}
+
+TEST(Inspect, DumpsGraphs) {
+  for (const char* form : {"graph", "training", "dot"}) {
+    const ProgramResult result = run_windlass({"inspect", "mlp", "--dump", form});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("graph \"mlp"), std::string::npos) << form;
+  }
+  EXPECT_NE(run_windlass({"inspect", "mlp", "--dump", "training"}).out.find("Update"),
+            std::string::npos);
+}
+
+TEST(Inspect, FrozenWeightsAreNotTrained) {
+  const std::vector<std::string> model = {"inspect", "resnet-18", "--json"};
+  std::vector<std::string> frozen = model;
+  frozen.insert(frozen.end(), {"--freeze", "layer*", "--freeze", "conv1*", "--freeze", "bn1*"});
+  const ProgramResult result = run_windlass(frozen);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Only the classifier is left: 512 x 1000 + 1000.
+  EXPECT_NE(result.out.find("\"parameters\": 513000"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace windlass
