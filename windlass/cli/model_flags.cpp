@@ -12,12 +12,13 @@ namespace {
 // Larger counts are slips of the keyboard and would only fail later with a worse message.
 constexpr int64_t kMaxDimension = int64_t{1} << 40;
 
+// Zero is allowed: a cache of past tokens is empty in training.
 int64_t parse_dimension(std::string_view text, std::string_view flag) {
   int64_t value = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failed != std::errc() || end != text.data() + text.size() || value < 1 ||
+  if (failed != std::errc() || end != text.data() + text.size() || value < 0 ||
       value > kMaxDimension)
-    fail_input("{}: \"{}\" is not a positive whole number", flag, text);
+    fail_input("{}: \"{}\" is not a whole number", flag, text);
   return value;
 }
 

@@ -26,6 +26,8 @@ MappedFile::MappedFile(const std::string& path) {
     const int reason = errno;
     close(file);
     if (mapping == MAP_FAILED) fail_input("cannot read the file: {}", std::strerror(reason));
+    // Weights are stepped over: reading ahead would bring in what nobody asked for.
+    madvise(mapping, size_, MADV_RANDOM);
     data_ = static_cast<const std::byte*>(mapping);
     return;
   }
