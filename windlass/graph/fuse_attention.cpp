@@ -3,6 +3,7 @@
 //  - masks are added (a bias), or chosen by Where (masked_fill); several add up; a mask that hides
 //    exactly the future becomes `causal`;
 //  - probabilities may pass through dropout;
+//  - a mask may differ by window: scores [b x w, h, s, t] are seen as [b, w, h, s, t] while it is added;
 //  - keys and values may be repeated for groups of query heads (Reshape, Expand, Reshape);
 //  - operands have 3 dimensions [batch x heads, s, d] or 4.
 
@@ -26,7 +27,9 @@ struct Found {
   double scale = 1;
   double dropout = 0;
   bool causal = false;
-  std::vector<TensorId> added;    // masks to add
+  std::vector<TensorId> added;     // masks to add
+  std::vector<TensorId> windowed;  // masks to add to the scores seen as [b, w, h, s, t]
+  Shape window_shape;              // that shape
   struct Choice {
     TensorId condition;
     double shown_where;  // condition value for which the score stays
@@ -49,6 +52,26 @@ bool hides_exactly_the_future(const std::vector<double>& values, const Shape& sh
   return true;
 }
 
+// Reshape(Reshape(scores) + mask) with a shape of five dimensions between: the scores, or none.
+TensorId read_windowed(const Rewriter& r, const Op& op, Found& found) {
+  if (op.kind != OpKind::Reshape || r.shape(op.outputs[0]).size() != 4) return {};
+  const auto sum = binary(r, op.inputs[0], BinaryFn::Add);
+  if (!sum || r.shape(op.inputs[0]).size() != 5) return {};
+  for (const auto& [score, mask] : {*sum, std::pair{sum->second, sum->first}}) {
+    const Op* split = r.producer(score, OpKind::Reshape);
+    if (!split || r.uses(score) != 1 || r.shape(score) != r.shape(op.inputs[0])) continue;
+    if (r.shape(split->inputs[0]) != r.shape(op.outputs[0]) || r.shape(mask).size() != 5) continue;
+    const Shape& wide = r.shape(score);
+    const Shape& flat = r.shape(op.outputs[0]);
+    if (wide[2] != flat[1] || wide[3] != flat[2] || wide[4] != flat[3]) continue;
+    if (!found.windowed.empty() && found.window_shape != wide) continue;
+    found.windowed.push_back(mask);
+    found.window_shape = wide;
+    return split->inputs[0];
+  }
+  return {};
+}
+
 // Peels scale and masks off the scores until their product is reached; at most `sums` masks are added.
 bool read_scores(const Rewriter& r, TensorId id, Found& found, int sums = 3) {
   for (;;) {
@@ -66,6 +89,11 @@ bool read_scores(const Rewriter& r, TensorId id, Found& found, int sums = 3) {
     if (const auto scaled = affine(r, id); scaled && scaled->beta == 0) {
       found.scale *= scaled->alpha;
       id = scaled->input;
+      continue;
+    }
+    if (const TensorId inner = read_windowed(r, *op, found); inner.valid()) {
+      if (found.scale != 1) return false;
+      id = inner;
       continue;
     }
     if (op->kind == OpKind::Where) {
@@ -171,6 +199,14 @@ TensorId build_mask(Rewriter& r, Found& found, int64_t s, int64_t t, DType dtype
     });
     if (pure && hides_exactly_the_future(*values, r.shape(added), s, t, hidden)) found.causal = true;
     else join(added);
+  }
+  for (TensorId windowed : found.windowed) {
+    Shape wide = found.window_shape;
+    if (r.shape(windowed)[2] == 1) wide[2] = 1;
+    if (r.shape(windowed) != wide)
+      windowed = r.emit(OpKind::Expand, ShapeAttrs{wide}, {windowed}, name + ".windows");
+    join(r.emit(OpKind::Reshape, ShapeAttrs{{wide[0] * wide[1], wide[2], wide[3], wide[4]}}, {windowed},
+                name + ".window_mask"));
   }
   for (const Found::Choice& choice : found.chosen) {
     const auto* values = r.value(choice.condition);

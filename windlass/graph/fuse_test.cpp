@@ -160,6 +160,7 @@ struct AttentionCase {
   bool added_mask = false;
   bool causal = false;
   int64_t groups = 2;      // key heads, of 2 query heads
+  bool windows = false;    // another mask for each of two windows
 };
 
 // softmax(q k' / sqrt d + mask) v as exporters write it.
@@ -182,6 +183,11 @@ TensorId attention(Net& n, const AttentionCase& c, TensorId* probabilities = nul
   TensorId scores = n.matmul(q, n.transpose(k, c.flat ? Ints{0, 2, 1} : Ints{0, 1, 3, 2}));
   if (!c.scale_query) scores = n.scalar(BinaryFn::Div, scores, std::sqrt(8.0));
   if (c.added_mask) scores = n.binary(BinaryFn::Add, scores, n.input("mask", {s, s}));
+  if (c.windows) {
+    const TensorId wide = n.g.op(OpKind::Reshape, ShapeAttrs{{1, 2, 2, s, s}}, {scores}, "wide");
+    const TensorId sum = n.binary(BinaryFn::Add, wide, n.input("window_mask", {1, 2, 1, s, s}));
+    scores = n.g.op(OpKind::Reshape, ShapeAttrs{{2, 2, s, s}}, {sum}, "narrow");
+  }
   if (c.causal) {
     std::vector<double> seen;
     for (int64_t i = 0; i < s * s; ++i) seen.push_back(i % s <= i / s ? 1 : 0);
@@ -199,6 +205,7 @@ TEST(Fuse, AttentionInAllSpellings) {
        {AttentionCase{}, AttentionCase{.flat = true}, AttentionCase{.scale_query = true},
         AttentionCase{.added_mask = true}, AttentionCase{.causal = true},
         AttentionCase{.flat = true, .added_mask = true}, AttentionCase{.groups = 1},
+        AttentionCase{.windows = true}, AttentionCase{.scale_query = true, .added_mask = true, .windows = true},
         AttentionCase{.scale_query = true, .added_mask = true, .causal = true, .groups = 1}}) {
     Net n;
     const Graph graph = fused(n.finish(attention(n, c)));
@@ -210,7 +217,7 @@ TEST(Fuse, AttentionInAllSpellings) {
       const auto& attrs = std::get<AttentionAttrs>(op.attrs);
       EXPECT_EQ(attrs.causal, c.causal);
       EXPECT_NEAR(attrs.scale, 1 / std::sqrt(8.0), 1e-12);
-      EXPECT_EQ(op.inputs.size() == 4, c.added_mask);
+      EXPECT_EQ(op.inputs.size() == 4, c.added_mask || c.windows);
       EXPECT_EQ(graph[op.inputs[1]].type.shape[1], c.flat ? 1 : c.groups);
     }
   }
