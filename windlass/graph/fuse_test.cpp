@@ -184,8 +184,8 @@ TensorId attention(Net& n, const AttentionCase& c, TensorId* probabilities = nul
   if (!c.scale_query) scores = n.scalar(BinaryFn::Div, scores, std::sqrt(8.0));
   if (c.added_mask) scores = n.binary(BinaryFn::Add, scores, n.input("mask", {s, s}));
   if (c.windows) {
-    const TensorId wide = n.g.op(OpKind::Reshape, ShapeAttrs{{1, 2, 2, s, s}}, {scores}, "wide");
-    const TensorId sum = n.binary(BinaryFn::Add, wide, n.input("window_mask", {1, 2, 1, s, s}));
+    const TensorId seen_wide = n.g.op(OpKind::Reshape, ShapeAttrs{{1, 2, 2, s, s}}, {scores}, "wide");
+    const TensorId sum = n.binary(BinaryFn::Add, seen_wide, n.input("window_mask", {1, 2, 1, s, s}));
     scores = n.g.op(OpKind::Reshape, ShapeAttrs{{2, 2, s, s}}, {sum}, "narrow");
   }
   if (c.causal) {
