@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/checked.h"
+#include "windlass/base/json_object.h"
 #include "windlass/base/rng.h"
 #include "windlass/base/text.h"
 #include "windlass/base/units.h"
@@ -29,6 +30,30 @@ TEST(Units, ReadsSizes) {
   EXPECT_EQ(parse_bytes("4096").value, 4096);
   for (const char* bad : {"", "GiB", "-1GiB", "1XB", "1e40", "nan", "1 G i B", "12GiBs"})
     EXPECT_THROW(parse_bytes(bad), Error) << bad;
+}
+
+TEST(Units, ReadsRatesAndTimes) {
+  EXPECT_DOUBLE_EQ(parse_bandwidth("484GB/s").value, 484e9);
+  EXPECT_DOUBLE_EQ(parse_bandwidth("200 Gb/s").value, 25e9);
+  EXPECT_DOUBLE_EQ(parse_bandwidth("1GiB/s").value, 1073741824.0);
+  EXPECT_DOUBLE_EQ(parse_bandwidth("12e9").value, 12e9);
+  EXPECT_DOUBLE_EQ(parse_flops_rate("11.3TFLOPS").value, 11.3e12);
+  EXPECT_DOUBLE_EQ(parse_flops_rate("312 TFLOP/s").value, 312e12);
+  EXPECT_DOUBLE_EQ(parse_seconds("5us").value, 5e-6);
+  EXPECT_DOUBLE_EQ(parse_seconds("1.5 ms").value, 1.5e-3);
+  EXPECT_DOUBLE_EQ(parse_seconds("2").value, 2);
+  for (const char* bad : {"", "0GB/s", "-1GB/s", "12GB", "12XB/s"})
+    EXPECT_THROW(parse_bandwidth(bad), Error) << bad;
+  for (const char* bad : {"", "11TB", "0TFLOPS", "fast"}) EXPECT_THROW(parse_flops_rate(bad), Error) << bad;
+  for (const char* bad : {"", "5 parsecs", "-1s"}) EXPECT_THROW(parse_seconds(bad), Error) << bad;
+}
+
+TEST(Units, FormatsRatesAndTimes) {
+  EXPECT_EQ(format_bandwidth(BytesPerSecond(484e9)), "484 GB/s");
+  EXPECT_EQ(format_flops_rate(FlopsPerSecond(11.34e12)), "11.3 TFLOPS");
+  EXPECT_EQ(format_seconds(Seconds(5e-6)), "5.00 us");
+  EXPECT_EQ(format_seconds(Seconds(1.42)), "1.42 s");
+  EXPECT_EQ(format_seconds(Seconds(196)), "3 min 16 s");
 }
 
 TEST(Checked, OverflowIsAnInputError) {
@@ -63,6 +88,28 @@ TEST(Rng, IsAFunctionOfSeedStreamAndCounter) {
     EXPECT_GE(value, -2);
     EXPECT_LE(value, 3);
   }
+}
+
+TEST(JsonObject, ReadsQuantitiesAndRejectsUnknownKeys) {
+  const auto document = parse_json(R"({"memory": "11GiB", "bandwith": "12GB/s", "count": 4})");
+  JsonObject object(document, "devices[0]");
+  EXPECT_EQ(object.bytes("memory").value, 11 * kGiB.value);
+  EXPECT_EQ(object.integer("count", 1, 8), 4);
+  try {
+    object.bandwidth("bandwidth");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("devices[0]: \"bandwith\" is not a known key (did you mean "
+                                   "\"bandwidth\"?)"),
+              std::string::npos)
+        << error.message();
+  }
+}
+
+TEST(JsonObject, RefusesHostileText) {
+  for (const std::string& bad : {std::string("{"), std::string("{\"a\":1,\"a\":2}"), std::string(1000, '['),
+                                 std::string("[1,]"), std::string("\xff\xfe"), std::string()})
+    EXPECT_THROW(parse_json(bad), Error) << bad;
 }
 
 }  // namespace

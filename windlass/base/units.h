@@ -66,4 +66,20 @@ std::string format_integer(int64_t value);
 // plain number of bytes. Throws Error{Input} on anything else, on negatives and on overflow.
 Bytes parse_bytes(std::string_view text);
 
+// Reads "484GB/s", "200Gb/s" (bits), "12.3 GiB/s", or a plain number of bytes per second. Must be positive.
+BytesPerSecond parse_bandwidth(std::string_view text);
+
+// Reads "11.3TFLOPS", "312 TFLOP/s", or a plain number. Must be positive.
+FlopsPerSecond parse_flops_rate(std::string_view text);
+
+// Reads "5us", "1.5 ms", "2s", or a plain number of seconds. Must not be negative.
+Seconds parse_seconds(std::string_view text);
+
+// "484 GB/s": decimal units, three significant digits.
+std::string format_bandwidth(BytesPerSecond rate);
+// "11.3 TFLOPS".
+std::string format_flops_rate(FlopsPerSecond rate);
+// "5.00 us", "1.42 s", "3 min 16 s".
+std::string format_seconds(Seconds seconds);
+
 }  // namespace windlass

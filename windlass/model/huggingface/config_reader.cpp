@@ -4,6 +4,7 @@
 #include <map>
 
 #include "windlass/base/error.h"
+#include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
 
 namespace windlass {
@@ -11,35 +12,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kMaxNesting = 64;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 constexpr int64_t kMaxLayers = 2'000;
 constexpr int64_t kMaxHeads = 65'536;
-
-void check_nesting(std::string_view text) {
-  int depth = 0;
-  bool in_text = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_text) {
-      if (c == '\\') ++i;
-      in_text = c != '"';
-    } else if (c == '"') {
-      in_text = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxNesting) fail_input("not a config: nested more than {} deep", kMaxNesting);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-}
-
-// A value as it can be shown in a message.
-std::string shown(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "...";
-  return text;
-}
 
 std::optional<int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned()) {
@@ -59,7 +34,7 @@ std::optional<int64_t> as_integer(const json& value) {
 double checked_number(std::string_view key, const json& value, double least, double most) {
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!(number >= least && number <= most))
-    fail_input("key \"{}\" is {}, expected a number from {} to {}", key, shown(value), least, most);
+    fail_input("key \"{}\" is {}, expected a number from {} to {}", key, show_json(value), least, most);
   return number;
 }
 
@@ -91,12 +66,7 @@ Activation activation_by_name(const std::string& name) {
 }
 
 ConfigReader::ConfigReader(std::string_view json_text) {
-  check_nesting(json_text);
-  try {
-    config_ = json::parse(json_text);
-  } catch (const json::exception& error) {
-    fail_input("not valid JSON: {}", error.what());
-  }
+  config_ = parse_json(json_text, true);
   if (!config_.is_object()) fail_input("not a config: expected a JSON object at the top");
 }
 
@@ -124,7 +94,7 @@ int64_t ConfigReader::integer(Keys keys, int64_t fallback, int64_t least, int64_
   const auto value = as_integer(*found->value);
   if (!value || *value < least || *value > most)
     fail_input("key \"{}\" is {}, expected a whole number from {} to {}", found->key,
-               shown(*found->value), least, most);
+               show_json(*found->value), least, most);
   return *value;
 }
 
@@ -162,7 +132,7 @@ bool ConfigReader::boolean(Keys keys, bool fallback) const {
   const auto found = find_named(keys);
   if (!found) return fallback;
   if (!found->value->is_boolean())
-    fail_input("key \"{}\" is {}, expected true or false", found->key, shown(*found->value));
+    fail_input("key \"{}\" is {}, expected true or false", found->key, show_json(*found->value));
   return found->value->get<bool>();
 }
 
@@ -170,7 +140,7 @@ std::string ConfigReader::text(Keys keys, const std::string& fallback) const {
   const auto found = find_named(keys);
   if (!found) return fallback;
   if (!found->value->is_string())
-    fail_input("key \"{}\" is {}, expected a text", found->key, shown(*found->value));
+    fail_input("key \"{}\" is {}, expected a text", found->key, show_json(*found->value));
   return found->value->get<std::string>();
 }
 
@@ -187,7 +157,7 @@ std::optional<std::string> ConfigReader::first_text(const char* key) const {
   const json* value = find({key});
   if (value == nullptr) return std::nullopt;
   if (!value->is_array() || (!value->empty() && !value->front().is_string()))
-    fail_input("key \"{}\" is {}, expected a list of texts", key, shown(*value));
+    fail_input("key \"{}\" is {}, expected a list of texts", key, show_json(*value));
   if (value->empty()) return std::nullopt;
   return value->front().get<std::string>();
 }
@@ -195,7 +165,7 @@ std::optional<std::string> ConfigReader::first_text(const char* key) const {
 std::optional<int64_t> ConfigReader::entries(const char* key) const {
   const json* value = find({key});
   if (value == nullptr) return std::nullopt;
-  if (!value->is_object()) fail_input("key \"{}\" is {}, expected an object", key, shown(*value));
+  if (!value->is_object()) fail_input("key \"{}\" is {}, expected an object", key, show_json(*value));
   return static_cast<int64_t>(value->size());
 }
 
