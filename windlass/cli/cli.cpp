@@ -42,6 +42,7 @@ int run_program(int argc, char** argv) {
       "  windlass inspect path/to/config.json --dtype bf16 --optimizer adamw --json\n"
       "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
   add_inspect(program);
+  add_machine(program);
   try {
     program.parse(argc, argv);
     if (std::fflush(stdout) != 0) throw Error(ErrorKind::Runtime, "cannot write to the output");

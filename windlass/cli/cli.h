@@ -25,7 +25,8 @@ ExitCode exit_code_of(ErrorKind kind);
 // Runs the program: parses, acts, prints. Never throws.
 int run_program(int argc, char** argv);
 
-// Adds the verb `inspect` to the program. Acting happens inside CLI11's callback.
+// Add one verb each to the program. Acting happens inside CLI11's callback.
 void add_inspect(CLI::App& program);
+void add_machine(CLI::App& program);
 
 }  // namespace windlass

@@ -1,0 +1,147 @@
+#include "windlass/machine/machine.h"
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/machine/read_machine.h"
+
+namespace windlass {
+namespace {
+
+Route between(const Machine& machine, size_t a, size_t b) {
+  return find_route(machine, machine.devices[a].endpoint, machine.devices[b].endpoint);
+}
+
+TEST(Machine, EveryPresetReadsUnderItsName) {
+  EXPECT_GE(machine_presets().size(), 11u);
+  for (const MachinePreset& preset : machine_presets()) {
+    const Machine machine = load_machine(std::string(preset.name));
+    EXPECT_EQ(machine.name, preset.name);
+    EXPECT_FALSE(machine.description.empty());
+    for (size_t i = 0; i < machine.devices.size(); ++i)
+      for (size_t j = 0; j < machine.devices.size(); ++j) EXPECT_NO_THROW(between(machine, i, j));
+  }
+}
+
+TEST(Machine, RoutesShareSwitches) {
+  const Machine machine = load_machine("4x1080ti");
+  ASSERT_EQ(machine.devices.size(), 4u);
+  // Behind one switch: up and down. Behind two: over both uplinks as well.
+  EXPECT_EQ(between(machine, 0, 1).hops.size(), 2u);
+  EXPECT_EQ(between(machine, 0, 2).hops.size(), 4u);
+  EXPECT_FALSE(between(machine, 0, 2).staged);
+  const auto to_host = [&](size_t device) {
+    return find_route(machine, machine.devices[device].endpoint, machine.nodes[0].endpoint);
+  };
+  EXPECT_EQ(to_host(0).hops[1].link, to_host(1).hops[1].link);
+  EXPECT_NE(to_host(0).hops[1].link, to_host(2).hops[1].link);
+  EXPECT_DOUBLE_EQ(to_host(0).bandwidth.value, 12e9);
+}
+
+TEST(Machine, WithoutPeerToPeerCopiesPassTheHost) {
+  const Route route = between(load_machine("4x2080ti"), 0, 1);
+  EXPECT_TRUE(route.staged);
+  EXPECT_EQ(route.hops.size(), 6u);  // gpu0, pcie0, root, host, and back down
+}
+
+TEST(Machine, NvlinkIsPreferredToPcie) {
+  EXPECT_DOUBLE_EQ(between(load_machine("8xa100-80g"), 0, 7).bandwidth.value, 270e9);
+  const Route pair = between(load_machine("4xv100-16g"), 0, 3);
+  EXPECT_EQ(pair.hops.size(), 1u);
+  EXPECT_DOUBLE_EQ(pair.bandwidth.value, 48e9);
+}
+
+TEST(Machine, NodesAreJoinedByTheNetwork) {
+  const Machine machine = load_machine("8xa100-80g*4");
+  EXPECT_EQ(machine.name, "8xa100-80g*4");
+  EXPECT_EQ(machine.devices.size(), 32u);
+  EXPECT_EQ(machine.nodes.size(), 4u);
+  EXPECT_DOUBLE_EQ(between(machine, 0, 31).bandwidth.value, 25e9);  // 200 Gb/s
+  EXPECT_DOUBLE_EQ(between(machine, 0, 7).bandwidth.value, 270e9);
+  // A node's own traffic does not take the network, though it would be fewer hops.
+  const Route host = find_route(machine, machine.nodes[0].endpoint, machine.devices[0].endpoint);
+  EXPECT_DOUBLE_EQ(host.bandwidth.value, 24e9);
+  EXPECT_EQ(host.hops.size(), 3u);
+  const Machine cluster = load_machine("4x1080ti*2");
+  EXPECT_DOUBLE_EQ(between(cluster, 0, 4).bandwidth.value, 12e9);
+  EXPECT_EQ(load_machine("8xh100-80g*64").devices.size(), 512u);
+}
+
+TEST(Machine, LimitCanBeLowered) {
+  const Machine machine = load_machine("4x3090", {.memory = Bytes(10 * kGiB.value)});
+  EXPECT_EQ(machine.devices[3].limit.value, 10 * kGiB.value);
+  EXPECT_EQ(load_machine("4x3090").devices[0].limit.value, 24 * kGiB.value - 600 * kMiB.value);
+  EXPECT_THROW(load_machine("4x3090", {.memory = Bytes(25 * kGiB.value)}), Error);
+}
+
+constexpr std::string_view kMixed = R"({
+  "name": "mixed",
+  "device_types": {
+    "big": {"memory": "24GiB", "peak": {"fp32": "30TFLOPS"}, "memory_bandwidth": "900GB/s"},
+    "small": {"memory": 8589934592, "peak": {"fp32": 1e13}, "memory_bandwidth": 4e11}
+  },
+  "nodes": [{
+    "host": {"memory": "64GiB", "memory_bandwidth": "50GB/s", "peak": "1TFLOPS"},
+    "devices": [{"type": "big"}, {"type": "small", "count": 2}],
+    "links": [{"from": "gpu0-2", "to": "host", "bandwidth": "12GB/s", "latency": "5us", "duplex": "half"}]
+  }]
+})";
+
+TEST(Machine, DevicesNeedNotBeEqual) {
+  const Machine machine = machine_from_json(kMixed, "mixed.json");
+  ASSERT_EQ(machine.devices.size(), 3u);
+  EXPECT_EQ(machine.type_of(DeviceId(size_t{0})).name, "big");
+  EXPECT_EQ(machine.type_of(DeviceId(size_t{2})).memory.value, 8 * kGiB.value);
+  EXPECT_FALSE(machine.links[0].full_duplex);
+}
+
+// Replaces a piece of the mixed machine, which must then be refused with that hint.
+TEST(Machine, MistakesAreNamed) {
+  const struct {
+    std::string_view piece, instead, hint;
+  } cases[] = {
+      {"\"memory_bandwidth\": \"900GB/s\"", "\"memory_bandwith\": \"900GB/s\"", "did you mean \"memory_bandwidth\""},
+      {"\"24GiB\"", "\"24Gib/s\"", "device_types.big: \"memory\""},
+      {"\"24GiB\"", "-5", "not a size"},
+      {"\"type\": \"small\"", "\"type\": \"smal\"", "did you mean \"small\""},
+      {"\"count\": 2", "\"count\": 0", "whole number from 1"},
+      {"gpu0-2", "gpu0-3", "gpu3, which is not there"},
+      {"gpu0-2", "gpu0-1", "has no link to its host"},
+      {"\"to\": \"host\"", "\"to\": \"hots\"", "did you mean \"host\""},
+      {"\"half\"", "\"quarter\"", "expected full or half"},
+      {"\"30TFLOPS\"", "\"fast\"", "not a rate of computation"},
+      {"\"nodes\": [{", "\"nodes\": [{\"count\": 3,", "network"},
+  };
+  for (const auto& [piece, instead, hint] : cases) {
+    std::string text(kMixed);
+    text.replace(text.find(piece), piece.size(), instead);
+    try {
+      machine_from_json(text, "mixed.json");
+      ADD_FAILURE() << "accepted " << instead;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::Input);
+      EXPECT_NE(error.message().find(hint), std::string::npos) << error.message();
+      EXPECT_TRUE(error.message().starts_with("mixed.json: ")) << error.message();
+    }
+  }
+}
+
+TEST(Machine, UnknownNamesGetTheNearestPreset) {
+  for (const char* name : {"4x3900", "4x3090*0", "4x3090*x", "8xa100-80g*99999999999"}) {
+    try {
+      load_machine(name);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::Input);
+    }
+  }
+  try {
+    load_machine("4x1080t");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("did you mean \"4x1080ti\""), std::string::npos) << error.message();
+  }
+}
+
+}  // namespace
+}  // namespace windlass

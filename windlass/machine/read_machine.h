@@ -1,0 +1,35 @@
+// Machines from JSON text, presets and names.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "windlass/machine/machine.h"
+
+namespace windlass {
+
+struct MachineOptions {
+  std::optional<Bytes> memory = std::nullopt;      // limit of each device, instead of what it has
+  std::optional<int64_t> nodes = std::nullopt;     // how many of the file's nodes, instead of its count
+};
+
+// Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused with the
+// nearest known one.
+Machine machine_from_json(std::string_view text, const std::string& where,
+                          const MachineOptions& options = {});
+
+// A preset of the program: machines/<name>.json, built in.
+struct MachinePreset {
+  std::string_view name;
+  std::string_view text;
+};
+std::vector<MachinePreset> machine_presets();
+
+// Reads MACHINE as the command line takes it: a preset ("4x3090"), a preset times a number of nodes
+// ("8xa100-80g*4"), or a JSON file. Throws Error{Input} with the nearest preset.
+Machine load_machine(const std::string& name, const MachineOptions& options = {});
+
+}  // namespace windlass
