@@ -23,8 +23,9 @@ void differentiate_model(benchmark::State& state, const std::string& name) {
   size_t ops = 0;
   for (auto _ : state) ops = differentiate(graph).graph.ops.size();
   state.counters["ops"] = static_cast<double>(ops);
-  state.counters["ns/op"] = benchmark::Counter(
-      static_cast<double>(ops), benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
+  state.counters["ns/op"] =
+      benchmark::Counter(static_cast<double>(ops), benchmark::Counter::kIsIterationInvariantRate |
+                                                       benchmark::Counter::kInvert);
 }
 
 void blocks(benchmark::State& state, const std::string& name) {

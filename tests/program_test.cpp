@@ -1,5 +1,4 @@
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/program.h"
 
 #include <array>
 #include <cerrno>
@@ -8,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
-
-#include "tests/program.h"
 
 namespace windlass {
 namespace {
@@ -101,11 +100,12 @@ TEST(Program, MistakesGiveCodeOneAndAHint) {
   }
 }
 
-// Parameters: wte 100 x 64, wpe 1024 x 64, per layer 12 x 64^2 + 13 x 64, final norm 2 x 64. Multiply-adds of
-// 16 tokens: 12 x 64^2 a layer and 100 x 64 for the logits; attention 2 x 16^2 x 64 a layer.
+// Parameters: wte 100 x 64, wpe 1024 x 64, per layer 12 x 64^2 + 13 x 64, final norm 2 x 64.
+// Multiply-adds of 16 tokens: 12 x 64^2 a layer and 100 x 64 for the logits; attention 2 x 16^2 x
+// 64 a layer.
 TEST(Inspect, PrintsForPeople) {
-  const ProgramResult result =
-      run_windlass({"inspect", "gpt2:layers=2,hidden=64,heads=4,vocab=100", "--seq", "16", "--top", "1"});
+  const ProgramResult result = run_windlass(
+      {"inspect", "gpt2:layers=2,hidden=64,heads=4,vocab=100", "--seq", "16", "--top", "1"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out, R"(gpt2:layers=2,hidden=64,heads=4,vocab=100 (zoo)
   inputs      input_ids int64[1, 16]
@@ -138,8 +138,9 @@ largest tensors
 TEST(Inspect, JsonHasTheKeysProgramsRelyOn) {
   const ProgramResult result = run_windlass({"inspect", "resnet-18", "--batch", "2", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  for (const char* key : {"\"parameters\": 11689512", "\"forward_flops\": 7256293376", "\"training_flops\"",
-                          "\"weight_bytes\": 46758048", "\"saved_activation_bytes\"", "\"ops\"", "\"blocks\""})
+  for (const char* key :
+       {"\"parameters\": 11689512", "\"forward_flops\": 7256293376", "\"training_flops\"",
+        "\"weight_bytes\": 46758048", "\"saved_activation_bytes\"", "\"ops\"", "\"blocks\""})
     EXPECT_NE(result.out.find(key), std::string::npos) << key;
 }
 

@@ -44,7 +44,8 @@ TEST(Units, ReadsRatesAndTimes) {
   EXPECT_DOUBLE_EQ(parse_seconds("2").value, 2);
   for (const char* bad : {"", "0GB/s", "-1GB/s", "12GB", "12XB/s"})
     EXPECT_THROW(parse_bandwidth(bad), Error) << bad;
-  for (const char* bad : {"", "11TB", "0TFLOPS", "fast"}) EXPECT_THROW(parse_flops_rate(bad), Error) << bad;
+  for (const char* bad : {"", "11TB", "0TFLOPS", "fast"})
+    EXPECT_THROW(parse_flops_rate(bad), Error) << bad;
   for (const char* bad : {"", "5 parsecs", "-1s"}) EXPECT_THROW(parse_seconds(bad), Error) << bad;
 }
 
@@ -107,8 +108,9 @@ TEST(JsonObject, ReadsQuantitiesAndRejectsUnknownKeys) {
 }
 
 TEST(JsonObject, RefusesHostileText) {
-  for (const std::string& bad : {std::string("{"), std::string("{\"a\":1,\"a\":2}"), std::string(1000, '['),
-                                 std::string("[1,]"), std::string("\xff\xfe"), std::string()})
+  for (const std::string& bad :
+       {std::string("{"), std::string("{\"a\":1,\"a\":2}"), std::string(1000, '['),
+        std::string("[1,]"), std::string("\xff\xfe"), std::string()})
     EXPECT_THROW(parse_json(bad), Error) << bad;
 }
 

@@ -1,4 +1,5 @@
-// Integer arithmetic on sizes that come from files: overflow is an input error, never a wrong number.
+// Integer arithmetic on sizes that come from files: overflow is an input error, never a wrong
+// number.
 #pragma once
 
 #include <cmath>
@@ -37,8 +38,9 @@ inline int64_t checked_product(std::span<const int64_t> values) {
   return result;
 }
 
-// The whole number that `value` stands for, its fraction cut off. Open ends are written as the largest
-// or smallest 64-bit number, so values beyond those are taken as them. Throws Error{Input} on NaN.
+// The whole number that `value` stands for, its fraction cut off. Open ends are written as the
+// largest or smallest 64-bit number, so values beyond those are taken as them. Throws Error{Input}
+// on NaN.
 inline int64_t checked_int(double value) {
   if (std::isnan(value)) fail_input("a value is not a number, expected an integer");
   if (value >= 0x1p63) return std::numeric_limits<int64_t>::max();

@@ -1,12 +1,12 @@
 // The one exception type of windlass, and the check for its own bugs.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include <fmt/format.h>
 
 namespace windlass {
 
@@ -54,7 +54,8 @@ template <typename... Args>
   throw Error(ErrorKind::Unsupported, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Throws Error{Internal} unless `condition` holds. For bugs only: nothing a user types may reach it.
+// Throws Error{Internal} unless `condition` holds. For bugs only: nothing a user types may reach
+// it.
 inline void ensure(bool condition, std::string_view what) {
   if (!condition) throw Error(ErrorKind::Internal, fmt::format("internal error: {}", what));
 }

@@ -26,14 +26,16 @@ void check_nesting(std::string_view text) {
     } else if (c == '"') {
       in_text = true;
     } else if (c == '{' || c == '[') {
-      if (++depth > kMaxNesting) fail_input("not plausible JSON: nested more than {} deep", kMaxNesting);
+      if (++depth > kMaxNesting)
+        fail_input("not plausible JSON: nested more than {} deep", kMaxNesting);
     } else if (c == '}' || c == ']') {
       --depth;
     }
   }
 }
 
-// What nlohmann says without its own prefix: "[json.exception.parse_error.101] parse error at line 1, ...".
+// What nlohmann says without its own prefix: "[json.exception.parse_error.101] parse error at line
+// 1, ...".
 std::string without_prefix(std::string message) {
   const size_t end = message.find("] ");
   return end == std::string::npos ? message : message.substr(end + 2);
@@ -48,8 +50,8 @@ json parse_json(std::string_view text, bool allow_repeated_keys) {
   const auto watch = [&](int, json::parse_event_t event, json& parsed) {
     if (event == json::parse_event_t::object_start) open.emplace_back();
     if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second &&
-        repeated.empty())
+    if (event == json::parse_event_t::key &&
+        !open.back().insert(parsed.get<std::string>()).second && repeated.empty())
       repeated = parsed.get<std::string>();
     return true;
   };
@@ -69,7 +71,8 @@ std::string show_json(const json& value) {
   return text;
 }
 
-JsonObject::JsonObject(const json& value, std::string where) : value_(&value), where_(std::move(where)) {
+JsonObject::JsonObject(const json& value, std::string where)
+    : value_(&value), where_(std::move(where)) {
   if (!value.is_object())
     fail_input("{} is {}, expected an object {{...}}", where_.empty() ? "the document" : where_,
                show_json(value));
@@ -108,11 +111,13 @@ std::string JsonObject::text(const std::string& key, std::string fallback) {
 
 int64_t JsonObject::integer(const std::string& key, int64_t least, int64_t most) {
   const json& value = require(key);
-  const bool whole = value.is_number_integer() &&
-                     !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  const bool whole =
+      value.is_number_integer() &&
+      !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
   const int64_t number = whole ? value.get<int64_t>() : least - 1;
   if (!whole || number < least || number > most)
-    fail_input("{} is {}, expected a whole number from {} to {}", place(key), show_json(value), least, most);
+    fail_input("{} is {}, expected a whole number from {} to {}", place(key), show_json(value),
+               least, most);
   return number;
 }
 
@@ -125,14 +130,16 @@ double JsonObject::number(const std::string& key, double fallback, double least,
   if (!value) return fallback;
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number >= least && number <= most))
-    fail_input("{} is {}, expected a number from {} to {}", place(key), show_json(*value), least, most);
+    fail_input("{} is {}, expected a number from {} to {}", place(key), show_json(*value), least,
+               most);
   return number;
 }
 
 bool JsonObject::boolean(const std::string& key, bool fallback) {
   const json* value = find(key);
   if (!value) return fallback;
-  if (!value->is_boolean()) fail_input("{} is {}, expected true or false", place(key), show_json(*value));
+  if (!value->is_boolean())
+    fail_input("{} is {}, expected true or false", place(key), show_json(*value));
   return value->get<bool>();
 }
 
@@ -152,8 +159,12 @@ auto quantity(const json& value, const std::string& place, Parse parse) {
 
 }  // namespace
 
-Bytes JsonObject::bytes(const std::string& key) { return quantity(require(key), place(key), parse_bytes); }
-Bytes JsonObject::bytes(const std::string& key, Bytes fallback) { return has(key) ? bytes(key) : fallback; }
+Bytes JsonObject::bytes(const std::string& key) {
+  return quantity(require(key), place(key), parse_bytes);
+}
+Bytes JsonObject::bytes(const std::string& key, Bytes fallback) {
+  return has(key) ? bytes(key) : fallback;
+}
 BytesPerSecond JsonObject::bandwidth(const std::string& key) {
   return quantity(require(key), place(key), parse_bandwidth);
 }
@@ -184,7 +195,8 @@ std::optional<JsonObject> JsonObject::object(const std::string& key) {
 std::vector<JsonObject> JsonObject::objects(const std::string& key) {
   const json* value = find(key);
   if (!value) return {};
-  if (!value->is_array()) fail_input("{} is {}, expected a list [...]", place(key), show_json(*value));
+  if (!value->is_array())
+    fail_input("{} is {}, expected a list [...]", place(key), show_json(*value));
   std::vector<JsonObject> result;
   for (size_t i = 0; i < value->size(); ++i)
     result.emplace_back((*value)[i],

@@ -14,15 +14,15 @@
 
 namespace windlass {
 
-// Parses text. Refuses nesting deeper than 64 and, unless allowed, repeated keys (of which the last would
-// count). Throws Error{Input} with line and column.
+// Parses text. Refuses nesting deeper than 64 and, unless allowed, repeated keys (of which the last
+// would count). Throws Error{Input} with line and column.
 nlohmann::json parse_json(std::string_view text, bool allow_repeated_keys = false);
 
 // A JSON value as it can be shown in a message: one line, not too long.
 std::string show_json(const nlohmann::json& value);
 
-// One object of a document. `where` begins messages ("devices[2]"). Quantities may be numbers in base units
-// or texts in human units. Call finish() after the last read.
+// One object of a document. `where` begins messages ("devices[2]"). Quantities may be numbers in
+// base units or texts in human units. Call finish() after the last read.
 class JsonObject {
  public:
   // Throws Error{Input} unless `value` is an object.

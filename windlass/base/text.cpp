@@ -1,9 +1,9 @@
 #include "windlass/base/text.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cctype>
+
+#include <fmt/format.h>
 
 namespace windlass {
 

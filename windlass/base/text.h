@@ -19,8 +19,8 @@ std::string lower_case(std::string_view text);
 // Whether `text` matches `pattern`, in which * stands for any run of characters and ? for one.
 bool matches_glob(std::string_view text, std::string_view pattern);
 
-// Number of single-character insertions, deletions, replacements and swaps of neighbours between two
-// texts.
+// Number of single-character insertions, deletions, replacements and swaps of neighbours between
+// two texts.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 // The known name closest to `name`, if close enough to be a plausible slip of the finger.

@@ -1,7 +1,5 @@
 #include "windlass/base/units.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -9,6 +7,8 @@
 #include <optional>
 #include <span>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include "windlass/base/error.h"
 
@@ -74,7 +74,8 @@ struct NumberAndUnit {
 };
 
 // Splits "12.3 GB/s" into number and unit; `what` and `example` make the message.
-NumberAndUnit split_quantity(std::string_view text, std::string_view what, std::string_view example) {
+NumberAndUnit split_quantity(std::string_view text, std::string_view what,
+                             std::string_view example) {
   const std::string_view rest = trimmed(text);
   double number = 0;
   const auto [end, failed] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
@@ -87,9 +88,10 @@ NumberAndUnit split_quantity(std::string_view text, std::string_view what, std::
 std::optional<double> prefix_factor(std::string_view prefix, bool binary) {
   if (prefix.empty()) return 1.0;
   static constexpr std::string_view kLetters = "kmgtp";
-  const size_t power = prefix.size() == 1
-                           ? kLetters.find(static_cast<char>(std::tolower(static_cast<unsigned char>(prefix[0]))))
-                           : std::string_view::npos;
+  const size_t power =
+      prefix.size() == 1
+          ? kLetters.find(static_cast<char>(std::tolower(static_cast<unsigned char>(prefix[0]))))
+          : std::string_view::npos;
   if (power == std::string_view::npos) return std::nullopt;
   return std::pow(binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
 }
@@ -107,7 +109,8 @@ Bytes parse_bytes(std::string_view text) {
     if (binary) prefix.remove_suffix(1);
   }
   const auto factor = prefix_factor(prefix, binary);
-  const bool plausible = factor && number * *factor < 9.2e18 && !(binary && prefix.empty() && !unit.empty());
+  const bool plausible =
+      factor && number * *factor < 9.2e18 && !(binary && prefix.empty() && !unit.empty());
   if (!plausible) fail_input("\"{}\" is not a size; write it like {}", text, kExample);
   return Bytes(static_cast<int64_t>(std::llround(number * *factor)));
 }
@@ -161,7 +164,8 @@ Seconds parse_seconds(std::string_view text) {
 }
 
 std::string format_bandwidth(BytesPerSecond rate) {
-  static constexpr std::array<std::string_view, 5> kSuffixes = {"KB/s", "MB/s", "GB/s", "TB/s", "PB/s"};
+  static constexpr std::array<std::string_view, 5> kSuffixes = {"KB/s", "MB/s", "GB/s", "TB/s",
+                                                                "PB/s"};
   return scaled(rate.value, 1000.0, kSuffixes, "B/s");
 }
 

@@ -21,12 +21,25 @@ struct Quantity {
 
   constexpr auto operator<=>(const Quantity&) const = default;
 
-  constexpr Quantity& operator+=(Quantity other) { value += other.value; return *this; }
-  constexpr Quantity& operator-=(Quantity other) { value -= other.value; return *this; }
-  constexpr Quantity& operator*=(Rep factor) { value *= factor; return *this; }
+  constexpr Quantity& operator+=(Quantity other) {
+    value += other.value;
+    return *this;
+  }
+  constexpr Quantity& operator-=(Quantity other) {
+    value -= other.value;
+    return *this;
+  }
+  constexpr Quantity& operator*=(Rep factor) {
+    value *= factor;
+    return *this;
+  }
 
-  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
-  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) {
+    return Quantity(a.value + b.value);
+  }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) {
+    return Quantity(a.value - b.value);
+  }
   friend constexpr Quantity operator*(Quantity a, Rep f) { return Quantity(a.value * f); }
   friend constexpr Quantity operator*(Rep f, Quantity a) { return Quantity(a.value * f); }
   friend constexpr Quantity operator/(Quantity a, Rep f) { return Quantity(a.value / f); }
@@ -66,7 +79,8 @@ std::string format_integer(int64_t value);
 // plain number of bytes. Throws Error{Input} on anything else, on negatives and on overflow.
 Bytes parse_bytes(std::string_view text);
 
-// Reads "484GB/s", "200Gb/s" (bits), "12.3 GiB/s", or a plain number of bytes per second. Must be positive.
+// Reads "484GB/s", "200Gb/s" (bits), "12.3 GiB/s", or a plain number of bytes per second. Must be
+// positive.
 BytesPerSecond parse_bandwidth(std::string_view text);
 
 // Reads "11.3TFLOPS", "312 TFLOP/s", or a plain number. Must be positive.

@@ -1,10 +1,10 @@
 #include "windlass/cli/cli.h"
 
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <new>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
 namespace windlass {
 namespace {
@@ -31,7 +31,8 @@ ExitCode exit_code_of(ErrorKind kind) {
 
 int run_program(int argc, char** argv) {
   CLI::App program{
-      "windlass trains neural networks that do not fit: give it a model, a machine and a memory limit.",
+      "windlass trains neural networks that do not fit: give it a model, a machine and a memory "
+      "limit.",
       "windlass"};
   program.set_version_flag("--version", "windlass 0.1.0");
   program.require_subcommand(1);

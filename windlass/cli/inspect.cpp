@@ -1,13 +1,13 @@
 // `windlass inspect`: what a model is and what training it means, before any plan.
 
-#include <fmt/format.h>
-
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>
 #include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "windlass/cli/cli.h"
@@ -95,9 +95,8 @@ nlohmann::ordered_json to_json(const InspectFlags& flags, const Inspection& resu
                       {"shape", graph[id].type.shape}});
   auto& blocks = json["blocks"] = nlohmann::ordered_json::array();
   for (const Block& block : result.blocks)
-    blocks.push_back({{"first_op", block.first_op},
-                      {"ops", block.ops},
-                      {"repetitions", block.repetitions}});
+    blocks.push_back(
+        {{"first_op", block.first_op}, {"ops", block.ops}, {"repetitions", block.repetitions}});
   auto& largest = json["largest_tensors"] = nlohmann::ordered_json::array();
   for (TensorId id : result.largest)
     largest.push_back({{"name", graph[id].name},
@@ -155,26 +154,33 @@ void print_report(const InspectFlags& flags, const Inspection& result) {
   fmt::print("\nlargest tensors\n");
   Table largest({Align::Left, Align::Left, Align::Left, Align::Right});
   for (TensorId id : result.largest)
-    largest.add({graph[id].name, std::string(role_name(graph[id].role)), format_type(graph[id].type),
-                 format_bytes(byte_size(graph[id].type))});
+    largest.add({graph[id].name, std::string(role_name(graph[id].role)),
+                 format_type(graph[id].type), format_bytes(byte_size(graph[id].type))});
   fmt::print("{}", largest.text("  "));
   for (const std::string& note : result.model.notes) fmt::print("note: {}\n", note);
 }
 
 void run_inspect(const InspectFlags& flags) {
   const Inspection result = inspect(flags);
-  if (flags.dump == "graph") fmt::print("{}", dump_graph(result.model.graph));
-  else if (flags.dump == "training") fmt::print("{}", dump_graph(result.training.graph));
-  else if (flags.dump == "dot") fmt::print("{}", dump_dot(result.model.graph));
-  else if (flags.json) fmt::print("{}\n", to_json(flags, result).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-  else print_report(flags, result);
+  if (flags.dump == "graph")
+    fmt::print("{}", dump_graph(result.model.graph));
+  else if (flags.dump == "training")
+    fmt::print("{}", dump_graph(result.training.graph));
+  else if (flags.dump == "dot")
+    fmt::print("{}", dump_dot(result.model.graph));
+  else if (flags.json)
+    fmt::print("{}\n", to_json(flags, result)
+                           .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  else
+    print_report(flags, result);
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& program) {
   CLI::App* verb = program.add_subcommand(
-      "inspect", "What a model is: parameters, flops, bytes that training keeps, repeated structure.");
+      "inspect",
+      "What a model is: parameters, flops, bytes that training keeps, repeated structure.");
   auto flags = std::make_shared<InspectFlags>();
   flags->model.add_to(*verb);
   verb->add_flag("--json", flags->json, "print for programs");

@@ -4,8 +4,8 @@
 #include <map>
 #include <memory>
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "windlass/cli/cli.h"
@@ -53,7 +53,8 @@ ordered_json to_json(const Machine& machine) {
   for (const Device& device : machine.devices) {
     const DeviceType& type = machine.device_types[device.type];
     ordered_json peak;
-    for (const auto& [precision, rate] : type.peak) peak[std::string(precision_name(precision))] = rate.value;
+    for (const auto& [precision, rate] : type.peak)
+      peak[std::string(precision_name(precision))] = rate.value;
     devices.push_back({{"name", device.name},
                        {"type", type.name},
                        {"node", machine[device.node].name},
@@ -81,7 +82,8 @@ ordered_json to_json(const Machine& machine) {
   return json;
 }
 
-// Kinds of routes between endpoints, counted: people want to see "12 x gpu-gpu 12 GB/s", not 12 lines.
+// Kinds of routes between endpoints, counted: people want to see "12 x gpu-gpu 12 GB/s", not 12
+// lines.
 void print_routes(const Machine& machine) {
   constexpr size_t kMaxShown = 32;  // devices whose routes are looked at
   struct Kind {
@@ -93,7 +95,8 @@ void print_routes(const Machine& machine) {
   std::map<Kind, int> kinds;
   const auto add = [&](EndpointId a, EndpointId b, std::string from, std::string to) {
     const Route route = find_route(machine, a, b);
-    ++kinds[{std::move(from), std::move(to), route.bandwidth.value, route.latency.value, route.staged}];
+    ++kinds[{std::move(from), std::move(to), route.bandwidth.value, route.latency.value,
+             route.staged}];
   };
   const size_t count = std::min(machine.devices.size(), kMaxShown);
   for (size_t i = 0; i < count; ++i) {
@@ -106,10 +109,10 @@ void print_routes(const Machine& machine) {
   Table table({Align::Right, Align::Left, Align::Right, Align::Right, Align::Left});
   for (const auto& [kind, number] : kinds)
     table.add({std::to_string(number), fmt::format("{} - {}", kind.from, kind.to),
-               format_bandwidth(BytesPerSecond(kind.bandwidth)), format_seconds(Seconds(kind.latency)),
-               kind.staged ? "through host memory" : ""});
-  fmt::print("\nroutes, alone on the links{}\n{}", count < machine.devices.size() ? " (first devices)" : "",
-             table.text("  "));
+               format_bandwidth(BytesPerSecond(kind.bandwidth)),
+               format_seconds(Seconds(kind.latency)), kind.staged ? "through host memory" : ""});
+  fmt::print("\nroutes, alone on the links{}\n{}",
+             count < machine.devices.size() ? " (first devices)" : "", table.text("  "));
 }
 
 void show_machine(const MachineFlags& flags) {
@@ -126,13 +129,16 @@ void show_machine(const MachineFlags& flags) {
     const DeviceType& type = machine.device_types[type_index];
     std::string peak;
     for (const auto& [precision, rate] : type.peak)
-      peak += fmt::format("{}{} {}", peak.empty() ? "" : ", ", precision_name(precision), format_flops_rate(rate));
+      peak += fmt::format("{}{} {}", peak.empty() ? "" : ", ", precision_name(precision),
+                          format_flops_rate(rate));
     table.add({std::to_string(count), type.name,
-               fmt::format("{}, {}; {}", format_bytes(type.memory), format_bandwidth(type.memory_bandwidth), peak)});
+               fmt::format("{}, {}; {}", format_bytes(type.memory),
+                           format_bandwidth(type.memory_bandwidth), peak)});
   }
   const Node& node = machine.nodes[0];
-  table.add({std::to_string(machine.nodes.size()), machine.nodes.size() == 1 ? "host" : "hosts",
-             fmt::format("{}, {}", format_bytes(node.memory), format_bandwidth(node.memory_bandwidth))});
+  table.add(
+      {std::to_string(machine.nodes.size()), machine.nodes.size() == 1 ? "host" : "hosts",
+       fmt::format("{}, {}", format_bytes(node.memory), format_bandwidth(node.memory_bandwidth))});
   fmt::print("{}", table.text("  "));
   fmt::print("  limit of each device: {}\n", format_bytes(machine.devices[0].limit));
   print_routes(machine);
@@ -148,12 +154,15 @@ void add_machine(CLI::App& program) {
   list->add_flag("--json", flags->json, "print for programs");
   list->callback([flags] { list_machines(*flags); });
   CLI::App* show = verb->add_subcommand("show", "Devices, memories and links of a machine.");
-  show->add_option("MACHINE", flags->machine, "preset such as 4x3090 or 8xa100-80g*4, or a JSON file")->required();
+  show->add_option("MACHINE", flags->machine,
+                   "preset such as 4x3090 or 8xa100-80g*4, or a JSON file")
+      ->required();
   show->add_option("--memory", flags->memory, "limit of each device, e.g. 10GiB");
   show->add_flag("--json", flags->json, "print for programs");
   show->callback([flags] { show_machine(*flags); });
-  verb->footer("Examples:\n  windlass machine list\n  windlass machine show 4x1080ti\n"
-               "  windlass machine show my_box.json --json");
+  verb->footer(
+      "Examples:\n  windlass machine list\n  windlass machine show 4x1080ti\n"
+      "  windlass machine show my_box.json --json");
 }
 
 }  // namespace windlass

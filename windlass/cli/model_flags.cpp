@@ -1,7 +1,8 @@
 #include "windlass/cli/model_flags.h"
 
-#include <CLI/CLI.hpp>
 #include <charconv>
+
+#include <CLI/CLI.hpp>
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
@@ -25,11 +26,13 @@ int64_t parse_dimension(std::string_view text, std::string_view flag) {
 }  // namespace
 
 void ModelFlags::add_to(CLI::App& verb) {
-  verb.add_option("MODEL", model,
-                  "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
-                  "or gpt2:layers=10,hidden=256")
+  verb.add_option(
+          "MODEL", model,
+          "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
+          "or gpt2:layers=10,hidden=256")
       ->required();
-  verb.add_option("--batch", batch, "samples per step")->check(CLI::Range(int64_t{1}, kMaxDimension));
+  verb.add_option("--batch", batch, "samples per step")
+      ->check(CLI::Range(int64_t{1}, kMaxDimension));
   verb.add_option("--seq", sequence, "tokens per sample")
       ->check(CLI::Range(int64_t{1}, kMaxDimension));
   verb.add_option("--image", image, "image height and width in pixels")
@@ -44,9 +47,10 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_option("--optimizer", optimizer, "decides the bytes of state per weight")
       ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
       ->capture_default_str();
-  verb.add_flag("--no-fuse", no_fuse,
-                "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "
-                "they are");
+  verb.add_flag(
+      "--no-fuse", no_fuse,
+      "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "
+      "they are");
   verb.add_flag("--as-exported", as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");
@@ -66,7 +70,8 @@ ModelOptions ModelFlags::model_options() const {
       fail_input("--dim \"{}\": expected NAME=N", dimension);
     const std::string name = dimension.substr(0, equals);
     const int64_t value = parse_dimension(std::string_view(dimension).substr(equals + 1), "--dim");
-    if (!options.dimensions.emplace(name, value).second) fail_input("--dim {} is given twice", name);
+    if (!options.dimensions.emplace(name, value).second)
+      fail_input("--dim {} is given twice", name);
   }
   if (loss == "cross-entropy") options.loss = LossKind::CrossEntropy;
   if (loss == "mse") options.loss = LossKind::MeanSquaredError;

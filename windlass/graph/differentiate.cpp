@@ -14,7 +14,8 @@ std::vector<bool> find_needed(const Graph& graph) {
   std::vector<bool> needed(graph.tensors.size());
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     const Tensor& tensor = graph.tensors[t];
-    needed[t] = tensor.role == TensorRole::Weight && tensor.trainable && is_float(tensor.type.dtype);
+    needed[t] =
+        tensor.role == TensorRole::Weight && tensor.trainable && is_float(tensor.type.dtype);
   }
   for (const Op& op : graph.ops) {
     const OpInfo& info = op_info(op.kind);
@@ -226,8 +227,8 @@ class Differentiator {
       }
     }
     for (auto& [tensor, consumers] : readers)
-      result_.saved.push_back({tensor, g()[tensor].producer, std::move(consumers),
-                               byte_size(g()[tensor].type)});
+      result_.saved.push_back(
+          {tensor, g()[tensor].producer, std::move(consumers), byte_size(g()[tensor].type)});
   }
 
   TrainingGraph result_;
@@ -249,8 +250,8 @@ int optimizer_state_count(OptimizerKind optimizer) {
 }
 
 std::optional<OptimizerKind> optimizer_from_name(std::string_view name) {
-  for (OptimizerKind kind : {OptimizerKind::Sgd, OptimizerKind::Momentum, OptimizerKind::Adam,
-                             OptimizerKind::AdamW})
+  for (OptimizerKind kind :
+       {OptimizerKind::Sgd, OptimizerKind::Momentum, OptimizerKind::Adam, OptimizerKind::AdamW})
     if (enum_name(kind) == name) return kind;
   return std::nullopt;
 }
@@ -283,7 +284,8 @@ TrainingTotals totals_of(const TrainingGraph& training) {
     if (gradient.valid())
       totals.weight_gradients = add_bytes(totals.weight_gradients, byte_size(graph[gradient].type));
   }
-  for (const SavedTensor& saved : training.saved) totals.saved = add_bytes(totals.saved, saved.bytes);
+  for (const SavedTensor& saved : training.saved)
+    totals.saved = add_bytes(totals.saved, saved.bytes);
   return totals;
 }
 

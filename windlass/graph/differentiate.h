@@ -26,14 +26,14 @@ struct SavedTensor {
 };
 
 // One training step: forward ops, then backward ops in reverse, then one update per trained weight.
-// `graph` is in topological order as it stands; gradients that arrive from several consumers are summed
-// by Accumulate ops as soon as two are there.
+// `graph` is in topological order as it stands; gradients that arrive from several consumers are
+// summed by Accumulate ops as soon as two are there.
 struct TrainingGraph {
   Graph graph;
   TrainingOptions options;
-  size_t forward_ops = 0;   // ops [0, forward_ops) are forward,
-  size_t backward_ops = 0;  // the next backward_ops backward, the rest updates
-  TensorId loss_gradient;   // constant 1
+  size_t forward_ops = 0;             // ops [0, forward_ops) are forward,
+  size_t backward_ops = 0;            // the next backward_ops backward, the rest updates
+  TensorId loss_gradient;             // constant 1
   std::vector<TensorId> gradient_of;  // by tensor: its gradient, if it has one
   std::vector<SavedTensor> saved;     // activations, auxiliaries, inputs and labels, by tensor id
 };
@@ -43,20 +43,20 @@ int optimizer_state_count(OptimizerKind optimizer);
 
 std::optional<OptimizerKind> optimizer_from_name(std::string_view name);
 
-// Differentiates the graph's loss with respect to every trainable weight. Throws Error{Input} if there
-// is no loss, no trainable weight, or no path between them.
+// Differentiates the graph's loss with respect to every trainable weight. Throws Error{Input} if
+// there is no loss, no trainable weight, or no path between them.
 TrainingGraph differentiate(const Graph& graph, const TrainingOptions& options = {});
 
 // Bytes and arithmetic of a training step, before any plan: everything resident on one device.
 struct TrainingTotals {
   Arithmetic forward;
   Arithmetic backward;
-  Bytes weights;           // trainable or not, as the passes use them
+  Bytes weights;  // trainable or not, as the passes use them
   Bytes buffers;
   Bytes weight_gradients;
-  Bytes optimizer;         // master copies and states
-  Bytes saved;             // activations and auxiliaries kept for the backward pass, inputs included
-  Bytes inputs;            // data and labels of a step
+  Bytes optimizer;  // master copies and states
+  Bytes saved;      // activations and auxiliaries kept for the backward pass, inputs included
+  Bytes inputs;     // data and labels of a step
 };
 TrainingTotals totals_of(const TrainingGraph& training);
 

@@ -1,10 +1,10 @@
 #include "windlass/graph/differentiate.h"
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <set>
+
+#include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/builder.h"
@@ -16,9 +16,9 @@ struct LayerSizes {
   int64_t s, b, h, a;  // sequence, micro-batch, hidden, heads
 };
 
-// One transformer layer with the ops that Korthikanti et al. (arXiv 2205.05198, section 4.1) assume:
-// layer norms, separate q, k, v products on one input, unfused attention with dropout on the
-// probabilities, dropout after both halves, GELU with 4h. `x` is [b, s, h].
+// One transformer layer with the ops that Korthikanti et al. (arXiv 2205.05198, section 4.1)
+// assume: layer norms, separate q, k, v products on one input, unfused attention with dropout on
+// the probabilities, dropout after both halves, GELU with 4h. `x` is [b, s, h].
 TensorId transformer_layer(GraphBuilder& g, TensorId x, const LayerSizes& n) {
   const DType dtype = g.type(x).dtype;
   const auto weight = [&](const std::string& name, Shape shape) {
@@ -64,9 +64,10 @@ TensorId transformer_layer(GraphBuilder& g, TensorId x, const LayerSizes& n) {
 Bytes saved_in_layers(const LayerSizes& n, int layers) {
   GraphBuilder g("transformer");
   // The input depends on a weight, so that its gradient is wanted as inside a deep network.
-  TensorId x = g.op(OpKind::Embedding, NoAttrs{},
-                    {g.input("ids", {DType::I64, {n.b, n.s}}), g.weight("wte", {DType::F16, {11, n.h}})},
-                    "embed");
+  TensorId x =
+      g.op(OpKind::Embedding, NoAttrs{},
+           {g.input("ids", {DType::I64, {n.b, n.s}}), g.weight("wte", {DType::F16, {11, n.h}})},
+           "embed");
   for (int i = 0; i < layers; ++i) x = transformer_layer(g, x, n);
   g.attach_mean_squared_error(x);
   return totals_of(differentiate(g.finish())).saved;
@@ -74,11 +75,12 @@ Bytes saved_in_layers(const LayerSizes& n, int layers) {
 
 // Per layer, in bytes at 2 bytes an element and masks of 1:
 //   attention: input of q, k, v 2sbh; q and k 4sbh; softmax output 2as^2b; its dropout mask as^2b;
-//              dropout output 2as^2b; v 2sbh; input of the projection 2sbh; dropout mask sbh  = 11sbh + 5as^2b
-//   MLP:       input of fc 2sbh; input of GELU 8sbh; input of out 8sbh; dropout mask sbh       = 19sbh
-//   norms:     input of each 2sbh                                                              =  4sbh
-// Together sbh (34 + 5as/h). The formula leaves out the statistics of the norms, which windlass counts:
-// mean and deviation in fp32 for each of sb rows, two norms: 16sb.
+//              dropout output 2as^2b; v 2sbh; input of the projection 2sbh; dropout mask sbh  =
+//              11sbh + 5as^2b
+//   MLP:       input of fc 2sbh; input of GELU 8sbh; input of out 8sbh; dropout mask sbh       =
+//   19sbh norms:     input of each 2sbh =  4sbh
+// Together sbh (34 + 5as/h). The formula leaves out the statistics of the norms, which windlass
+// counts: mean and deviation in fp32 for each of sb rows, two norms: 16sb.
 TEST(Differentiate, TransformerLayerKeepsThePublishedBytes) {
   for (const LayerSizes n : {LayerSizes{16, 2, 32, 4}, LayerSizes{128, 3, 64, 8}}) {
     const int64_t formula = n.s * n.b * n.h * 34 + 5 * n.a * n.s * n.s * n.b;
@@ -91,7 +93,8 @@ TEST(Differentiate, TransformerLayerKeepsThePublishedBytes) {
 TEST(Differentiate, ReluKeepsItsOutputAndDropoutOneByteAnElement) {
   GraphBuilder g("net");
   const TensorId x = g.input("x", {DType::F32, {4, 8}});
-  TensorId y = g.op(OpKind::Linear, LinearAttrs{}, {x, g.weight("w1", {DType::F32, {8, 8}})}, "fc1");
+  TensorId y =
+      g.op(OpKind::Linear, LinearAttrs{}, {x, g.weight("w1", {DType::F32, {8, 8}})}, "fc1");
   y = g.op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu, 0, 0}, {y}, "relu");
   y = g.op(OpKind::Dropout, DropoutAttrs{0.5}, {y}, "dropout");
   y = g.op(OpKind::Linear, LinearAttrs{}, {y, g.weight("w2", {DType::F32, {3, 8}})}, "fc2");
@@ -143,7 +146,8 @@ TEST(Differentiate, OptimizerAndPrecisionDecideTheStateBytes) {
   const auto totals = [](DType dtype, OptimizerKind optimizer) {
     GraphBuilder g("net");
     const TensorId x = g.input("x", {dtype, {4, 8}});
-    const TensorId y = g.op(OpKind::Linear, LinearAttrs{}, {x, g.weight("w", {dtype, {5, 8}})}, "fc");
+    const TensorId y =
+        g.op(OpKind::Linear, LinearAttrs{}, {x, g.weight("w", {dtype, {5, 8}})}, "fc");
     g.attach_mean_squared_error(y);
     return totals_of(differentiate(g.finish(), {.optimizer = optimizer}));
   };

@@ -1,8 +1,8 @@
 #include "windlass/graph/dump.h"
 
-#include <fmt/format.h>
-
 #include <iterator>
+
+#include <fmt/format.h>
 
 #include "windlass/graph/op_info.h"
 
@@ -45,7 +45,8 @@ std::string dump_graph(const Graph& graph) {
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     const Tensor& tensor = graph.tensors[t];
     if (tensor.producer.valid()) continue;
-    fmt::format_to(out, "%{}: {} {}{} \"{}\"\n", t, format_type(tensor.type), role_name(tensor.role),
+    fmt::format_to(out, "%{}: {} {}{} \"{}\"\n", t, format_type(tensor.type),
+                   role_name(tensor.role),
                    tensor.role == TensorRole::Weight && !tensor.trainable ? " frozen" : "",
                    escape(tensor.name));
   }
@@ -76,8 +77,8 @@ std::string dump_graph(const Graph& graph) {
 }
 
 std::string dump_dot(const Graph& graph) {
-  std::string text = fmt::format("digraph \"{}\" {{\n  node [shape=box, style=filled];\n",
-                                 escape(graph.name));
+  std::string text =
+      fmt::format("digraph \"{}\" {{\n  node [shape=box, style=filled];\n", escape(graph.name));
   auto out = std::back_inserter(text);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
@@ -93,8 +94,9 @@ std::string dump_dot(const Graph& graph) {
         fmt::format_to(out, "  op{} -> op{} [label=\"{}\"];\n", tensor.producer.value, i,
                        format_type(tensor.type));
       } else if (tensor.role == TensorRole::Input || tensor.role == TensorRole::Label) {
-        fmt::format_to(out, "  in{0} [label=\"{1}\", shape=ellipse];\n  in{0} -> op{2} [label=\"{3}\"];\n",
-                       id.value, escape(tensor.name), i, format_type(tensor.type));
+        fmt::format_to(
+            out, "  in{0} [label=\"{1}\", shape=ellipse];\n  in{0} -> op{2} [label=\"{3}\"];\n",
+            id.value, escape(tensor.name), i, format_type(tensor.type));
       }
     }
   }

@@ -19,8 +19,12 @@ namespace {
 struct Net {
   GraphBuilder g{"net"};
 
-  TensorId input(const std::string& name, Shape shape) { return g.input(name, {DType::F32, shape}); }
-  TensorId weight(const std::string& name, Shape shape) { return g.weight(name, {DType::F32, shape}); }
+  TensorId input(const std::string& name, Shape shape) {
+    return g.input(name, {DType::F32, shape});
+  }
+  TensorId weight(const std::string& name, Shape shape) {
+    return g.weight(name, {DType::F32, shape});
+  }
   TensorId binary(BinaryFn fn, TensorId a, TensorId b) {
     return g.op(OpKind::Binary, BinaryAttrs{fn}, {a, b}, "b" + std::to_string(next++));
   }
@@ -36,7 +40,8 @@ struct Net {
     return g.op(OpKind::MatMul, MatMulAttrs{}, {a, b}, "p" + std::to_string(next++));
   }
   TensorId transpose(TensorId x, Ints order) {
-    return g.op(OpKind::Transpose, TransposeAttrs{std::move(order)}, {x}, "t" + std::to_string(next++));
+    return g.op(OpKind::Transpose, TransposeAttrs{std::move(order)}, {x},
+                "t" + std::to_string(next++));
   }
   Graph finish(TensorId y) {
     g.set_output(y);
@@ -107,7 +112,8 @@ TEST(Fuse, RmsNorm) {
   const TensorId square = n.mean(n.scalar(BinaryFn::Pow, x, 2), 2);
   const TensorId root = n.unary(UnaryFn::Sqrt, n.scalar(BinaryFn::Add, square, 1e-6));
   const TensorId inverse = n.binary(BinaryFn::Div, n.g.scalar(1), root);
-  const TensorId y = n.binary(BinaryFn::Mul, n.weight("scale", {8}), n.binary(BinaryFn::Mul, x, inverse));
+  const TensorId y =
+      n.binary(BinaryFn::Mul, n.weight("scale", {8}), n.binary(BinaryFn::Mul, x, inverse));
   const Graph graph = fused(n.finish(y));
   EXPECT_EQ(count(graph, OpKind::RmsNorm), 1);
 }
@@ -119,11 +125,12 @@ TEST(Fuse, GeluInBothSpellings) {
     TensorId gate;
     if (tanh) {
       const TensorId cube = n.scalar(BinaryFn::Mul, n.scalar(BinaryFn::Pow, x, 3), 0.044715);
-      const TensorId inner =
-          n.scalar(BinaryFn::Mul, n.binary(BinaryFn::Add, x, cube), std::sqrt(2 / std::numbers::pi));
+      const TensorId inner = n.scalar(BinaryFn::Mul, n.binary(BinaryFn::Add, x, cube),
+                                      std::sqrt(2 / std::numbers::pi));
       gate = n.scalar(BinaryFn::Add, n.unary(UnaryFn::Tanh, inner), 1);
     } else {
-      gate = n.scalar(BinaryFn::Add, n.unary(UnaryFn::Erf, n.scalar(BinaryFn::Div, x, std::numbers::sqrt2)), 1);
+      gate = n.scalar(BinaryFn::Add,
+                      n.unary(UnaryFn::Erf, n.scalar(BinaryFn::Div, x, std::numbers::sqrt2)), 1);
     }
     const TensorId y = n.scalar(BinaryFn::Mul, n.binary(BinaryFn::Mul, x, gate), 0.5);
     const Graph graph = fused(n.finish(y));
@@ -155,12 +162,12 @@ TEST(Fuse, LinearFromTransposedWeightAndBias) {
 }
 
 struct AttentionCase {
-  bool flat = false;       // three dimensions instead of four
+  bool flat = false;  // three dimensions instead of four
   bool scale_query = false;
   bool added_mask = false;
   bool causal = false;
-  int64_t groups = 2;      // key heads, of 2 query heads
-  bool windows = false;    // another mask for each of two windows
+  int64_t groups = 2;    // key heads, of 2 query heads
+  bool windows = false;  // another mask for each of two windows
 };
 
 // softmax(q k' / sqrt d + mask) v as exporters write it.
@@ -174,7 +181,8 @@ TensorId attention(Net& n, const AttentionCase& c, TensorId* probabilities = nul
   const auto repeat = [&](TensorId x) {
     if (c.flat || c.groups == 2) return x;
     const TensorId split = n.g.op(OpKind::Reshape, ShapeAttrs{{2, 1, 1, s, 8}}, {x}, "split");
-    const TensorId expanded = n.g.op(OpKind::Expand, ShapeAttrs{{2, 1, 2, s, 8}}, {split}, "expand");
+    const TensorId expanded =
+        n.g.op(OpKind::Expand, ShapeAttrs{{2, 1, 2, s, 8}}, {split}, "expand");
     return n.g.op(OpKind::Reshape, ShapeAttrs{{2, 2, s, 8}}, {expanded}, "merge");
   };
   TensorId q = operand("q", wide);
@@ -184,8 +192,10 @@ TensorId attention(Net& n, const AttentionCase& c, TensorId* probabilities = nul
   if (!c.scale_query) scores = n.scalar(BinaryFn::Div, scores, std::sqrt(8.0));
   if (c.added_mask) scores = n.binary(BinaryFn::Add, scores, n.input("mask", {s, s}));
   if (c.windows) {
-    const TensorId seen_wide = n.g.op(OpKind::Reshape, ShapeAttrs{{1, 2, 2, s, s}}, {scores}, "wide");
-    const TensorId sum = n.binary(BinaryFn::Add, seen_wide, n.input("window_mask", {1, 2, 1, s, s}));
+    const TensorId seen_wide =
+        n.g.op(OpKind::Reshape, ShapeAttrs{{1, 2, 2, s, s}}, {scores}, "wide");
+    const TensorId sum =
+        n.binary(BinaryFn::Add, seen_wide, n.input("window_mask", {1, 2, 1, s, s}));
     scores = n.g.op(OpKind::Reshape, ShapeAttrs{{2, 2, s, s}}, {sum}, "narrow");
   }
   if (c.causal) {
@@ -205,7 +215,8 @@ TEST(Fuse, AttentionInAllSpellings) {
        {AttentionCase{}, AttentionCase{.flat = true}, AttentionCase{.scale_query = true},
         AttentionCase{.added_mask = true}, AttentionCase{.causal = true},
         AttentionCase{.flat = true, .added_mask = true}, AttentionCase{.groups = 1},
-        AttentionCase{.windows = true}, AttentionCase{.scale_query = true, .added_mask = true, .windows = true},
+        AttentionCase{.windows = true},
+        AttentionCase{.scale_query = true, .added_mask = true, .windows = true},
         AttentionCase{.scale_query = true, .added_mask = true, .causal = true, .groups = 1}}) {
     Net n;
     const Graph graph = fused(n.finish(attention(n, c)));
@@ -225,8 +236,8 @@ TEST(Fuse, AttentionInAllSpellings) {
 
 TEST(Fuse, AttentionCanBeTakenApart) {
   for (const AttentionCase c :
-       {AttentionCase{}, AttentionCase{.causal = true}, AttentionCase{.added_mask = true, .causal = true},
-        AttentionCase{.groups = 1}}) {
+       {AttentionCase{}, AttentionCase{.causal = true},
+        AttentionCase{.added_mask = true, .causal = true}, AttentionCase{.groups = 1}}) {
     Net n;
     Graph graph = fused(n.finish(attention(n, c)));
     const std::vector<double> before = run(graph);

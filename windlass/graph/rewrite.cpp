@@ -38,7 +38,10 @@ TensorId Rewriter::current(TensorId id) const {
 }
 
 TensorId Rewriter::emit(OpKind kind, Attrs attrs, std::vector<TensorId> inputs, std::string name) {
-  Op op{.kind = kind, .attrs = std::move(attrs), .inputs = std::move(inputs), .name = std::move(name)};
+  Op op{.kind = kind,
+        .attrs = std::move(attrs),
+        .inputs = std::move(inputs),
+        .name = std::move(name)};
   for (TensorId& id : op.inputs) id = current(id);
   for (const TensorType& type : op_info(kind).infer(signature_of(graph_, op))) {
     graph_.tensors.push_back({.name = op.name, .type = type, .producer = {}});

@@ -34,7 +34,8 @@ class Rewriter {
   void keep(const Op& op);
   // Emits another op that computes the first output of `old`. Its type must be the same.
   void replace(const Op& old, OpKind kind, Attrs attrs, std::vector<TensorId> inputs);
-  // From now on reads of `old` become reads of `replacement`; nothing is emitted. Both have one type.
+  // From now on reads of `old` become reads of `replacement`; nothing is emitted. Both have one
+  // type.
   void substitute(TensorId old, TensorId replacement);
   // What a tensor is called now.
   TensorId current(TensorId id) const;

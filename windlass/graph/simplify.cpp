@@ -159,8 +159,10 @@ size_t simplify_once(Graph& graph) {
     } else if (op.kind == OpKind::Reshape || op.kind == OpKind::Transpose) {
       done = merge_layout(rewriter, op);
     }
-    if (done) ++changes;
-    else rewriter.keep(op);
+    if (done)
+      ++changes;
+    else
+      rewriter.keep(op);
   }
   rewriter.finish();
   return changes;

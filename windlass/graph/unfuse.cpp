@@ -20,15 +20,19 @@ TensorId position_mask(Rewriter& r, int64_t s, int64_t t, const AttentionAttrs& 
   for (int64_t i = 0; i < s; ++i) {
     const int64_t position = i + (t - s);
     last[static_cast<size_t>(i)] = static_cast<double>(attrs.causal ? position : t);
-    first[static_cast<size_t>(i)] = static_cast<double>(attrs.window > 0 ? position - attrs.window : -1);
+    first[static_cast<size_t>(i)] =
+        static_cast<double>(attrs.window > 0 ? position - attrs.window : -1);
   }
   for (int64_t j = 0; j < t; ++j) keys[static_cast<size_t>(j)] = static_cast<double>(j);
   const TensorId j = r.constant(name + ".keys", {DType::I64, {1, t}}, keys);
   const TensorId upper = r.constant(name + ".last", {DType::I64, {s, 1}}, last);
   const TensorId lower = r.constant(name + ".first", {DType::I64, {s, 1}}, first);
-  const TensorId before = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::LessEqual}, {j, upper}, name + ".not_after");
-  const TensorId after = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Greater}, {j, lower}, name + ".in_window");
-  const TensorId shown = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::And}, {before, after}, name + ".shown");
+  const TensorId before =
+      r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::LessEqual}, {j, upper}, name + ".not_after");
+  const TensorId after =
+      r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Greater}, {j, lower}, name + ".in_window");
+  const TensorId shown =
+      r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::And}, {before, after}, name + ".shown");
   const TensorId zero = r.constant(name + ".zero", {dtype, {}}, {0});
   const TensorId low = r.constant(name + ".low", {dtype, {}}, {-HUGE_VAL});
   return r.emit(OpKind::Where, NoAttrs{}, {shown, zero, low}, name);
@@ -39,10 +43,12 @@ TensorId repeat_heads(Rewriter& r, TensorId x, int64_t heads, const std::string&
   const Shape shape = r.shape(x);
   if (shape[1] == heads) return x;
   const int64_t times = heads / shape[1];
-  const TensorId split = r.emit(OpKind::Reshape, ShapeAttrs{{shape[0], shape[1], 1, shape[2], shape[3]}},
-                                {x}, name + ".split");
-  const TensorId wide = r.emit(OpKind::Expand, ShapeAttrs{{shape[0], shape[1], times, shape[2], shape[3]}},
-                               {split}, name + ".repeat");
+  const TensorId split =
+      r.emit(OpKind::Reshape, ShapeAttrs{{shape[0], shape[1], 1, shape[2], shape[3]}}, {x},
+             name + ".split");
+  const TensorId wide =
+      r.emit(OpKind::Expand, ShapeAttrs{{shape[0], shape[1], times, shape[2], shape[3]}}, {split},
+             name + ".repeat");
   return r.emit(OpKind::Reshape, ShapeAttrs{{shape[0], heads, shape[2], shape[3]}}, {wide}, name);
 }
 
@@ -64,13 +70,14 @@ int unfuse_attention(Graph& graph) {
     const DType dtype = r.tensor(op.inputs[0]).type.dtype;
     const TensorId keys = repeat_heads(r, op.inputs[1], q[1], op.name + ".k");
     const TensorId values = repeat_heads(r, op.inputs[2], q[1], op.name + ".v");
-    TensorId scores = r.emit(OpKind::MatMul, MatMulAttrs{false, true}, {op.inputs[0], keys},
-                             op.name + ".scores");
+    TensorId scores =
+        r.emit(OpKind::MatMul, MatMulAttrs{false, true}, {op.inputs[0], keys}, op.name + ".scores");
     if (attrs.scale != 1)
       scores = r.emit(OpKind::Unary, UnaryAttrs{UnaryFn::Affine, attrs.scale, 0}, {scores},
                       op.name + ".scaled");
     const auto add = [&](TensorId mask) {
-      scores = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {scores, mask}, op.name + ".masked");
+      scores =
+          r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {scores, mask}, op.name + ".masked");
     };
     if (op.inputs.size() > 3 && op.inputs[3].valid()) add(op.inputs[3]);
     if (attrs.causal || attrs.window > 0) {

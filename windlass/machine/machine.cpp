@@ -27,9 +27,10 @@ std::vector<std::vector<Neighbour>> neighbours_of(const Machine& machine) {
   return result;
 }
 
-// Routes by breadth-first search over (hops, -bandwidth, link ids). Traffic passes through switches only:
-// a device or host is an end, not a way.
-std::optional<std::vector<Hop>> shortest_hops(const Machine& machine, EndpointId from, EndpointId to) {
+// Routes by breadth-first search over (hops, -bandwidth, link ids). Traffic passes through switches
+// only: a device or host is an end, not a way.
+std::optional<std::vector<Hop>> shortest_hops(const Machine& machine, EndpointId from,
+                                              EndpointId to) {
   if (from == to) return std::vector<Hop>{};
   const auto neighbours = neighbours_of(machine);
   struct Reached {
@@ -77,7 +78,8 @@ Route priced(const Machine& machine, std::vector<Hop> hops, bool staged) {
 }  // namespace
 
 std::string_view precision_name(Precision precision) {
-  static constexpr std::array<std::string_view, 5> kNames = {"fp64", "fp32", "tf32", "bf16", "fp16"};
+  static constexpr std::array<std::string_view, 5> kNames = {"fp64", "fp32", "tf32", "bf16",
+                                                             "fp16"};
   return kNames[static_cast<size_t>(precision)];
 }
 
@@ -91,7 +93,8 @@ Route find_route(const Machine& machine, EndpointId from, EndpointId to) {
   };
   const Endpoint& source = machine[from];
   const Endpoint& target = machine[to];
-  if (from != to && source.kind == Endpoint::Kind::Device && target.kind == Endpoint::Kind::Device) {
+  if (from != to && source.kind == Endpoint::Kind::Device &&
+      target.kind == Endpoint::Kind::Device) {
     const NodeId node = machine.devices[static_cast<size_t>(source.index)].node;
     const NodeId other = machine.devices[static_cast<size_t>(target.index)].node;
     if (node == other && !machine[node].peer_to_peer) {
@@ -124,7 +127,8 @@ void check_machine(const Machine& machine) {
   for (const Device& device : machine.devices) {
     if (device.limit.value <= 0) fail_input("device \"{}\" has no memory", device.name);
     if (!shortest_hops(machine, device.endpoint, machine[device.node].endpoint))
-      fail_input("device \"{}\" has no link to its host \"{}\"", device.name, machine[device.node].name);
+      fail_input("device \"{}\" has no link to its host \"{}\"", device.name,
+                 machine[device.node].name);
   }
   for (const Node& node : machine.nodes)
     if (!shortest_hops(machine, machine.nodes[0].endpoint, node.endpoint))

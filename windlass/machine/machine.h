@@ -1,5 +1,5 @@
-// Machines: devices, host memories, and the links between them. Plain data; a machine is a JSON file
-// (docs/machine_format.md), a preset, or this host.
+// Machines: devices, host memories, and the links between them. Plain data; a machine is a JSON
+// file (docs/machine_format.md), a preset, or this host.
 #pragma once
 
 #include <cstdint>
@@ -18,36 +18,37 @@ using NodeId = Id<struct NodeTag>;
 using EndpointId = Id<struct EndpointTag>;
 using LinkId = Id<struct LinkTag>;
 
-// Arithmetic that a device has a rate for. Named apart from graph dtypes: this folder knows no graphs.
+// Arithmetic that a device has a rate for. Named apart from graph dtypes: this folder knows no
+// graphs.
 enum class Precision : uint8_t { Fp64, Fp32, Tf32, Bf16, Fp16 };
 std::string_view precision_name(Precision precision);
 
 // A kind of device.
 struct DeviceType {
   std::string name;
-  Bytes memory;                                // installed
-  Bytes reserved;                              // taken by driver and context before the first tensor
-  std::map<Precision, FlopsPerSecond> peak;    // dense; fp32 is always there
+  Bytes memory;                              // installed
+  Bytes reserved;                            // taken by driver and context before the first tensor
+  std::map<Precision, FlopsPerSecond> peak;  // dense; fp32 is always there
   BytesPerSecond memory_bandwidth;
-  Seconds launch_overhead;                     // from one kernel to the next when they are tiny
-  std::string source;                          // where the figures come from
+  Seconds launch_overhead;  // from one kernel to the next when they are tiny
+  std::string source;       // where the figures come from
 };
 
 struct Device {
-  std::string name;       // "gpu0", unique in the machine
+  std::string name;  // "gpu0", unique in the machine
   NodeId node;
-  size_t type = 0;        // index into Machine::device_types
-  Bytes limit;            // what training may use: memory - reserved, unless set lower
+  size_t type = 0;  // index into Machine::device_types
+  Bytes limit;      // what training may use: memory - reserved, unless set lower
   EndpointId endpoint;
 };
 
 // A host with its memory. Several devices hang on it.
 struct Node {
   std::string name;
-  Bytes memory;                      // of the host, usable for training
-  BytesPerSecond memory_bandwidth;   // of the host
-  FlopsPerSecond peak;               // fp32, of all its cores together: updates on the host
-  bool peer_to_peer = true;          // false: copies between devices go through host memory
+  Bytes memory;                     // of the host, usable for training
+  BytesPerSecond memory_bandwidth;  // of the host
+  FlopsPerSecond peak;              // fp32, of all its cores together: updates on the host
+  bool peer_to_peer = true;         // false: copies between devices go through host memory
   EndpointId endpoint;
 };
 
@@ -60,8 +61,8 @@ struct Endpoint {
   NodeId node;  // none for the network
 };
 
-// A physical segment. All transfers whose routes use it share its bandwidth: in each direction apart if full
-// duplex, both together if not.
+// A physical segment. All transfers whose routes use it share its bandwidth: in each direction
+// apart if full duplex, both together if not.
 struct Link {
   std::string name;
   EndpointId a, b;
@@ -96,17 +97,18 @@ struct Hop {
 // How bytes get from one endpoint to another.
 struct Route {
   std::vector<Hop> hops;
-  Seconds latency;            // sum over the hops
-  BytesPerSecond bandwidth;   // of the narrowest hop, when nobody else is there
-  bool staged = false;        // through host memory on the way, as a copy of its own
+  Seconds latency;           // sum over the hops
+  BytesPerSecond bandwidth;  // of the narrowest hop, when nobody else is there
+  bool staged = false;       // through host memory on the way, as a copy of its own
 };
 
-// The route with the fewest hops, ties by the larger bandwidth, then by the lower link ids. Inside of a node it
-// does not leave the node. Between devices of a node without peer-to-peer it leads through the node's host. Throws Error{Input} if there is none. A route to
-// itself has no hops.
+// The route with the fewest hops, ties by the larger bandwidth, then by the lower link ids. Inside
+// of a node it does not leave the node. Between devices of a node without peer-to-peer it leads
+// through the node's host. Throws Error{Input} if there is none. A route to itself has no hops.
 Route find_route(const Machine& machine, EndpointId from, EndpointId to);
 
-// Throws Error{Input} naming what is wrong: no devices, unreachable devices, repeated names, sizes out of range.
+// Throws Error{Input} naming what is wrong: no devices, unreachable devices, repeated names, sizes
+// out of range.
 void check_machine(const Machine& machine);
 
 }  // namespace windlass

@@ -100,7 +100,8 @@ TEST(Machine, MistakesAreNamed) {
   const struct {
     std::string_view piece, instead, hint;
   } cases[] = {
-      {"\"memory_bandwidth\": \"900GB/s\"", "\"memory_bandwith\": \"900GB/s\"", "did you mean \"memory_bandwidth\""},
+      {"\"memory_bandwidth\": \"900GB/s\"", "\"memory_bandwith\": \"900GB/s\"",
+       "did you mean \"memory_bandwidth\""},
       {"\"24GiB\"", "\"24Gib/s\"", "device_types.big: \"memory\""},
       {"\"24GiB\"", "-5", "not a size"},
       {"\"type\": \"small\"", "\"type\": \"smal\"", "did you mean \"small\""},
@@ -139,7 +140,8 @@ TEST(Machine, UnknownNamesGetTheNearestPreset) {
     load_machine("4x1080t");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("did you mean \"4x1080ti\""), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("did you mean \"4x1080ti\""), std::string::npos)
+        << error.message();
   }
 }
 

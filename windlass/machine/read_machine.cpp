@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxDevices = 4096;      // of one node
+constexpr int64_t kMaxDevices = 4096;  // of one node
 constexpr int64_t kMaxNodes = 16'384;
 constexpr int64_t kMaxLinks = 1'000'000;
 constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
@@ -59,9 +59,11 @@ DeviceType read_device_type(JsonObject object, std::string name) {
   type.source = object.text("source", "");
   auto peak = object.object("peak");
   if (!peak) fail_input("{}: \"peak\" is missing", object.where());
-  for (Precision precision : {Precision::Fp64, Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16}) {
+  for (Precision precision :
+       {Precision::Fp64, Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16}) {
     const std::string key(precision_name(precision));
-    if (precision == Precision::Fp32 || peak->has(key)) type.peak[precision] = peak->flops_rate(key);
+    if (precision == Precision::Fp32 || peak->has(key))
+      type.peak[precision] = peak->flops_rate(key);
   }
   peak->finish();
   object.finish();
@@ -69,7 +71,8 @@ DeviceType read_device_type(JsonObject object, std::string name) {
 }
 
 // "gpu0-3" and "pcie*" as the names they stand for.
-std::vector<std::string> expand_pattern(const std::string& pattern, const std::vector<std::string>& names,
+std::vector<std::string> expand_pattern(const std::string& pattern,
+                                        const std::vector<std::string>& names,
                                         const std::string& where) {
   std::vector<std::string> result;
   for (const std::string& name : names)
@@ -94,10 +97,10 @@ std::vector<std::string> expand_pattern(const std::string& pattern, const std::v
     }
   }
   if (result.empty())
-    fail_input("{}: \"{}\" is no device, switch or host here{}", where, pattern, did_you_mean(pattern, names));
+    fail_input("{}: \"{}\" is no device, switch or host here{}", where, pattern,
+               did_you_mean(pattern, names));
   return result;
 }
-
 
 NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
   NodeSpec node;
@@ -116,7 +119,8 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
     const std::string name = device.text("type");
     const auto type = std::find(known.begin(), known.end(), name);
     if (type == known.end())
-      fail_input("{}: no device type is called \"{}\"{}", device.where(), name, did_you_mean(name, known));
+      fail_input("{}: no device type is called \"{}\"{}", device.where(), name,
+                 did_you_mean(name, known));
     DeviceSpec spec{static_cast<size_t>(type - known.begin()), std::nullopt};
     if (device.has("limit")) spec.limit = device.bytes("limit");
     const int64_t count = device.integer("count", 1, 1, kMaxDevices);
@@ -192,17 +196,18 @@ class Assembler {
     const Bytes available = type.memory - type.reserved;
     device.limit = options_.memory.value_or(spec.limit.value_or(available));
     if (device.limit > type.memory)
-      fail_input("device \"{}\" has {}, its limit cannot be {}", device.name, format_bytes(type.memory),
-                 format_bytes(device.limit));
-    device.endpoint = endpoint(Endpoint::Kind::Device, static_cast<int32_t>(machine_.devices.size()), name);
+      fail_input("device \"{}\" has {}, its limit cannot be {}", device.name,
+                 format_bytes(type.memory), format_bytes(device.limit));
+    device.endpoint =
+        endpoint(Endpoint::Kind::Device, static_cast<int32_t>(machine_.devices.size()), name);
     machine_.devices.push_back(std::move(device));
   }
 
   void add_link(EndpointId a, EndpointId b, const LinkSpec& spec) {
     if (static_cast<int64_t>(machine_.links.size()) >= kMaxLinks)
       fail_input("the machine has more than {} links", kMaxLinks);
-    machine_.links.push_back({fmt::format("{}-{}", machine_[a].name, machine_[b].name), a, b, spec.bandwidth,
-                              spec.latency, spec.full_duplex});
+    machine_.links.push_back({fmt::format("{}-{}", machine_[a].name, machine_[b].name), a, b,
+                              spec.bandwidth, spec.latency, spec.full_duplex});
   }
 
   // Every pair of ends; a pattern against itself joins each pair once.
@@ -228,13 +233,15 @@ class Assembler {
     link.latency = network.latency;
     if (network.per_device) {
       for (size_t i = 0; i < spec.devices.size(); ++i)
-        add_link(machine_.devices[machine_.devices.size() - spec.devices.size() + i].endpoint, fabric_, link);
+        add_link(machine_.devices[machine_.devices.size() - spec.devices.size() + i].endpoint,
+                 fabric_, link);
       add_link(node.endpoint, fabric_, link);
       return;
     }
     const EndpointId root = find("root");
     if (!root.valid())
-      fail_input("a network per node needs a switch called \"root\" in each node, or \"per\": \"device\"");
+      fail_input(
+          "a network per node needs a switch called \"root\" in each node, or \"per\": \"device\"");
     add_link(root, fabric_, link);
   }
 
@@ -271,7 +278,8 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
   if (machine.device_types.empty()) fail_input("\"device_types\" is missing or empty");
 
   std::vector<NodeSpec> specs;
-  for (JsonObject& node : top.objects("nodes")) specs.push_back(read_node(node, machine.device_types));
+  for (JsonObject& node : top.objects("nodes"))
+    specs.push_back(read_node(node, machine.device_types));
   if (specs.empty()) fail_input("\"nodes\" is missing or empty");
   std::optional<NetworkSpec> network;
   if (auto object = top.object("network")) network = read_network(*object);
@@ -279,7 +287,8 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
 
   int64_t nodes = 0;
   if (options.nodes) {
-    if (specs.size() != 1) fail_input("it has several kinds of nodes: a number of nodes cannot be chosen");
+    if (specs.size() != 1)
+      fail_input("it has several kinds of nodes: a number of nodes cannot be chosen");
     specs[0].count = *options.nodes;
   }
   for (const NodeSpec& spec : specs) nodes += spec.count;
@@ -289,7 +298,8 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
   for (const NodeSpec& spec : specs)
     for (int64_t i = 0; i < spec.count; ++i)
       assembler.add(spec, nodes > 1 ? network : std::nullopt);
-  if (options.nodes && *options.nodes > 1) machine.name = fmt::format("{}*{}", machine.name, *options.nodes);
+  if (options.nodes && *options.nodes > 1)
+    machine.name = fmt::format("{}*{}", machine.name, *options.nodes);
   check_machine(machine);
   return machine;
 }
@@ -305,7 +315,8 @@ std::string read_text(const std::string& path) {
 
 }  // namespace
 
-Machine machine_from_json(std::string_view text, const std::string& where, const MachineOptions& options) {
+Machine machine_from_json(std::string_view text, const std::string& where,
+                          const MachineOptions& options) {
   try {
     return read_machine(text, options);
   } catch (const Error& error) {
@@ -328,7 +339,8 @@ Machine load_machine(const std::string& name, const MachineOptions& options) {
     int64_t nodes = 0;
     const std::string_view digits = std::string_view(preset).substr(star + 1);
     const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), nodes);
-    if (failed != std::errc() || end != digits.data() + digits.size() || nodes < 1 || nodes > kMaxNodes)
+    if (failed != std::errc() || end != digits.data() + digits.size() || nodes < 1 ||
+        nodes > kMaxNodes)
       fail_input("{}: \"{}\" is not a number of nodes", name, digits);
     chosen.nodes = nodes;
     preset.resize(star);

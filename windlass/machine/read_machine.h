@@ -12,12 +12,13 @@
 namespace windlass {
 
 struct MachineOptions {
-  std::optional<Bytes> memory = std::nullopt;      // limit of each device, instead of what it has
-  std::optional<int64_t> nodes = std::nullopt;     // how many of the file's nodes, instead of its count
+  std::optional<Bytes> memory = std::nullopt;  // limit of each device, instead of what it has
+  std::optional<int64_t> nodes =
+      std::nullopt;  // how many of the file's nodes, instead of its count
 };
 
-// Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused with the
-// nearest known one.
+// Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused
+// with the nearest known one.
 Machine machine_from_json(std::string_view text, const std::string& where,
                           const MachineOptions& options = {});
 

@@ -32,7 +32,8 @@ Model load_from_source(const std::string& name, const ModelOptions& options) {
   const fs::file_status status = fs::status(name, ignored);
   if (fs::is_directory(status)) {
     if (fs::exists(fs::path(name) / "config.json", ignored)) return load_huggingface(name, options);
-    fail_input("the folder holds no config.json; give the ONNX file itself, or a Hugging Face folder");
+    fail_input(
+        "the folder holds no config.json; give the ONNX file itself, or a Hugging Face folder");
   }
   if (fs::exists(status)) {
     if (!fs::is_regular_file(status)) fail_input("not a regular file");
@@ -40,8 +41,8 @@ Model load_from_source(const std::string& name, const ModelOptions& options) {
     if (extension == ".json") return load_huggingface(name, options);
     return load_onnx(name, options);
   }
-  const bool path_like = name.find('/') != std::string::npos || name.ends_with(".onnx") ||
-                         name.ends_with(".json");
+  const bool path_like =
+      name.find('/') != std::string::npos || name.ends_with(".onnx") || name.ends_with(".json");
   if (path_like && !is_zoo_name(name)) fail_input("no such file");
   Model model;
   model.source = "zoo";

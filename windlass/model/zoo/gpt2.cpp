@@ -5,27 +5,12 @@
 //
 // gpt2-10b to gpt2-40b are the sizes that Harmony (Li et al. 2022) trains: hidden 4096, 32 heads
 // and 50 layers for each 10 billion parameters.
-#include "windlass/model/huggingface/gpt2.h"
-
-#include "windlass/model/zoo/transformers.h"
+#include "windlass/model/zoo/gpt.h"
 
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
-  check_positions(p);
-  const double dropout = dropout_of(p);
-  const Gpt2Config config{.vocabulary = p.at("vocab"),
-                          .positions = p.at("positions"),
-                          .hidden = p.at("hidden"),
-                          .layers = p.at("layers"),
-                          .heads = heads_of(p, 64),
-                          .inner = parameter_or(p, "inner", 4 * p.at("hidden")),
-                          .embedding_dropout = dropout,
-                          .attention_dropout = dropout,
-                          .residual_dropout = dropout};
-  return build_gpt2(name, config, {.head = Head::LanguageModel}, {p.at("batch"), p.at("sequence")});
-}
+Graph build(const std::string& name, const ZooParameters& p) { return build_gpt(name, p, 64); }
 
 ZooPreset billions(int64_t count) {
   return {.name = fmt::format("gpt2-{}b", count),

@@ -2,26 +2,12 @@
 // GPT-2 with a context of 2048. Attention is dense in every layer here; the paper alternates dense
 // and locally banded sparse layers. No dropout is published; `dropout`, in percent, is 0. `heads` =
 // 0 means one for each 128 of `hidden`, `inner` = 0 four times `hidden`.
-#include "windlass/model/huggingface/gpt2.h"
-#include "windlass/model/zoo/transformers.h"
+#include "windlass/model/zoo/gpt.h"
 
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
-  check_positions(p);
-  const double dropout = dropout_of(p);
-  const Gpt2Config config{.vocabulary = p.at("vocab"),
-                          .positions = p.at("positions"),
-                          .hidden = p.at("hidden"),
-                          .layers = p.at("layers"),
-                          .heads = heads_of(p, 128),
-                          .inner = parameter_or(p, "inner", 4 * p.at("hidden")),
-                          .embedding_dropout = dropout,
-                          .attention_dropout = dropout,
-                          .residual_dropout = dropout};
-  return build_gpt2(name, config, {.head = Head::LanguageModel}, {p.at("batch"), p.at("sequence")});
-}
+Graph build(const std::string& name, const ZooParameters& p) { return build_gpt(name, p, 128); }
 
 }  // namespace
 
