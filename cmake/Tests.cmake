@@ -31,13 +31,24 @@ function(windlass_cross_tests)
   endif()
 endfunction()
 
+# tests/tools/<name>.cpp: windlass_<name>, a program that tests in Python call.
+function(windlass_test_tool name)
+  if(NOT WINDLASS_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
+  add_executable(windlass_${name} "${CMAKE_SOURCE_DIR}/tests/tools/${name}.cpp")
+  target_link_libraries(windlass_${name} PRIVATE windlass_options ${arg_LIBRARIES})
+endfunction()
+
 # tests/*_test.py: checks against PyTorch and ONNX in Python. Exit code 77 means skipped.
 function(windlass_python_tests)
   if(NOT WINDLASS_TESTS OR NOT PeerPython_FOUND)
     return()
   endif()
   file(GLOB scripts CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.py")
-  set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1)
+  set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1
+    "WINDLASS_RUN_REFERENCE=$<TARGET_FILE:windlass_run_reference>")
   if(DEFINED WINDLASS_DATA)
     list(APPEND environment "WINDLASS_DATA=${WINDLASS_DATA}")
   endif()

@@ -185,9 +185,19 @@ def named_parameters(module, path):
     return {"parameters_named": sum(p.numel() for p in kept), "tensors_named": len(kept)}
 
 
+def write_onnx(module, example, path, opset, folding=True, **options):
+    """Exports the module in the mode it is in."""
+    kind = torch.onnx.TrainingMode.TRAINING if module.training else torch.onnx.TrainingMode.EVAL
+    # The exporter writes warnings about tracing to both streams.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, example, str(path), training=kind, opset_version=opset,
+                          do_constant_folding=folding, **options)
+
+
 def export(module, example, path, mode, opset, folding, **options):
-    training = mode == "train"
-    module.train(training)
+    """Writes the file and returns its facts."""
+    module.train(mode == "train")
     facts = {
         "mode": mode,
         "opset": opset,
@@ -196,14 +206,27 @@ def export(module, example, path, mode, opset, folding, **options):
         **describe(module, example),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    kind = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
-    # The exporter writes warnings about tracing to both streams.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, example, str(path), training=kind, opset_version=opset,
-                          do_constant_folding=folding, **options)
+    write_onnx(module, example, path, opset, folding, **options)
     facts.update(named_parameters(module, path))
     return facts
+
+
+# What the exporter raises where it cannot export.
+EXPORT_ERRORS = (RuntimeError, torch.onnx.errors.OnnxExporterError)
+
+
+def cause_of(error):
+    """The first sentence of the exporter's message."""
+    return str(error).splitlines()[0].split(". ")[0]
+
+
+def find_models(text):
+    """Names of models for 'families', 'all' or a comma-separated list; ValueError for unknown ones."""
+    names = {"all": model_names(), "families": FAMILIES}.get(text) or text.split(",")
+    unknown = sorted(set(names) - set(model_names()))
+    if unknown:
+        raise ValueError(f"torchvision has no classification model {', '.join(unknown)}")
+    return names
 
 
 def parse_arguments():
@@ -221,11 +244,10 @@ def parse_arguments():
                         help="skip models with more, e.g. 4e8")
     parser.add_argument("--keep", action="store_true", help="skip what is already exported")
     options = parser.parse_args()
-    named = {"all": model_names(), "families": FAMILIES}
-    options.models = named.get(options.models) or options.models.split(",")
-    unknown = sorted(set(options.models) - set(model_names()))
-    if unknown:
-        parser.error(f"torchvision has no classification model {', '.join(unknown)}")
+    try:
+        options.models = find_models(options.models)
+    except ValueError as error:
+        parser.error(str(error))
     return options
 
 
@@ -255,9 +277,9 @@ def main():
             path = folder / f"{stem}.onnx"
             try:
                 facts = export(module, example, path, mode, options.opset, folding)
-            except (RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+            except EXPORT_ERRORS as error:
                 failures += 1
-                print(f"{stem}: PyTorch cannot export it: {str(error).splitlines()[0]}", flush=True)
+                print(f"{stem}: PyTorch cannot export it: {cause_of(error)}", flush=True)
                 continue
             path.with_suffix(".json").write_text(
                 json.dumps({"model": name, **facts}, indent=1) + "\n")

@@ -109,9 +109,9 @@ uint64_t structure_hash(const Graph& graph, size_t first, size_t last) {
       hasher.add(type_hash(tensor.type)).add(static_cast<uint64_t>(tensor.role));
       if (tensor.producer.valid() && tensor.producer.index() >= first) {
         hasher.add(static_cast<uint64_t>(tensor.producer.index() - first));
-        const auto& outputs = graph[tensor.producer].outputs;
-        hasher.add(static_cast<uint64_t>(
-            std::find(outputs.begin(), outputs.end(), id) - outputs.begin()));
+        // The outputs of an op are numbered one after the other.
+        const TensorId first_output = graph[tensor.producer].outputs.front();
+        hasher.add(static_cast<uint64_t>(int64_t{id.value} - int64_t{first_output.value}));
       } else if (tensor.constant >= 0) {
         const auto& values = graph.constants[static_cast<size_t>(tensor.constant)].values;
         hasher.add(static_cast<uint64_t>(values.size()));
@@ -137,6 +137,14 @@ std::vector<Block> find_blocks(const Graph& graph) {
     pieces.push_back({start, cut + 1, structure_hash(graph, start, cut + 1)});
     start = cut + 1;
   }
+  // agree[period][i]: how many pieces from i on equal the one `period` further, without a break.
+  std::vector<std::vector<uint32_t>> agree(kMaxPeriod + 1);
+  for (size_t period = 1; period <= kMaxPeriod && period < pieces.size(); ++period) {
+    agree[period].resize(pieces.size());
+    for (size_t i = pieces.size() - period; i-- > 0;)
+      if (pieces[i].hash == pieces[i + period].hash)
+        agree[period][i] = agree[period][i + 1] + 1;
+  }
   std::vector<Block> blocks;
   const auto add_single = [&](const Piece& piece, bool joins) {
     if (joins && !blocks.empty()) blocks.back().ops += piece.last - piece.first;
@@ -146,14 +154,7 @@ std::vector<Block> find_blocks(const Graph& graph) {
   for (size_t i = 0; i < pieces.size();) {
     size_t best_period = 0, best_repetitions = 1;
     for (size_t period = 1; period <= kMaxPeriod && i + 2 * period <= pieces.size(); ++period) {
-      size_t repetitions = 1;
-      while (i + (repetitions + 1) * period <= pieces.size()) {
-        bool same = true;
-        for (size_t k = 0; k < period && same; ++k)
-          same = pieces[i + k].hash == pieces[i + repetitions * period + k].hash;
-        if (!same) break;
-        ++repetitions;
-      }
+      const size_t repetitions = 1 + agree[period][i] / period;
       const bool better = repetitions > 1 && (best_period == 0 || repetitions * period >
                                                                       best_repetitions * best_period);
       if (better) {

@@ -8,13 +8,22 @@
 #include "windlass/graph/reference/interpret.h"
 
 namespace windlass {
+namespace {
+
+void check_type(const TensorType& type) {
+  if (type.shape.size() > kMaxRank)
+    fail_input("a tensor of {} dimensions, expected at most {}", type.shape.size(), kMaxRank);
+  byte_size(type);  // throws on sizes that overflow
+}
+
+}  // namespace
 
 GraphBuilder::GraphBuilder(std::string name, BuilderOptions options) : options_(options) {
   graph_.name = std::move(name);
 }
 
 TensorId GraphBuilder::add_tensor(Tensor tensor) {
-  byte_size(tensor.type);  // throws on sizes that overflow
+  check_type(tensor.type);
   ensure(graph_.tensors.size() < INT32_MAX, "too many tensors");
   graph_.tensors.push_back(std::move(tensor));
   return TensorId(graph_.tensors.size() - 1);
@@ -79,23 +88,24 @@ std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<Te
     for (size_t i = 0; i < info.min_inputs; ++i)
       if (!op.inputs[i].valid()) fail_input("input {} is missing", i);
     types = info.infer(signature_of(graph_, op));
-    for (const TensorType& type : types) byte_size(type);
+    for (const TensorType& type : types) check_type(type);
   } catch (const Error& error) {
     throw error.within(fmt::format("{} \"{}\"", info.name, op.name));
   }
 
-  const bool known =
-      can_fold(kind) && !op.inputs.empty() &&
-      std::all_of(op.inputs.begin(), op.inputs.end(),
-                  [&](TensorId id) { return id.valid() && value(id) != nullptr; }) &&
-      std::all_of(types.begin(), types.end(), [&](const TensorType& type) {
-        return element_count(type.shape) <= options_.fold_limit;
-      });
   std::vector<TensorId> outputs;
   const auto output_name = [&](size_t k) {
     return types.size() == 1 ? op.name : fmt::format("{}.{}", op.name, k);
   };
-  if (known) {
+  if (can_evaluate(op, types)) {
+    const bool all_empty = std::all_of(types.begin(), types.end(), [](const TensorType& type) {
+      return element_count(type.shape) == 0;
+    });
+    if (all_empty) {
+      for (size_t k = 0; k < types.size(); ++k)
+        outputs.push_back(constant(output_name(k), types[k], {}));
+      return outputs;
+    }
     std::vector<Array> operands;
     for (TensorId id : op.inputs) operands.emplace_back(shape(id), *value(id));
     std::vector<const Array*> pointers;
@@ -118,6 +128,35 @@ std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<Te
   op.outputs = outputs;
   graph_.ops.push_back(std::move(op));
   return outputs;
+}
+
+bool GraphBuilder::spend(int64_t elements, double steps) {
+  if (elements > options_.fold_total || steps > options_.fold_work) return false;
+  options_.fold_total -= elements;
+  options_.fold_work -= steps;
+  return true;
+}
+
+bool GraphBuilder::can_evaluate(const Op& op, const std::vector<TensorType>& types) {
+  const bool known =
+      can_fold(op.kind) && !op.inputs.empty() &&
+      std::all_of(op.inputs.begin(), op.inputs.end(),
+                  [&](TensorId id) { return id.valid() && value(id) != nullptr; });
+  if (!known) return false;
+  Signature signature = signature_of(graph_, op);
+  signature.outputs = types;
+  const Arithmetic arithmetic = op_info(op.kind).arithmetic(signature);
+  double steps = arithmetic.multiply_adds + arithmetic.pointwise;
+  int64_t results = 0;
+  for (const TensorType& input : signature.inputs)
+    steps += static_cast<double>(element_count(input.shape));
+  for (const TensorType& type : types) {
+    const int64_t count = element_count(type.shape);
+    if (count > options_.fold_limit) return false;
+    results += count;
+    steps += static_cast<double>(count);
+  }
+  return spend(results, steps);
 }
 
 TensorId GraphBuilder::op(OpKind kind, Attrs attrs, std::vector<TensorId> inputs,

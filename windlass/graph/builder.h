@@ -10,10 +10,11 @@
 
 namespace windlass {
 
+// An op whose inputs are all known constants is evaluated at once if that is cheap.
 struct BuilderOptions {
-  // An op whose inputs are all known constants is evaluated at once if the result has at most this
-  // many elements.
-  int64_t fold_limit = int64_t{1} << 22;
+  int64_t fold_limit = int64_t{1} << 22;        // elements of one result
+  int64_t fold_total = int64_t{1} << 25;        // elements of all results together
+  double fold_work = double{int64_t{1} << 28};  // elementary steps of all evaluations together
 };
 
 // Grows a Graph; tensors and ops are appended, never removed. Errors of an op carry its name.
@@ -40,6 +41,10 @@ class GraphBuilder {
   // Values of a constant tensor, or null.
   const std::vector<double>* value(TensorId id) const;
 
+  // Takes elements and steps from what the options leave for evaluating constants. False, and nothing
+  // is taken, if not enough is left. For callers that evaluate constants themselves.
+  bool spend(int64_t elements, double steps);
+
   void set_output(TensorId id) { graph_.outputs.push_back(id); }
   void set_loss(TensorId id) { graph_.loss = id; }
   Tensor& tensor(TensorId id) { return graph_[id]; }
@@ -55,8 +60,10 @@ class GraphBuilder {
  private:
   TensorId add_tensor(Tensor tensor);
 
+  bool can_evaluate(const Op& op, const std::vector<TensorType>& types);
+
   Graph graph_;
-  BuilderOptions options_;
+  BuilderOptions options_;  // with what is left of the totals
 };
 
 }  // namespace windlass

@@ -253,6 +253,7 @@ bool fuse_rms_norm(Rewriter& r, const Op& op) {
     if (!product) continue;
     const auto norm = normalized(r, product->first, true);
     if (!norm || norm->axis != static_cast<int64_t>(axis)) continue;
+    if (r.shape(norm->value) != full) continue;
     r.replace(op, OpKind::RmsNorm, LayerNormAttrs{norm->axis, norm->epsilon, 0},
               {norm->value, product->second});
     return true;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "windlass/graph/fuse.h"
 #include "windlass/graph/match.h"
@@ -23,6 +24,7 @@ constexpr double kHidden = -1e4;
 
 struct Found {
   TensorId q, k, v;
+  TensorId product;           // of q and k
   bool k_transposed = false;  // k is [.., d, t], as the plain matmul reads it
   double scale = 1;
   double dropout = 0;
@@ -33,6 +35,7 @@ struct Found {
   struct Choice {
     TensorId condition;
     double shown_where;  // condition value for which the score stays
+    double hidden;       // what stands in its place otherwise
   };
   std::vector<Choice> chosen;
 };
@@ -42,7 +45,9 @@ struct Found {
 template <typename Hidden>
 bool hides_exactly_the_future(const std::vector<double>& values, const Shape& shape, int64_t s,
                               int64_t t, Hidden hidden) {
-  if (shape.size() < 2 || shape[shape.size() - 2] != s || shape.back() != t || s < 2) return false;
+  if (shape.size() < 2 || shape[shape.size() - 2] != s || shape.back() != t) return false;
+  // With more queries than keys the first ones would see nothing at all.
+  if (s < 2 || t < s) return false;
   const int64_t matrix = s * t;
   for (size_t n = 0; n < values.size(); ++n) {
     const auto within = static_cast<int64_t>(n) % matrix;
@@ -50,6 +55,16 @@ bool hides_exactly_the_future(const std::vector<double>& values, const Shape& sh
     if (hidden(values[n]) != (j > i + (t - s))) return false;
   }
   return true;
+}
+
+// What was found out about constant masks, which layers share: by mask and by what its values mean.
+using KnownMasks = std::map<std::pair<TensorId, int>, bool>;
+
+template <typename Test>
+bool remembered(KnownMasks& known, TensorId mask, int meaning, Test test) {
+  const auto [entry, is_new] = known.try_emplace({mask, meaning});
+  if (is_new) entry->second = test();
+  return entry->second;
 }
 
 // Reshape(Reshape(scores) + mask) with a shape of five dimensions between: the scores, or none.
@@ -81,6 +96,7 @@ bool read_scores(const Rewriter& r, TensorId id, Found& found, int sums = 3) {
     if (op->kind == OpKind::MatMul) {
       const auto& attrs = std::get<MatMulAttrs>(op->attrs);
       if (attrs.transpose_a) return false;
+      found.product = id;
       found.q = op->inputs[0];
       found.k = op->inputs[1];
       found.k_transposed = !attrs.transpose_b;
@@ -106,7 +122,8 @@ bool read_scores(const Rewriter& r, TensorId id, Found& found, int sums = 3) {
       const bool second_hidden = hidden_constant(op->inputs[2]);
       if (first_hidden == second_hidden) return false;
       // A scale further down applies to the score only; the hidden constant stays hidden.
-      found.chosen.push_back({op->inputs[0], second_hidden ? 1.0 : 0.0});
+      const double hidden = r.value(op->inputs[second_hidden ? 2 : 1])->front();
+      found.chosen.push_back({op->inputs[0], second_hidden ? 1.0 : 0.0, hidden});
       id = op->inputs[second_hidden ? 1 : 2];
       continue;
     }
@@ -183,9 +200,14 @@ TensorId with_rank_4(Rewriter& r, TensorId id, const std::string& name) {
 }
 
 // All masks as one tensor to add to the scores; none if `causal` says it all.
-TensorId build_mask(Rewriter& r, Found& found, int64_t s, int64_t t, DType dtype,
+TensorId build_mask(Rewriter& r, KnownMasks& known, Found& found, int64_t s, int64_t t, DType dtype,
                     const std::string& name) {
   TensorId mask;
+  // A mask that is the future of one shape of scores is [.., s, t] itself.
+  const auto has_shape = [&](TensorId id) {
+    const Shape& shape = r.shape(id);
+    return shape.size() >= 2 && shape[shape.size() - 2] == s && shape.back() == t;
+  };
   const auto join = [&](TensorId more) {
     mask = mask.valid() ? r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {mask, more},
                                  name + ".mask")
@@ -194,11 +216,15 @@ TensorId build_mask(Rewriter& r, Found& found, int64_t s, int64_t t, DType dtype
   for (TensorId added : found.added) {
     const auto* values = r.value(added);
     const auto hidden = [](double v) { return v <= kHidden; };
-    const bool pure = values && std::all_of(values->begin(), values->end(), [&](double v) {
-      return v == 0 || hidden(v);
-    });
-    if (pure && hides_exactly_the_future(*values, r.shape(added), s, t, hidden)) found.causal = true;
-    else join(added);
+    const auto hides_the_future = [&] {
+      return std::all_of(values->begin(), values->end(),
+                         [&](double v) { return v == 0 || hidden(v); }) &&
+             hides_exactly_the_future(*values, r.shape(added), s, t, hidden);
+    };
+    if (values && has_shape(added) && remembered(known, added, 2, hides_the_future))
+      found.causal = true;
+    else
+      join(added);
   }
   for (TensorId windowed : found.windowed) {
     Shape wide = found.window_shape;
@@ -210,14 +236,18 @@ TensorId build_mask(Rewriter& r, Found& found, int64_t s, int64_t t, DType dtype
   }
   for (const Found::Choice& choice : found.chosen) {
     const auto* values = r.value(choice.condition);
-    const auto hidden = [&](double v) { return (v != 0) != (choice.shown_where != 0); };
-    if (values && hides_exactly_the_future(*values, r.shape(choice.condition), s, t, hidden)) {
+    const bool shown_first = choice.shown_where != 0;
+    const auto hides_the_future = [&] {
+      return hides_exactly_the_future(*values, r.shape(choice.condition), s, t,
+                                      [&](double v) { return (v != 0) != shown_first; });
+    };
+    if (values && has_shape(choice.condition) &&
+        remembered(known, choice.condition, shown_first ? 1 : 0, hides_the_future)) {
       found.causal = true;
       continue;
     }
     const TensorId zero = r.constant(name + ".shown", {dtype, {}}, {0});
-    const TensorId low = r.constant(name + ".hidden", {dtype, {}}, {-HUGE_VAL});
-    const bool shown_first = choice.shown_where != 0;
+    const TensorId low = r.constant(name + ".hidden", {dtype, {}}, {choice.hidden});
     join(r.emit(OpKind::Where, NoAttrs{},
                 {choice.condition, shown_first ? zero : low, shown_first ? low : zero},
                 name + ".mask"));
@@ -225,7 +255,7 @@ TensorId build_mask(Rewriter& r, Found& found, int64_t s, int64_t t, DType dtype
   return mask;
 }
 
-bool fuse_one(Rewriter& r, const Op& op) {
+bool fuse_one(Rewriter& r, KnownMasks& known, const Op& op) {
   if (op.kind != OpKind::MatMul) return false;
   const auto& attrs = std::get<MatMulAttrs>(op.attrs);
   if (attrs.transpose_a || attrs.transpose_b) return false;
@@ -254,6 +284,8 @@ bool fuse_one(Rewriter& r, const Op& op) {
     return shape.size() == rank && shape[0] == scores[0] && (rank == 3 || shape[1] == scores[1]);
   };
   if (!fits(found.q) || !fits(found.k) || !fits(found.v)) return false;
+  // Masks that widen the scores, and attention over nothing, stay as they are.
+  if (r.shape(found.product) != scores || element_count(scores) == 0) return false;
   for (const auto& choice : found.chosen)
     if (r.shape(choice.condition).size() > rank) return false;
   for (TensorId added : found.added)
@@ -266,7 +298,7 @@ bool fuse_one(Rewriter& r, const Op& op) {
     k = untransposed(r, k, op.name);
     k = peel_scale(r, k, found.scale);
   }
-  TensorId mask = build_mask(r, found, s, t, r.tensor(q).type.dtype, op.name);
+  TensorId mask = build_mask(r, known, found, s, t, r.tensor(q).type.dtype, op.name);
 
   AttentionAttrs fused{.scale = found.scale, .causal = found.causal, .dropout = found.dropout};
   if (rank == 4) {
@@ -294,9 +326,10 @@ bool fuse_one(Rewriter& r, const Op& op) {
 int fuse_attention(Graph& graph) {
   Rewriter rewriter(graph);
   const std::vector<Op> ops = graph.ops;
+  KnownMasks known;
   int count = 0;
   for (const Op& op : ops) {
-    if (fuse_one(rewriter, op)) ++count;
+    if (fuse_one(rewriter, known, op)) ++count;
     else rewriter.keep(op);
   }
   rewriter.finish();

@@ -261,6 +261,34 @@ TEST(Fuse, AttentionWhoseProbabilitiesAreReadStays) {
   EXPECT_EQ(fuse_attention(graph), 0);
 }
 
+// A finite mask hides less than everything: queries that see no key get a mean of the values, not
+// NaN.
+TEST(Fuse, QueriesThatSeeNothingStayFinite) {
+  for (const bool chosen : {true, false}) {
+    Net n;
+    const int64_t s = 4, t = 2;
+    const TensorId q = n.binary(BinaryFn::Mul, n.input("q", {1, 1, s, 8}), n.weight("w", {8}));
+    const TensorId k = n.input("k", {1, 1, t, 8}), v = n.input("v", {1, 1, t, 8});
+    TensorId scores = n.matmul(q, n.transpose(k, {0, 1, 3, 2}));
+    // Query i of 4 sees key j of 2 if j <= i - 2: the first two see nothing.
+    std::vector<double> shown, added;
+    for (int64_t i = 0; i < s * t; ++i) shown.push_back(i % t <= i / t + t - s ? 1 : 0);
+    for (double yes : shown) added.push_back(yes ? 0 : -1e9);
+    if (chosen) {
+      const TensorId condition = n.g.constant("shown", {DType::Bool, {s, t}}, shown);
+      scores = n.g.op(OpKind::Where, NoAttrs{}, {condition, scores, n.g.scalar(-1e9)}, "masked");
+    } else {
+      const TensorId mask = n.g.constant("added", {DType::F32, {s, t}}, added);
+      scores = n.binary(BinaryFn::Add, scores, mask);
+    }
+    const TensorId p = n.g.op(OpKind::Softmax, SoftmaxAttrs{3, false}, {scores}, "softmax");
+    Graph graph = n.finish(n.matmul(p, v));
+    simplify(graph);
+    ASSERT_EQ(fuse_attention(graph), 1);
+    for (double value : run(graph)) EXPECT_TRUE(std::isfinite(value));
+  }
+}
+
 TEST(Simplify, RemovesCopiesAndMergesChains) {
   Net n;
   TensorId x = n.binary(BinaryFn::Mul, n.input("x", {2, 3, 4}), n.weight("in", {4}));

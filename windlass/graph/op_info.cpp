@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/graph/ops/families.h"
 
@@ -89,14 +90,16 @@ Bytes traffic_of(const Graph& graph, const Op& op) {
   Bytes total;
   const auto add = [&](const std::vector<TensorId>& ids) {
     for (TensorId id : ids)
-      if (id.valid()) total += byte_size(graph[id].type);
+      if (id.valid()) total = Bytes(checked_add(total.value, byte_size(graph[id].type).value));
   };
   add(op.inputs);
   add(op.outputs);
   add(op.auxiliaries);
   if (info.writes && op.pass != Pass::Backward)
-    for (int32_t input : info.writes(signature_of(graph, op)))
-      total += byte_size(graph.type_of(op.inputs[static_cast<size_t>(input)]));
+    for (int32_t input : info.writes(signature_of(graph, op))) {
+      const TensorType written = graph.type_of(op.inputs[static_cast<size_t>(input)]);
+      total = Bytes(checked_add(total.value, byte_size(written).value));
+    }
   return total;
 }
 

@@ -44,14 +44,22 @@ std::optional<DType> dtype_from_name(std::string_view name) {
 
 int64_t element_count(const Shape& shape) {
   int64_t count = 1;
+  bool empty = false;
   for (int64_t size : shape) {
     if (size < 0) fail_input("shape {} has a negative dimension", format_shape(shape));
-    count = checked_mul(count, size);
+    if (size == 0) empty = true;
+    else count = checked_mul(count, size);
   }
-  return count;
+  if (count > kMaxElements)
+    fail_input("size overflows: shape {}; the dimensions are not plausible", format_shape(shape));
+  return empty ? 0 : count;
 }
 
-std::string format_shape(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string format_shape(const Shape& shape) {
+  if (shape.size() <= kMaxRank) return fmt::format("[{}]", fmt::join(shape, ", "));
+  return fmt::format("[{}, ... {} dimensions]", fmt::join(shape.begin(), shape.begin() + 8, ", "),
+                     shape.size());
+}
 
 size_t normalize_axis(int64_t axis, size_t rank) {
   const auto signed_rank = static_cast<int64_t>(rank);

@@ -12,10 +12,16 @@ namespace windlass {
 
 using Shape = std::vector<int64_t>;
 
-// Number of elements; throws Error{Input} if it does not fit 64 bits or a dimension is negative.
+// No tensor has more elements than this, so that sizes in bytes and sums of a few sizes fit 64 bits.
+inline constexpr int64_t kMaxElements = int64_t{1} << 59;
+// No tensor has more dimensions than this.
+inline constexpr size_t kMaxRank = 64;
+
+// Number of elements. Throws Error{Input} if a dimension is negative or the dimensions that are not 0
+// have a product beyond kMaxElements: an empty tensor has strides and partial products too.
 int64_t element_count(const Shape& shape);
 
-// "[2, 3, 224, 224]"; a scalar is "[]".
+// "[2, 3, 224, 224]"; a scalar is "[]". Far too many dimensions are cut short.
 std::string format_shape(const Shape& shape);
 
 // Axis counted from the front: -1 is the last one. Throws Error{Input} when it is out of range.

@@ -16,16 +16,16 @@ enum class LossKind : uint8_t { CrossEntropy, MeanSquaredError };
 
 // How to read a model. Unset fields mean the model's own default.
 struct ModelOptions {
-  std::optional<int64_t> batch;               // samples per step
-  std::optional<int64_t> sequence;            // tokens per sample
-  std::optional<int64_t> image;               // image height and width
-  std::map<std::string, int64_t> dimensions;  // symbolic ONNX dimensions by name
-  std::optional<LossKind> loss;               // if the model has none of its own
-  std::optional<DType> dtype;                 // of weights and activations
-  bool fuse = true;                 // recognise LayerNorm, GELU, attention, ... in ONNX files
-  bool as_exported = false;         // take an ONNX file literally: restore nothing that the
-                                    // exporter folded into other parameters
-  std::vector<std::string> freeze;  // weights that are not trained, by glob
+  std::optional<int64_t> batch = {};               // samples per step
+  std::optional<int64_t> sequence = {};            // tokens per sample
+  std::optional<int64_t> image = {};               // image height and width
+  std::map<std::string, int64_t> dimensions = {};  // symbolic ONNX dimensions by name
+  std::optional<LossKind> loss = {};               // if the model has none of its own
+  std::optional<DType> dtype = {};                 // of weights and activations
+  bool fuse = true;                      // recognise LayerNorm, GELU, attention, ... in ONNX files
+  bool as_exported = false;              // take an ONNX file literally: restore nothing that the
+                                         // exporter folded into other parameters
+  std::vector<std::string> freeze = {};  // weights that are not trained, by glob
 };
 
 // Where the value of a weight lies in a file, so that it is read only when someone asks for it.

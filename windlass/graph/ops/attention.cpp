@@ -89,10 +89,15 @@ LoopNest attention_loops(const Signature& s) {
   return nest;
 }
 
+double score_count(const Signature& s) {
+  const Shape& q = s.shape(0);
+  return static_cast<double>(q[0]) * static_cast<double>(q[1]) * static_cast<double>(q[2]) *
+         static_cast<double>(s.shape(1)[2]);
+}
+
 Arithmetic attention_arithmetic(const Signature& s) {
   const Shape& q = s.shape(0);
-  const double scores = static_cast<double>(q[0]) * static_cast<double>(q[1]) *
-                        static_cast<double>(q[2]) * static_cast<double>(s.shape(1)[2]);
+  const double scores = score_count(s);
   return {scores * static_cast<double>(q[3] + s.shape(2)[3]), scores * 6};
 }
 
@@ -109,7 +114,7 @@ GradientRule attention_gradient(const Signature& s, const std::vector<bool>& wan
   const Arithmetic forward = attention_arithmetic(s);
   const auto depth = static_cast<double>(s.shape(0)[3]);
   const auto width = static_cast<double>(s.shape(2)[3]);
-  const double scores = forward.multiply_adds / (depth + width);
+  const double scores = score_count(s);
   rule.arithmetic.multiply_adds =
       scores * (depth + (wanted[2] ? width : 0) + (beyond_values ? width : 0) +
                 (wanted[0] ? depth : 0) + (wanted[1] ? depth : 0));

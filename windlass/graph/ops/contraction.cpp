@@ -128,8 +128,9 @@ LoopNest linear_loops(const Signature& s) {
 }
 
 Arithmetic linear_arithmetic(const Signature& s) {
-  const double outputs = elements(s.input(0)) / static_cast<double>(s.shape(0).back()) *
-                         static_cast<double>(linear_sizes(s).n);
+  const Shape& x = s.shape(0);
+  double outputs = static_cast<double>(linear_sizes(s).n);
+  for (size_t i = 0; i + 1 < x.size(); ++i) outputs *= static_cast<double>(x[i]);
   return {outputs * static_cast<double>(linear_sizes(s).k), s.has_input(2) ? outputs : 0};
 }
 

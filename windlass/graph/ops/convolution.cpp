@@ -41,12 +41,14 @@ int64_t window_extent(int64_t kernel, int64_t dilation) {
 // padding before it, as PyTorch does.
 int64_t windows(int64_t size, int64_t before, int64_t after, int64_t extent, int64_t stride,
                 bool ceil_mode) {
+  if (before < 0 || after < 0)
+    fail_input("padding {} and {} must not be negative", before, after);
   const int64_t room = checked_add(checked_add(size, before), after) - extent;
   if (room < 0)
     fail_input("a window of {} does not fit an axis of {} padded by {} and {}", extent, size, before,
                after);
   int64_t count = room / stride + 1;
-  if (ceil_mode && room % stride != 0 && count * stride < size + before) ++count;
+  if (ceil_mode && room % stride != 0 && checked_mul(count, stride) < size + before) ++count;
   return count;
 }
 
@@ -87,8 +89,10 @@ std::vector<TensorType> infer_conv(const Signature& s) {
     if (w[i + 2] < 1) fail_input("kernel of weight {} is empty", format_shape(w));
     const int64_t extent = window_extent(w[i + 2], a.dilation[i]);
     if (a.transposed) {
-      const int64_t size = checked_add(checked_mul(x[i + 2] - 1, a.stride[i]), extent) -
-                           a.pad_begin[i] - a.pad_end[i] + a.output_padding[i];
+      const int64_t padding = checked_add(a.pad_begin[i], a.pad_end[i]);
+      const int64_t full = checked_add(checked_mul(x[i + 2] - 1, a.stride[i]),
+                                       checked_add(extent, a.output_padding[i]));
+      const int64_t size = checked_sub(full, padding);
       if (size < 1) fail_input("output axis {} would have size {}", i + 2, size);
       shape.push_back(size);
     } else {
@@ -129,9 +133,6 @@ LoopNest conv_loops(const Signature& s) {
   }
   for (size_t i = 0; i < n; ++i) {
     const auto loop = static_cast<int32_t>(nest.loops.size());
-    const int64_t extent = window_extent(w[i + 2], a.dilation[i]);
-    const AxisMap window = {
-        .loop = loop, .stride = a.stride[i], .offset = -a.pad_begin[i], .window = extent};
     if (a.transposed) {
       // Splitting the input axis leaves overlapping sums in the output: not worth supporting.
       nest.loops.push_back(
@@ -140,7 +141,10 @@ LoopNest conv_loops(const Signature& s) {
       output.push_back({});
     } else {
       nest.loops.push_back({.name = spatial_name(i, n), .size = s.outputs[0].shape[i + 2]});
-      input.push_back(window);
+      input.push_back({.loop = loop,
+                       .stride = a.stride[i],
+                       .offset = -a.pad_begin[i],
+                       .window = window_extent(w[i + 2], a.dilation[i])});
       output.push_back({.loop = loop});
     }
   }
@@ -181,6 +185,7 @@ std::vector<TensorType> infer_pool(const Signature& s) {
   require_positive(a.kernel, "kernel");
   require_positive(a.stride, "stride");
   require_positive(a.dilation, "dilation");
+  element_count(a.kernel);  // refuses sizes that overflow
   const Shape& x = s.shape(0);
   Shape shape = {x[0], x[1]};
   for (size_t i = 0; i < n; ++i) {

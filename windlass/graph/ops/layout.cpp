@@ -187,6 +187,9 @@ std::vector<TensorType> infer_pad(const Signature& s) {
     fail_input("padding lists do not have one entry per axis of {}", format_shape(x));
   Shape shape;
   for (size_t i = 0; i < x.size(); ++i) {
+    if (a.begin[i] < -x[i] || a.end[i] < -x[i])
+      fail_input("cannot cut {} and {} off axis {} of {}", a.begin[i], a.end[i], i,
+                 format_shape(x));
     const int64_t size = checked_add(checked_add(x[i], a.begin[i]), a.end[i]);
     if (size < 0) fail_input("axis {} of {} would have size {}", i, format_shape(x), size);
     if (a.mode == PadMode::Reflect && (a.begin[i] >= x[i] || a.end[i] >= x[i]) &&

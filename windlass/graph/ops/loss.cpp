@@ -15,6 +15,8 @@ std::vector<TensorType> infer_cross_entropy(const Signature& s) {
   require_float(s, 0);
   require_integer(s, 1);
   require_shape(s, 1, rows_shape(s), "labels");
+  if (s.shape(0)[static_cast<size_t>(s.as<CrossEntropyAttrs>().axis)] == 0)
+    fail_input("logits {} have no classes", format_shape(s.shape(0)));
   return {{statistic_dtype(s.input(0).dtype), {}}};
 }
 

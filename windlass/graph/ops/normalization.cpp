@@ -204,7 +204,7 @@ LoopNest lrn_loops(const Signature& s) {
 }
 
 Arithmetic lrn_arithmetic(const Signature& s) {
-  return pointwise(elements(s.input(0)) * static_cast<double>(s.as<LrnAttrs>().size + 4));
+  return pointwise(elements(s.input(0)) * (static_cast<double>(s.as<LrnAttrs>().size) + 4));
 }
 
 // The backward pass has its own halo: dx at a channel reads x, y and dy of the window around it.

@@ -177,12 +177,23 @@ std::vector<Array> interpret_backward(const Signature& signature, const Gradient
 
 bool can_fold(OpKind kind) {
   switch (kind) {
-    case OpKind::Dropout:
-    case OpKind::Random:
-    case OpKind::Attention:  // may drop probabilities
-    case OpKind::BatchNorm:  // may write its running statistics
-    case OpKind::Update: return false;
-    default: return true;
+    case OpKind::MatMul:
+    case OpKind::Unary:
+    case OpKind::Binary:
+    case OpKind::Where:
+    case OpKind::Cast:
+    case OpKind::Gather:
+    case OpKind::Reshape:
+    case OpKind::Transpose:
+    case OpKind::Slice:
+    case OpKind::Concat:
+    case OpKind::Split:
+    case OpKind::Pad:
+    case OpKind::Expand:
+    case OpKind::Reduce:
+    case OpKind::CumSum:
+    case OpKind::ArgMax: return true;
+    default: return false;
   }
 }
 

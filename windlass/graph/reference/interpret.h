@@ -52,8 +52,9 @@ std::vector<Array> interpret_backward(const Signature& signature, const Gradient
                                       const std::vector<const Array*>& saved,
                                       RandomState random = {});
 
-// Whether the interpreter can run the forward op on known values without surprises: no randomness,
-// nothing written in place.
+// Whether the forward op is worth running on known values while a graph is built: what exporters
+// compute shapes, indices, masks and positions with. Not the ops of networks themselves, which take
+// longer than their result is large.
 bool can_fold(OpKind kind);
 
 }  // namespace windlass

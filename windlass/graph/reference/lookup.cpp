@@ -9,11 +9,11 @@ namespace {
 // Whole number in [0, size) that `index` stands for; negative ones count from the end if
 // `from_end`.
 int64_t resolve(double index, int64_t size, bool from_end) {
-  auto at = static_cast<int64_t>(index);
-  if (from_end && at < 0) at += size;
-  if (at < 0 || at >= size)
-    fail_input("index {} is out of range for an axis of {}", static_cast<int64_t>(index), size);
-  return at;
+  const double limit = static_cast<double>(size);
+  if (!(index >= (from_end ? -limit : 0) && index < limit))
+    fail_input("index {} is out of range for an axis of {}", index, size);
+  const auto at = static_cast<int64_t>(index);
+  return at < 0 ? at + size : at;
 }
 
 // Calls visit(selected, source) with the element offsets of every element of the selection of

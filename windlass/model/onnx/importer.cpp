@@ -12,8 +12,12 @@ namespace {
 
 // Functions may call functions, branches hold branches; real files nest a handful deep.
 constexpr int kMaxDepth = 32;
-// Calls multiply: a small file could otherwise unfold to any size.
-constexpr int64_t kMaxNodes = 4'000'000;
+// Calls multiply: a small file could otherwise unfold to any size. This many nodes beyond its own.
+constexpr int64_t kMaxUnfolded = 200'000;
+// Values of stored tensors up to this size are looked at; larger ones are data without a doubt.
+constexpr int64_t kLookLimit = int64_t{1} << 22;
+// Names of nodes are for people; functions in functions would multiply their length.
+constexpr size_t kMaxName = 256;
 // Problems beyond this many are counted, not listed.
 constexpr size_t kMaxListed = 20;
 
@@ -47,14 +51,36 @@ void collect_nodes(const std::vector<OnnxNode>& nodes, std::vector<const OnnxNod
 }
 
 std::string node_label(const OnnxNode& node) {
-  if (!node.name.empty()) return node.name;
-  return node.outputs.empty() ? std::string("unnamed") : "-> " + node.outputs[0];
+  if (!node.name.empty()) return node.name.substr(0, kMaxName);
+  return node.outputs.empty() ? std::string("unnamed") : "-> " + node.outputs[0].substr(0, kMaxName);
 }
 
 }  // namespace
 
+class OnnxImporter::Nested {
+ public:
+  Nested(OnnxImporter& importer, Scope scope) : importer_(importer) {
+    if (importer.depth_ >= kMaxDepth)
+      fail_input("functions and branches are nested more than {} deep", kMaxDepth);
+    ++importer.depth_;
+    importer.scopes_.push_back(std::move(scope));
+  }
+  ~Nested() {
+    importer_.scopes_.pop_back();
+    --importer_.depth_;
+  }
+  Nested(const Nested&) = delete;
+  Nested& operator=(const Nested&) = delete;
+
+ private:
+  OnnxImporter& importer_;
+};
+
 OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
-    : file_(file), options_(options), builder_(file.graph.name.empty() ? "onnx" : file.graph.name) {
+    : file_(file),
+      options_(options),
+      builder_(file.graph.name.empty() ? "onnx" : file.graph.name),
+      dimensions_(options) {
   for (const OnnxTensor& tensor : file.graph.initializers)
     if (!initializers_.emplace(tensor.name, &tensor).second)
       fail_input("initializer \"{}\" is defined twice", tensor.name);
@@ -62,6 +88,7 @@ OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
     for (const OnnxValue& value : *list) declared_.emplace(value.name, &value);
   for (const OnnxFunction& function : file.functions)
     functions_.emplace(std::pair{function.domain, function.name}, &function);
+  folded_biases_ = had_folded_biases(file);
   scopes_.emplace_back();
 }
 
@@ -69,6 +96,7 @@ Graph OnnxImporter::run() {
   if (file_.opset < 9 || file_.opset > 23)
     fail_unsupported("opset {} is not supported; export with opset 9 to 23", file_.opset);
   report_unsupported_ops();
+  nodes_left_ = static_cast<int64_t>(file_.graph.nodes.size()) + kMaxUnfolded;
   bind_inputs();
   import_nodes(file_.graph.nodes, "");
   if (!problems_.empty()) {
@@ -110,66 +138,21 @@ void OnnxImporter::report_unsupported_ops() {
   throw Error(ErrorKind::Unsupported, text);
 }
 
-int64_t OnnxImporter::bind_dimension(const OnnxValue& input, size_t axis) {
-  const OnnxDimension& dimension = input.dimensions[axis];
-  if (dimension.size) {
-    if (axis == 0 && options_.batch && *options_.batch != *dimension.size && *dimension.size > 0 &&
-        input.dtype != DType::None && file_.graph.inputs.size() > 0 && input.dimensions.size() > 1)
-      fail_input(
-          "the file fixes dimension 0 of input \"{}\" at {}, --batch asks for {}; export with "
-          "dynamic_axes={{\"{}\": {{0: \"batch\"}}}} to choose it",
-          input.name, *dimension.size, *options_.batch, input.name);
-    return *dimension.size;
-  }
-  symbolic_ = true;
-  const std::string place = fmt::format("{}:{}", input.name, axis);
-  const std::string key = dimension.symbol.empty() ? place : dimension.symbol;
-  for (const std::string& name : {key, place}) {
-    const auto given = options_.dimensions.find(name);
-    if (given == options_.dimensions.end()) continue;
-    used_dimensions_.insert(name);
-    return bound_[key] = given->second;
-  }
-  if (const auto known = bound_.find(key); known != bound_.end()) return known->second;
-  if (axis == 0) {
-    if (!options_.batch)
-      note_once(fmt::format("dimension \"{}\" is taken as the batch and set to 1; see --batch", key));
-    return bound_[key] = options_.batch.value_or(1);
-  }
-  if (axis == 1 && options_.sequence && (is_integer(input.dtype) || input.dimensions.size() == 3))
-    return bound_[key] = *options_.sequence;
-  if (axis >= 2 && options_.image && input.dimensions.size() == 4)
-    return bound_[key] = *options_.image;
-  fail_input("dimension {} of input \"{}\" is open; give its size with --dim {}=N", axis, input.name,
-             key);
-}
-
 void OnnxImporter::bind_inputs() {
   for (const OnnxValue& input : file_.graph.inputs) {
     // Before IR version 4 initializers are listed as inputs too.
     if (initializers_.contains(input.name)) continue;
     if (input.dtype == DType::None)
       fail_unsupported("input \"{}\" is not a tensor of numbers", input.name);
-    if (!input.has_shape)
-      fail_input("input \"{}\" has no shape; export it with one", input.name);
-    Shape shape;
-    for (size_t axis = 0; axis < input.dimensions.size(); ++axis)
-      shape.push_back(bind_dimension(input, axis));
-    define(input.name, builder_.input(input.name, {input.dtype, shape}));
+    if (!input.has_shape) fail_input("input \"{}\" has no shape; export it with one", input.name);
+    define(input.name, builder_.input(input.name, {input.dtype, dimensions_.bind(input)}));
   }
-  std::vector<std::string> known;
-  for (const auto& [name, size] : bound_) known.push_back(name);
-  for (const auto& [name, size] : options_.dimensions)
-    if (!used_dimensions_.contains(name))
-      fail_input("no open dimension is called \"{}\"{}; there {}", name, did_you_mean(name, known),
-                 known.empty() ? "are none" : "are: " + join(known, ", "));
-  if (options_.image && !symbolic_)
-    fail_input("the file fixes the size of its inputs; --image cannot change it");
-  if (options_.sequence && !symbolic_)
-    fail_input("the file fixes the size of its inputs; --seq cannot change it");
+  dimensions_.check_all_used();
+  for (const std::string& note : dimensions_.notes()) note_once(note);
 }
 
 void OnnxImporter::define(const std::string& name, TensorId id) {
+  if (!id.valid()) fail_input("value \"{}\" is made of an input that is missing", name);
   if (!scopes_.back().values.emplace(name, id).second)
     fail_input("value \"{}\" is defined twice", name);
 }
@@ -183,7 +166,7 @@ TensorId OnnxImporter::lookup(const std::string& name) {
     if (i > 0) continue;
     const auto stored = initializers_.find(name);
     if (stored != initializers_.end()) {
-      const TensorId id = initializer(*stored->second);
+      const TensorId id = initializer(*stored->second, true);
       scopes_[0].values.emplace(name, id);
       return id;
     }
@@ -193,17 +176,23 @@ TensorId OnnxImporter::lookup(const std::string& name) {
   fail_input("value \"{}\" is read before it is computed: the graph is cyclic or out of order", name);
 }
 
-TensorId OnnxImporter::initializer(const OnnxTensor& tensor) {
-  // Values up to this size are looked at; larger ones are parameters without a doubt.
-  constexpr int64_t kLookLimit = int64_t{1} << 22;
+bool OnnxImporter::can_look_at(const OnnxTensor& tensor, bool once) {
+  const int64_t count = element_count(tensor.type.shape);
+  if (count > kLookLimit) return false;
+  // Many tensors may name the same bytes of another file.
+  return (once && !tensor.external) || builder_.spend(count, static_cast<double>(count));
+}
+
+TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
   const int64_t count = element_count(tensor.type.shape);
   if (tensor.type.dtype == DType::None)
     fail_unsupported("initializer \"{}\" has an element type windlass does not know (ONNX type {})",
                      tensor.name, tensor.onnx_type);
   const bool anonymous = is_anonymous_name(tensor.name);
   const bool floating = is_float(tensor.type.dtype);
-  const bool number = tensor.type.shape.empty() || (count == 1 && anonymous);
-  if (floating ? number : count <= kLookLimit)
+  const bool number = count == 1 && (anonymous || tensor.type.shape.empty()) &&
+                      !is_parameter_number(file_, tensor);
+  if (floating ? number : can_look_at(tensor, once))
     return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
   locate(file_, tensor);
   if (!floating || is_buffer_name(tensor.name)) {
@@ -216,7 +205,7 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor) {
   const Shape& shape = tensor.type.shape;
   const bool square = shape.size() >= 3 && shape.back() == shape[shape.size() - 2] &&
                       shape.back() >= kWiderThanKernels;
-  if (anonymous && square && count <= kLookLimit) {
+  if (anonymous && square && can_look_at(tensor, once)) {
     std::vector<double> values = read_values(file_, tensor);
     if (is_additive_mask(values))
       return builder_.constant(tensor.name, tensor.type, std::move(values));
@@ -272,9 +261,11 @@ TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
   // Places spread over the matrix; equal random numbers at all of them are no accident.
   constexpr int64_t kSamples = 64;
   const int64_t count = element_count(shape);
+  int attempts = 16;  // models have one or two tables
   for (TensorId table : tables_) {
     const auto stored = source_.find(table);
     if (stored == source_.end() || builder_.shape(table) != Shape{shape[1], shape[0]}) continue;
+    if (--attempts < 0) break;
     std::vector<int64_t> here, there;
     for (int64_t k = 0; k < std::min(kSamples, count); ++k) {
       const int64_t row = (k * 7919) % shape[0], column = (k * 104729 + k / 3) % shape[1];
@@ -290,14 +281,29 @@ TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
   return operand;
 }
 
+bool OnnxImporter::restores_batch_norm(TensorId weight, TensorId bias) const {
+  return restores() && is_anonymous_initializer(weight) && is_anonymous_initializer(bias) &&
+         is_folded_convolution(file_, builder_.graph()[weight].name, builder_.graph()[bias].name);
+}
+
+TensorId OnnxImporter::restore_convolution_bias(TensorId bias, const std::string& name) {
+  if (!folded_biases_) return {};
+  const TensorType type = builder_.type(bias);
+  const auto count = static_cast<size_t>(element_count(type.shape));
+  return restored_weight(name + ".conv.bias", type, std::vector<double>(count, 0));
+}
+
 TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::string& name) {
   note_once(
       "exported for inference: batch normalisation that was folded into convolutions is restored with "
       "scale 1; see --as-exported");
   const TensorType type = builder_.type(bias);
   const auto count = static_cast<size_t>(element_count(type.shape));
+  const std::vector<double>* shifts = value_of(bias);
+  if (!shifts || !builder_.spend(4 * static_cast<int64_t>(count), 0))
+    fail_unsupported("a bias of {} values is too large for batch normalisation", count);
   const TensorId scale = restored_weight(name + ".bn.weight", type, std::vector<double>(count, 1));
-  const TensorId shift = restored_weight(name + ".bn.bias", type, *value_of(bias));
+  const TensorId shift = restored_weight(name + ".bn.bias", type, *shifts);
   const TensorId mean = builder_.buffer(name + ".bn.running_mean", type);
   const TensorId variance = builder_.buffer(name + ".bn.running_var", type);
   restored_values_[name + ".bn.running_mean"] = std::vector<double>(count, 0);
@@ -307,6 +313,9 @@ TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::
 }
 
 TensorId OnnxImporter::constant_tensor(const OnnxTensor& tensor, const std::string& name) {
+  const int64_t count = element_count(tensor.type.shape);
+  if (!builder_.spend(count, static_cast<double>(count)))
+    fail_unsupported("the file has too many known values: {} more", count);
   return builder_.constant(name, tensor.type, read_values(file_, tensor));
 }
 
@@ -314,9 +323,12 @@ const std::vector<double>* OnnxImporter::value_of(TensorId id) {
   if (const auto* values = builder_.value(id)) return values;
   const auto source = source_.find(id);
   if (source == source_.end()) return nullptr;
-  auto [entry, inserted] = read_.try_emplace(id);
-  if (inserted) entry->second = read_values(file_, *source->second);
-  return &entry->second;
+  auto known = read_.find(id);
+  if (known == read_.end()) {
+    if (!can_look_at(*source->second, false)) return nullptr;
+    known = read_.emplace(id, read_values(file_, *source->second)).first;
+  }
+  return &known->second;
 }
 
 void OnnxImporter::make_buffer(TensorId id) {
@@ -331,6 +343,9 @@ bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
 }
 
 void OnnxImporter::note_once(const std::string& note) {
+  // More than anyone reads; each new one is compared with all.
+  constexpr size_t kMaxNotes = 100;
+  if (notes_.size() >= kMaxNotes) return;
   if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
 }
 
@@ -341,7 +356,9 @@ OnnxNode OnnxImporter::resolve_references(const OnnxNode& node) const {
       ++attribute;
       continue;
     }
-    const OnnxNode* call = scopes_.back().call;
+    // A branch inside a function refers to the function's caller.
+    const OnnxNode* call = nullptr;
+    for (size_t i = scopes_.size(); i-- > 0 && !call;) call = scopes_[i].call;
     const auto given = call ? call->attributes.find(attribute->second.reference)
                             : node.attributes.end();
     // Not given by the caller: the operator's default holds.
@@ -360,8 +377,8 @@ void OnnxImporter::import_nodes(const std::vector<OnnxNode>& nodes, const std::s
 }
 
 void OnnxImporter::import_node(const OnnxNode& original, const std::string& prefix) {
-  if (++imported_nodes_ > kMaxNodes)
-    fail_input("more than {} nodes after functions are unfolded", kMaxNodes);
+  if (--nodes_left_ < 0)
+    fail_input("functions and branches unfold to more than {} nodes", kMaxUnfolded);
   const std::string name = prefix + node_label(original);
   const bool poisoned = std::any_of(original.inputs.begin(), original.inputs.end(),
                                     [&](const std::string& in) { return poisoned_.contains(in); });
@@ -398,8 +415,6 @@ void OnnxImporter::import_node(const OnnxNode& original, const std::string& pref
 
 void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& node,
                                  const std::string& name) {
-  if (++depth_ > kMaxDepth)
-    fail_input("functions call each other more than {} deep", kMaxDepth);
   Scope scope;
   scope.call = &node;
   for (size_t i = 0; i < function.inputs.size(); ++i)
@@ -408,17 +423,20 @@ void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& n
   // Names inside a function are its own: what is poisoned outside is not in here.
   std::set<std::string> outer_poison;
   std::swap(outer_poison, poisoned_);
-  scopes_.push_back(std::move(scope));
-  import_nodes(function.nodes, name + "/");
   std::vector<TensorId> outputs;
   std::vector<bool> lost;
-  for (const std::string& output : function.outputs) {
-    lost.push_back(poisoned_.contains(output));
-    outputs.push_back(lost.back() ? TensorId() : lookup(output));
+  try {
+    const Nested nested(*this, std::move(scope));
+    import_nodes(function.nodes, name.substr(0, kMaxName) + "/");
+    for (const std::string& output : function.outputs) {
+      lost.push_back(poisoned_.contains(output));
+      outputs.push_back(lost.back() ? TensorId() : lookup(output));
+    }
+  } catch (const Error&) {
+    std::swap(outer_poison, poisoned_);
+    throw;
   }
-  scopes_.pop_back();
   std::swap(outer_poison, poisoned_);
-  --depth_;
   for (size_t i = 0; i < std::min(node.outputs.size(), outputs.size()); ++i) {
     if (node.outputs[i].empty()) continue;
     if (lost[i]) poisoned_.insert(node.outputs[i]);
@@ -428,16 +446,14 @@ void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& n
 
 std::vector<TensorId> OnnxImporter::import_subgraph(const OnnxGraph& graph,
                                                     const std::string& prefix) {
-  if (++depth_ > kMaxDepth) fail_input("branches are nested more than {} deep", kMaxDepth);
-  scopes_.emplace_back();
-  for (const OnnxTensor& tensor : graph.initializers) define(tensor.name, initializer(tensor));
+  const Nested nested(*this, {});
+  for (const OnnxTensor& tensor : graph.initializers)
+    define(tensor.name, initializer(tensor, false));
   const size_t problems = problems_.size();
-  import_nodes(graph.nodes, prefix);
+  import_nodes(graph.nodes, prefix.substr(0, kMaxName));
   std::vector<TensorId> outputs;
   if (problems_.size() == problems)
     for (const OnnxValue& output : graph.outputs) outputs.push_back(lookup(output.name));
-  scopes_.pop_back();
-  --depth_;
   if (problems_.size() != problems) {
     // The branch's own problems are listed; this one stands for the node that holds it.
     fail_unsupported("its branch cannot be imported");
@@ -464,7 +480,8 @@ void OnnxImporter::check_declared_type(const OnnxValue& declared, TensorId id) {
       fmt::format("value \"{}\" is declared as {}[{}], its operands make it {}", declared.name,
                   dtype_name(declared.dtype), expected, format_type(found));
   // Exporters write the sizes they traced with even where a dimension is open.
-  if (symbolic_) note_once("the file's declared sizes do not all hold for the sizes chosen; ignored");
+  if (dimensions_.found_open())
+    note_once("the file's declared sizes do not all hold for the sizes chosen; ignored");
   else fail_input("{}", message);
 }
 

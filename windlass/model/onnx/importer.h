@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "windlass/graph/builder.h"
+#include "windlass/model/onnx/dimensions.h"
 #include "windlass/model/onnx/onnx_file.h"
 #include "windlass/model/onnx/restore.h"
 
@@ -33,8 +34,11 @@ class NodeContext {
   bool has(size_t i) const { return i < node_.inputs.size() && !node_.inputs[i].empty(); }
   // The tensor; an absent optional input is an invalid id.
   TensorId in(size_t i);
-  const TensorType& type(size_t i);
-  const Shape& shape(size_t i) { return type(i).shape; }
+  // The tensor, or Error{Input} if it is absent.
+  TensorId required(size_t i);
+  // Copies: looking up an input or emitting an op may move the graph's tensors.
+  TensorType type(size_t i);
+  Shape shape(size_t i) { return type(i).shape; }
   size_t rank(size_t i) { return shape(i).size(); }
   // Value of an input if it is known: a constant, or an initializer (which is then read).
   std::optional<std::vector<double>> constant(size_t i);
@@ -82,6 +86,7 @@ using ImportTable = std::map<std::string_view, ImportRule>;
 void add_math_rules(ImportTable& table);
 void add_network_rules(ImportTable& table);
 void add_layout_rules(ImportTable& table);
+void add_indexing_rules(ImportTable& table);
 void add_constant_rules(ImportTable& table);
 const ImportTable& import_table();
 
@@ -101,6 +106,7 @@ class OnnxImporter {
   // Scope: names of values to tensors. Functions and subgraphs have scopes of their own.
   TensorId lookup(const std::string& name);
   void define(const std::string& name, TensorId id);
+  // Value of a constant or of an initializer that is not too large to be looked at; null otherwise.
   const std::vector<double>* value_of(TensorId id);
 
   // A tensor held by an attribute, as a constant; and just its elements.
@@ -124,6 +130,10 @@ class OnnxImporter {
   // wrote a transposed copy of it (tied weights), else the operand itself.
   TensorId tied_table(TensorId operand, const std::string& name);
   void remember_table(TensorId table) { tables_.insert(table); }
+  // Whether batch normalisation was folded into a convolution with these operands, to be restored.
+  bool restores_batch_norm(TensorId weight, TensorId bias) const;
+  // The bias that such a convolution had of its own; invalid if it had none.
+  TensorId restore_convolution_bias(TensorId bias, const std::string& name);
   // Batch normalisation after a convolution into which the exporter had folded it.
   TensorId restore_batch_norm(TensorId x, TensorId bias, const std::string& name);
   // Values of weights and buffers that are not in the file as they are, by name.
@@ -139,16 +149,19 @@ class OnnxImporter {
     std::unordered_map<std::string, TensorId> values;
     const OnnxNode* call = nullptr;  // of a function: where attribute references lead
   };
+  // One level deeper in functions and branches as long as it lives, whatever is thrown.
+  class Nested;
 
   void report_unsupported_ops();
   void bind_inputs();
-  int64_t bind_dimension(const OnnxValue& input, size_t axis);
   void import_nodes(const std::vector<OnnxNode>& nodes, const std::string& prefix);
   void import_node(const OnnxNode& node, const std::string& prefix);
   void call_function(const OnnxFunction& function, const OnnxNode& node, const std::string& name);
   OnnxNode resolve_references(const OnnxNode& node) const;
   void check_declared_type(const OnnxValue& declared, TensorId id);
-  TensorId initializer(const OnnxTensor& tensor);
+  // `once`: imported at most once, so that its size is bounded by that of the file.
+  TensorId initializer(const OnnxTensor& tensor, bool once);
+  bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
   TensorId restored_weight(const std::string& name, TensorType type, std::vector<double> values);
@@ -156,6 +169,7 @@ class OnnxImporter {
   const OnnxFile& file_;
   const ModelOptions& options_;
   GraphBuilder builder_;
+  DimensionBinder dimensions_;
   std::vector<Scope> scopes_;
   std::unordered_map<std::string, const OnnxTensor*> initializers_;
   std::unordered_map<std::string, const OnnxValue*> declared_;
@@ -164,16 +178,14 @@ class OnnxImporter {
   std::unordered_map<TensorId, std::vector<double>> read_;       // values of weights read so far
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
+  bool folded_biases_ = false;  // see had_folded_biases
   std::set<TensorId> tables_;  // weights used as embedding tables
   std::map<std::string, std::string> withheld_;
-  std::set<std::string> used_dimensions_;
-  std::map<std::string, int64_t> bound_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;
   std::vector<std::string> notes_;
-  bool symbolic_ = false;  // some input dimension was bound from outside
   int depth_ = 0;
-  int64_t imported_nodes_ = 0;
+  int64_t nodes_left_ = 0;  // to be imported before the file is refused
 };
 
 }  // namespace windlass

@@ -1,5 +1,4 @@
-#include <cmath>
-
+#include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/model/onnx/importer.h"
 
@@ -11,6 +10,7 @@ const ImportTable& import_table() {
     add_math_rules(result);
     add_network_rules(result);
     add_layout_rules(result);
+    add_indexing_rules(result);
     add_constant_rules(result);
     return result;
   }();
@@ -24,15 +24,20 @@ TensorId NodeContext::in(size_t i) {
   return has(i) ? importer_.lookup(node_.inputs[i]) : TensorId();
 }
 
-const TensorType& NodeContext::type(size_t i) {
+TensorId NodeContext::required(size_t i) {
   if (!has(i)) fail_input("input {} is missing", i);
-  return builder().type(in(i));
+  return in(i);
 }
+
+TensorType NodeContext::type(size_t i) { return builder().type(required(i)); }
 
 std::optional<std::vector<double>> NodeContext::constant(size_t i) {
   if (!has(i)) return std::nullopt;
   const auto* values = importer_.value_of(in(i));
-  return values ? std::optional(*values) : std::nullopt;
+  if (!values) return std::nullopt;
+  if (!builder().spend(0, static_cast<double>(values->size())))
+    fail_unsupported("the file computes too much with known values before there is any data");
+  return *values;
 }
 
 std::vector<double> NodeContext::required_constant(size_t i, std::string_view what) {
@@ -46,12 +51,7 @@ std::vector<double> NodeContext::required_constant(size_t i, std::string_view wh
 
 Ints NodeContext::required_ints(size_t i, std::string_view what) {
   Ints result;
-  for (double value : required_constant(i, what)) {
-    // Open ends are written as the largest or smallest 64-bit number.
-    if (value >= 9.2e18) result.push_back(INT64_MAX);
-    else if (value <= -9.2e18) result.push_back(INT64_MIN);
-    else result.push_back(static_cast<int64_t>(value));
-  }
+  for (double value : required_constant(i, what)) result.push_back(checked_int(value));
   return result;
 }
 
@@ -100,6 +100,12 @@ TensorId NodeContext::unary(UnaryFn fn, TensorId x, double alpha, double beta,
 }
 
 TensorId NodeContext::binary(BinaryFn fn, TensorId a, TensorId b, std::string_view part) {
+  // ONNX converts nothing by itself, and the fusions count on that.
+  if (a.valid() && b.valid() && fn != BinaryFn::Pow) {
+    const TensorType &left = builder().type(a), &right = builder().type(b);
+    if (left.dtype != right.dtype)
+      fail_input("operands are {} and {}, expected one type", format_type(left), format_type(right));
+  }
   return emit(OpKind::Binary, BinaryAttrs{fn}, {a, b}, part);
 }
 
@@ -108,6 +114,8 @@ TensorId NodeContext::reshape(TensorId x, Shape shape, std::string_view part) {
 }
 
 TensorId NodeContext::constant_like(TensorType type, std::vector<double> values) {
+  if (!builder().spend(static_cast<int64_t>(values.size()), static_cast<double>(values.size())))
+    fail_unsupported("the file has too many known values: {} more", values.size());
   return builder().constant(name_, std::move(type), std::move(values));
 }
 

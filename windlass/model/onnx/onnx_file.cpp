@@ -314,6 +314,13 @@ std::vector<std::byte> read_external(const OnnxFile& file, const OnnxTensor& ten
   return bytes;
 }
 
+// Whether the payload is stored as raw data would be. Packed lists of floats are.
+bool is_plain(const Payload& payload) {
+  return !payload.records &&
+         (payload.field == PayloadField::Raw || payload.field == PayloadField::Float ||
+          payload.field == PayloadField::Double);
+}
+
 }  // namespace
 
 OnnxFile parse_onnx(std::span<const std::byte> data, std::string path, std::string folder) {
@@ -370,17 +377,26 @@ std::vector<double> read_values(const OnnxFile& file, const OnnxTensor& tensor) 
 
 std::optional<std::vector<double>> sample_values(const OnnxFile& file, const OnnxTensor& tensor,
                                                  std::span<const int64_t> indices) {
-  const WeightLocation location = locate(file, tensor);
+  if (tensor.payload && !is_plain(file.payloads[*tensor.payload])) return std::nullopt;
   const int64_t width = stored_bytes(tensor.onnx_type);
-  std::vector<double> values;
+  const int64_t count = element_count(tensor.type.shape);
+  std::span<const std::byte> bytes = tensor.bytes;
+  WeightLocation location;
   std::ifstream stream;
-  if (tensor.external) stream.open(location.file, std::ios::binary);
+  if (tensor.payload) {
+    const Payload& payload = file.payloads[*tensor.payload];
+    bytes = file.data.subspan(static_cast<size_t>(payload.offset),
+                              static_cast<size_t>(payload.length));
+  } else if (tensor.external) {
+    location = locate(file, tensor);
+    stream.open(location.file, std::ios::binary);
+  }
+  std::vector<double> values;
   for (int64_t index : indices) {
-    if (index < 0 || (index + 1) * width > location.bytes) return std::nullopt;
-    if (!location.value.empty()) {
-      values.push_back(decode(location.value.data() + index * width, tensor.onnx_type));
-    } else if (tensor.payload) {
-      values.push_back(decode(file.data.data() + location.offset + index * width, tensor.onnx_type));
+    if (index < 0 || index >= count) return std::nullopt;
+    if (!tensor.external) {
+      if ((index + 1) * width > static_cast<int64_t>(bytes.size())) return std::nullopt;
+      values.push_back(decode(bytes.data() + index * width, tensor.onnx_type));
     } else {
       std::byte element[8] = {};
       stream.seekg(location.offset + index * width);
@@ -421,11 +437,8 @@ WeightLocation locate(const OnnxFile& file, const OnnxTensor& tensor) {
     location.value = tensor.bytes;
     return location;
   }
-  // Packed lists of floats are stored as raw data is.
   const Payload& payload = file.payloads[*tensor.payload];
-  const bool plain = !payload.records &&
-                     (payload.field == PayloadField::Raw || payload.field == PayloadField::Float ||
-                      payload.field == PayloadField::Double);
+  const bool plain = is_plain(payload);
   if (plain) {
     require(payload.length);
     location.offset = payload.offset;

@@ -1,6 +1,7 @@
 #include "windlass/model/onnx/parameters.h"
 
 #include <algorithm>
+#include <set>
 
 #include "windlass/graph/op_info.h"
 
@@ -68,13 +69,15 @@ bool is_wave(const Op& op) {
 // Whether everything that becomes of `weight` ends in sines and cosines, having met only positions.
 bool is_frequency(const Graph& graph, const std::vector<std::vector<OpId>>& consumers,
                   const std::vector<bool>& positional, TensorId weight) {
-  std::vector<bool> derived(graph.tensors.size());
+  // Real ones are a few ops away from their sines; many weights may lead into one long chain.
+  constexpr size_t kMaxDerived = 1000;
+  std::set<TensorId> derived = {weight};
   std::vector<TensorId> open = {weight};
-  derived[weight.index()] = true;
   bool waves = false;
   while (!open.empty()) {
     const TensorId id = open.back();
     open.pop_back();
+    if (derived.size() > kMaxDerived) return false;
     if (std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end()) return false;
     for (OpId consumer : consumers[id.index()]) {
       const Op& op = graph[consumer];
@@ -84,12 +87,9 @@ bool is_frequency(const Graph& graph, const std::vector<std::vector<OpId>>& cons
       }
       if (!may_carry_frequencies(op.kind)) return false;
       for (TensorId input : op.inputs)
-        if (input.valid() && !derived[input.index()] && !positional[input.index()]) return false;
-      for (TensorId output : op.outputs) {
-        if (derived[output.index()]) continue;
-        derived[output.index()] = true;
-        open.push_back(output);
-      }
+        if (input.valid() && !derived.contains(input) && !positional[input.index()]) return false;
+      for (TensorId output : op.outputs)
+        if (derived.insert(output).second) open.push_back(output);
     }
   }
   return waves;

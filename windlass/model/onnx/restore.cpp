@@ -2,9 +2,27 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cmath>
+#include <set>
 
 namespace windlass {
+namespace {
+
+constexpr std::string_view kMadeByPyTorch = "onnx::";
+
+// The number in "onnx::Conv_123".
+std::optional<int64_t> number_in(std::string_view name) {
+  const size_t begin = name.rfind('_');
+  if (!name.starts_with(kMadeByPyTorch) || begin == std::string_view::npos) return std::nullopt;
+  int64_t number = 0;
+  const auto [end, failed] =
+      std::from_chars(name.data() + begin + 1, name.data() + name.size(), number);
+  if (failed != std::errc() || end != name.data() + name.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+}  // namespace
 
 bool is_anonymous_name(std::string_view name) {
   if (name.starts_with("onnx::") || name.starts_with("/") || name.starts_with("_")) return true;
@@ -12,19 +30,64 @@ bool is_anonymous_name(std::string_view name) {
                      [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
 }
 
+bool is_parameter_number(const OnnxFile& file, const OnnxTensor& tensor) {
+  if (!file.producer.starts_with("pytorch")) return false;
+  if (is_anonymous_name(tensor.name)) {
+    static constexpr std::string_view kReaders[] = {"onnx::Conv_", "onnx::ConvTranspose_",
+                                                    "onnx::Gemm_", "onnx::MatMul_", "onnx::PRelu_"};
+    return std::any_of(std::begin(kReaders), std::end(kReaders),
+                       [&](std::string_view reader) { return tensor.name.starts_with(reader); });
+  }
+  constexpr int64_t kNamesEverything = 10;
+  return file.ir_version < kNamesEverything || tensor.name.find('.') != std::string::npos;
+}
+
+bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::string_view bias) {
+  if (!file.producer.starts_with("pytorch")) return false;
+  if (weight.starts_with("onnx::Conv_") && bias.starts_with("onnx::Conv_")) return true;
+  // Before PyTorch 1.12 the names are plain numbers; long before that all names were.
+  const auto& stored = file.graph.initializers;
+  return is_anonymous_name(weight) && is_anonymous_name(bias) &&
+         std::any_of(stored.begin(), stored.end(),
+                     [](const OnnxTensor& t) { return !is_anonymous_name(t.name); });
+}
+
+bool had_folded_biases(const OnnxFile& file) {
+  constexpr int64_t kMoreThanAFew = 4;
+  if (!file.producer.starts_with("pytorch")) return false;
+  std::set<std::string_view> stored;
+  for (const OnnxTensor& tensor : file.graph.initializers) stored.insert(tensor.name);
+  int64_t inputs = 0, norms = 0, values = 0, folded = 0, first = INT64_MAX;
+  for (const OnnxValue& input : file.graph.inputs) inputs += stored.contains(input.name) ? 0 : 1;
+  for (const OnnxNode& node : file.graph.nodes) {
+    // Stored values that were equal to others have names of their own still.
+    const bool plain = node.inputs.size() == 1 && node.outputs.size() == 1;
+    if (node.op_type == "Identity" && plain && stored.contains(node.inputs[0])) {
+      stored.insert(node.outputs[0]);
+      continue;
+    }
+    values += static_cast<int64_t>(node.outputs.size());
+    if (node.op_type == "BatchNormalization") ++norms;
+    if (node.op_type != "Conv" || node.inputs.size() < 3) continue;
+    const auto weight = number_in(node.inputs[1]), bias = number_in(node.inputs[2]);
+    if (!weight || !bias) continue;
+    first = std::min({first, *weight, *bias});
+    ++folded;
+  }
+  const auto named = std::count_if(stored.begin(), stored.end(), [](std::string_view name) {
+    return !name.starts_with(kMadeByPyTorch);
+  });
+  if (folded < kMoreThanAFew) return false;
+  constexpr int64_t kOfEachFolded = 7;
+  return first - 1 - inputs - named - norms - values - kOfEachFolded * folded == folded;
+}
+
 bool is_buffer_name(std::string_view name) {
-  static constexpr std::string_view kEndings[] = {"running_mean",
-                                                  "running_var",
-                                                  "num_batches_tracked",
-                                                  "inv_freq",
-                                                  "cos_cached",
-                                                  "sin_cached",
-                                                  "position_ids",
-                                                  "token_type_ids",
-                                                  "masked_bias",
-                                                  "attn_mask",
-                                                  "relative_position_index",
-                                                  "relative_coords_table"};
+  static constexpr std::string_view kEndings[] = {
+      "running_mean",         "running_var", "num_batches_tracked", "inv_freq",
+      "embed_scale",          "cos_cached",  "sin_cached",          "position_ids",
+      "token_type_ids",       "masked_bias", "attn_mask",           "relative_position_index",
+      "relative_coords_table"};
   return std::any_of(std::begin(kEndings), std::end(kEndings), [&](std::string_view ending) {
     return name.ends_with(ending) &&
            (name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.');
@@ -51,9 +114,11 @@ bool is_additive_mask(const std::vector<double>& values) {
   return shown && hidden != 0;
 }
 
-std::optional<RelativeBias> find_relative_bias(const Shape& shape, const std::vector<double>& values) {
+std::optional<RelativeBias> find_relative_bias(const Shape& shape,
+                                               const std::vector<double>& values) {
   constexpr int64_t kMaxSide = 64;
-  if (shape.size() < 3 || shape.size() > 4 || (shape.size() == 4 && shape[0] != 1)) return std::nullopt;
+  if (shape.size() < 3 || shape.size() > 4 || (shape.size() == 4 && shape[0] != 1))
+    return std::nullopt;
   const int64_t heads = shape[shape.size() - 3], n = shape.back();
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(n))));
   if (shape[shape.size() - 2] != n || side * side != n || side < 2 || side > kMaxSide || heads < 1)

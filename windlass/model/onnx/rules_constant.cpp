@@ -46,7 +46,7 @@ void constant(NodeContext& c) {
 }
 
 void shape(NodeContext& c) {
-  const Shape& in = c.shape(0);
+  const Shape in = c.shape(0);
   const auto rank = static_cast<int64_t>(in.size());
   const auto bound = [&](const std::string& name, int64_t otherwise) {
     const int64_t value = c.int_attr(name, otherwise);
@@ -100,114 +100,13 @@ void non_zero(NodeContext& c) {
   std::vector<int64_t> found;
   for (size_t i = 0; i < values.size(); ++i)
     if (values[i] != 0) found.push_back(static_cast<int64_t>(i));
+  const Shape result = {static_cast<int64_t>(in.size()), static_cast<int64_t>(found.size())};
+  require_small(result);
   std::vector<double> indices;
   for (size_t axis = 0; axis < in.size(); ++axis)
     for (int64_t flat : found)
       indices.push_back(static_cast<double>(flat / strides[axis] % in[axis]));
-  c.out(0, c.constant_like({DType::I64, {static_cast<int64_t>(in.size()), static_cast<int64_t>(found.size())}},
-                           std::move(indices)));
-}
-
-// Index into an axis, counted from the end if negative.
-int64_t checked_index(double index, int64_t size) {
-  const auto at = static_cast<int64_t>(index);
-  if (at < -size || at >= size) fail_input("index {} leaves an axis of {}", at, size);
-  return at < 0 ? at + size : at;
-}
-
-void scatter_nd(NodeContext& c) {
-  if (c.string_attr("reduction", "none") != "none") fail_unsupported("ScatterND with a reduction");
-  auto values = c.required_constant(0, "what is written into (an assignment to a slice)");
-  const auto indices = c.required_constant(1, "where is written");
-  const auto updates = c.required_constant(2, "what is written (an assignment to a slice)");
-  const Shape data = c.shape(0), where = c.shape(1);
-  if (where.empty() || where.back() < 0 || static_cast<size_t>(where.back()) > data.size())
-    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-  const auto depth = static_cast<size_t>(where.back());
-  const Ints strides = strides_of(data);
-  int64_t slice = 1;
-  for (size_t i = depth; i < data.size(); ++i) slice *= data[i];
-  const int64_t rows = depth == 0 ? 1 : static_cast<int64_t>(indices.size() / depth);
-  if (static_cast<int64_t>(updates.size()) != rows * slice)
-    fail_input("{} updates, expected {}", updates.size(), rows * slice);
-  for (int64_t row = 0; row < rows; ++row) {
-    int64_t offset = 0;
-    for (size_t k = 0; k < depth; ++k)
-      offset += strides[k] * checked_index(indices[static_cast<size_t>(row) * depth + k], data[k]);
-    std::copy_n(updates.begin() + row * slice, slice, values.begin() + offset);
-  }
-  c.out(0, c.constant_like({c.type(0).dtype, data}, std::move(values)));
-}
-
-void scatter_elements(NodeContext& c) {
-  if (c.string_attr("reduction", "none") != "none")
-    fail_unsupported("ScatterElements with a reduction");
-  auto values = c.required_constant(0, "what is written into");
-  const auto indices = c.required_constant(1, "where is written");
-  const auto updates = c.required_constant(2, "what is written");
-  const Shape data = c.shape(0), where = c.shape(1);
-  const size_t axis = normalize_axis(c.int_attr("axis", 0), data.size());
-  if (where.size() != data.size() || updates.size() != indices.size())
-    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-  const Ints from = strides_of(where), to = strides_of(data);
-  for (size_t n = 0; n < indices.size(); ++n) {
-    int64_t offset = 0;
-    for (size_t k = 0; k < data.size(); ++k) {
-      const int64_t at = k == axis ? checked_index(indices[n], data[k])
-                                   : static_cast<int64_t>(n) / from[k] % where[k];
-      if (at >= data[k]) fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-      offset += at * to[k];
-    }
-    values[static_cast<size_t>(offset)] = updates[n];
-  }
-  c.out(0, c.constant_like({c.type(0).dtype, data}, std::move(values)));
-}
-
-void gather_elements(NodeContext& c) {
-  const auto values = c.required_constant(0, "what is gathered, element by element,");
-  const auto indices = c.required_constant(1, "what is gathered");
-  const Shape data = c.shape(0), where = c.shape(1);
-  const size_t axis = normalize_axis(c.int_attr("axis", 0), data.size());
-  if (where.size() != data.size())
-    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-  const Ints from = strides_of(where), to = strides_of(data);
-  std::vector<double> result(indices.size());
-  for (size_t n = 0; n < indices.size(); ++n) {
-    int64_t offset = 0;
-    for (size_t k = 0; k < data.size(); ++k) {
-      const int64_t at = k == axis ? checked_index(indices[n], data[k])
-                                   : static_cast<int64_t>(n) / from[k] % where[k];
-      if (at >= data[k]) fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-      offset += at * to[k];
-    }
-    result[n] = values[static_cast<size_t>(offset)];
-  }
-  c.out(0, c.constant_like({c.type(0).dtype, where}, std::move(result)));
-}
-
-void gather_nd(NodeContext& c) {
-  if (c.int_attr("batch_dims", 0) != 0) fail_unsupported("GatherND with batch dimensions");
-  const auto values = c.required_constant(0, "what is gathered");
-  const auto indices = c.required_constant(1, "what is gathered");
-  const Shape data = c.shape(0), where = c.shape(1);
-  if (where.empty() || static_cast<size_t>(where.back()) > data.size())
-    fail_input("indices {} do not fit data {}", format_shape(where), format_shape(data));
-  const auto depth = static_cast<size_t>(where.back());
-  const Ints strides = strides_of(data);
-  Shape shape(where.begin(), where.end() - 1);
-  shape.insert(shape.end(), data.begin() + static_cast<int64_t>(depth), data.end());
-  require_small(shape);
-  int64_t slice = 1;
-  for (size_t i = depth; i < data.size(); ++i) slice *= data[i];
-  std::vector<double> result;
-  const size_t rows = depth == 0 ? 1 : indices.size() / depth;
-  for (size_t row = 0; row < rows; ++row) {
-    int64_t offset = 0;
-    for (size_t k = 0; k < depth; ++k)
-      offset += strides[k] * checked_index(indices[row * depth + k], data[k]);
-    result.insert(result.end(), values.begin() + offset, values.begin() + offset + slice);
-  }
-  c.out(0, c.constant_like({c.type(0).dtype, shape}, std::move(result)));
+  c.out(0, c.constant_like({DType::I64, result}, std::move(indices)));
 }
 
 // Keeps one triangle of the last two axes: a product with a mask of ones and zeros.
@@ -216,10 +115,14 @@ void trilu(NodeContext& c) {
   if (in.size() < 2) fail_input("input has shape {}", format_shape(in));
   const bool upper = c.int_attr("upper", 1) != 0;
   int64_t k = 0;
-  if (c.has(1)) k = c.required_ints(1, "the diagonal").at(0);
+  if (c.has(1)) {
+    const Ints diagonal = c.required_ints(1, "the diagonal");
+    if (diagonal.size() != 1) fail_input("the diagonal has {} values, expected 1", diagonal.size());
+    k = diagonal[0];
+  }
   const int64_t rows = in[in.size() - 2], columns = in.back();
-  const auto keeps = [&](int64_t i, int64_t j) { return upper ? j >= i + k : j <= i + k; };
-  if (const auto values = c.constant(0); values && c.builder().graph()[c.in(0)].role == TensorRole::Constant) {
+  const auto keeps = [&](int64_t i, int64_t j) { return upper ? j - i >= k : j - i <= k; };
+  if (const auto* values = c.builder().value(c.in(0))) {
     std::vector<double> result = *values;
     for (size_t n = 0; n < result.size(); ++n) {
       const auto within = static_cast<int64_t>(n) % (rows * columns);
@@ -244,7 +147,7 @@ void eye_like(NodeContext& c) {
   const int64_t k = c.int_attr("k", 0);
   std::vector<double> values;
   for (int64_t i = 0; i < in[0]; ++i)
-    for (int64_t j = 0; j < in[1]; ++j) values.push_back(j == i + k ? 1 : 0);
+    for (int64_t j = 0; j < in[1]; ++j) values.push_back(j - i == k ? 1 : 0);
   c.out(0, c.constant_like({c.type(0).dtype, in}, std::move(values)));
 }
 
@@ -276,13 +179,9 @@ void add_constant_rules(ImportTable& table) {
       {"Constant", constant},
       {"ConstantOfShape", constant_of_shape},
       {"EyeLike", eye_like},
-      {"GatherElements", gather_elements},
-      {"GatherND", gather_nd},
       {"NonZero", non_zero},
       {"OneHot", one_hot},
       {"Range", range},
-      {"ScatterElements", scatter_elements},
-      {"ScatterND", scatter_nd},
       {"Shape", shape},
       {"Size", size},
       {"Trilu", trilu},

@@ -11,7 +11,7 @@ namespace windlass {
 namespace {
 
 void reshape(NodeContext& c) {
-  const Shape& in = c.shape(0);
+  const Shape in = c.shape(0);
   Shape shape = c.required_ints(1, "the target shape");
   const bool allow_zero = c.int_attr("allowzero", 0) != 0;
   int64_t known = 1;
@@ -60,7 +60,7 @@ std::optional<Ints> axes_of(NodeContext& c) {
 }
 
 void squeeze(NodeContext& c) {
-  const Shape& in = c.shape(0);
+  const Shape in = c.shape(0);
   std::vector<bool> drop(in.size());
   if (const auto axes = axes_of(c)) {
     for (int64_t axis : *axes) {
@@ -78,7 +78,7 @@ void squeeze(NodeContext& c) {
 }
 
 void unsqueeze(NodeContext& c) {
-  const Shape& in = c.shape(0);
+  const Shape in = c.shape(0);
   const auto axes = axes_of(c);
   if (!axes) fail_input("the list of axes is missing");
   const size_t rank = in.size() + axes->size();
@@ -124,7 +124,7 @@ void slice_axis(int64_t size, int64_t begin, int64_t end, int64_t step, int64_t&
 }
 
 void slice(NodeContext& c) {
-  const Shape& in = c.shape(0);
+  const Shape in = c.shape(0);
   Ints starts, ends, axes, steps;
   if (c.opset() < 10) {
     starts = c.ints_attr("starts", {});
@@ -147,6 +147,10 @@ void slice(NodeContext& c) {
     slice_axis(in[axis], starts[i], ends[i], steps[i], attrs.start[axis], attrs.size[axis]);
     attrs.step[axis] = attrs.size[axis] > 1 ? steps[i] : 1;
   }
+  // Exporters cut masks and tables to the length they have already.
+  const bool forward = std::all_of(attrs.step.begin(), attrs.step.end(),
+                                   [](int64_t step) { return step == 1; });
+  if (attrs.size == in && forward) return c.out(0, c.in(0));
   c.out(0, c.emit(OpKind::Slice, attrs, {c.in(0)}));
 }
 
@@ -165,13 +169,14 @@ void split(NodeContext& c) {
   if (sizes.empty()) {
     const int64_t parts = c.int_attr("num_outputs", static_cast<int64_t>(c.output_count()));
     const int64_t size = c.shape(0)[axis];
-    if (parts < 1 || parts > size) fail_input("cannot split {} into {} parts", size, parts);
+    if (parts < 1 || parts > size || parts != static_cast<int64_t>(c.output_count()))
+      fail_input("cannot split {} into {} parts for {} outputs", size, parts, c.output_count());
     const int64_t part = ceil_div(size, parts);
     for (int64_t done = 0; done < size; done += part) sizes.push_back(std::min(part, size - done));
   }
+  if (sizes.size() != c.output_count())
+    fail_input("makes {} parts, {} are wanted", sizes.size(), c.output_count());
   const auto parts = c.emit_all(OpKind::Split, SplitAttrs{static_cast<int64_t>(axis), sizes}, {c.in(0)});
-  if (parts.size() < c.output_count())
-    fail_input("makes {} parts, {} are wanted", parts.size(), c.output_count());
   for (size_t i = 0; i < parts.size(); ++i) c.out(i, parts[i]);
 }
 
@@ -245,23 +250,24 @@ void space_to_depth(NodeContext& c) {
     fail_input("input {} does not fit blocks of {}", format_shape(x), b);
   const TensorId split = c.reshape(c.in(0), {x[0], x[1], x[2] / b, b, x[3] / b, b}, "split");
   const TensorId moved = c.emit(OpKind::Transpose, TransposeAttrs{{0, 3, 5, 1, 2, 4}}, {split}, "moved");
-  c.out(0, c.reshape(moved, {x[0], x[1] * b * b, x[2] / b, x[3] / b}));
+  c.out(0, c.reshape(moved, {x[0], checked_mul(x[1], checked_mul(b, b)), x[2] / b, x[3] / b}));
 }
 
 void gather(NodeContext& c) {
   const size_t axis = normalize_axis(c.int_attr("axis", 0), c.rank(0));
-  const Tensor& data = c.builder().graph()[c.in(0)];
-  const bool table = data.role == TensorRole::Weight && data.type.shape.size() == 2 && axis == 0;
-  if (table && !c.builder().value(c.in(1))) {
+  const TensorId indices = c.required(1);
+  const bool weight = c.builder().graph()[c.in(0)].role == TensorRole::Weight;
+  const bool table = weight && c.rank(0) == 2 && axis == 0;
+  if (table && !c.builder().value(indices)) {
     c.importer().remember_table(c.in(0));
     c.out(0, c.emit(OpKind::Embedding, NoAttrs{}, {c.in(1), c.in(0)}));
     return;
   }
   // A single known index is a slice, which needs no index tensor at run time.
-  const auto index = c.builder().value(c.in(1));
+  const auto index = c.builder().value(indices);
   if (index && index->size() == 1 && !c.builder().value(c.in(0))) {
     const Shape in = c.shape(0);
-    auto at = static_cast<int64_t>(index->front());
+    int64_t at = checked_int(index->front());
     if (at < -in[axis] || at >= in[axis]) fail_input("index {} leaves axis {} of {}", at, axis, format_shape(in));
     if (at < 0) at += in[axis];
     SliceAttrs attrs{Ints(in.size(), 0), Ints(in.size(), 1), in};
@@ -270,7 +276,8 @@ void gather(NodeContext& c) {
     const TensorId one = c.emit(OpKind::Slice, attrs, {c.in(0)}, "slice");
     Shape shape = in;
     shape.erase(shape.begin() + static_cast<int64_t>(axis));
-    shape.insert(shape.begin() + static_cast<int64_t>(axis), c.shape(1).begin(), c.shape(1).end());
+    const Shape ones = c.shape(1);
+    shape.insert(shape.begin() + static_cast<int64_t>(axis), ones.begin(), ones.end());
     c.out(0, c.reshape(one, shape));
     return;
   }
@@ -279,8 +286,9 @@ void gather(NodeContext& c) {
 
 // A branch whose condition is known is as good as its nodes.
 void if_branch(NodeContext& c) {
-  const bool taken = c.required_constant(0, "the condition").at(0) != 0;
-  const OnnxAttribute* branch = c.attr(taken ? "then_branch" : "else_branch");
+  const auto condition = c.required_constant(0, "the condition");
+  if (condition.size() != 1) fail_input("the condition has {} values, expected 1", condition.size());
+  const OnnxAttribute* branch = c.attr(condition[0] != 0 ? "then_branch" : "else_branch");
   if (!branch || !branch->graph) fail_input("a branch is missing");
   const auto outputs = c.importer().import_subgraph(*branch->graph, c.name() + "/");
   if (outputs.size() != c.output_count())

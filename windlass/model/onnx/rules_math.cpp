@@ -46,7 +46,7 @@ void mod(NodeContext& c) {
 }
 
 void identity(NodeContext& c) {
-  c.out(0, c.importer().alias(c.node().outputs.at(0), c.in(0)));
+  if (c.wants(0)) c.out(0, c.importer().alias(c.node().outputs[0], c.required(0)));
 }
 
 void leaky_relu(NodeContext& c) {
@@ -118,6 +118,9 @@ void pow(NodeContext& c) {
 }
 
 void where(NodeContext& c) {
+  if (c.type(1).dtype != c.type(2).dtype)
+    fail_input("branches are {} and {}, expected one type", format_type(c.type(1)),
+               format_type(c.type(2)));
   c.out(0, c.emit(OpKind::Where, NoAttrs{}, {c.in(0), c.in(1), c.in(2)}));
 }
 
@@ -224,12 +227,14 @@ void matmul(NodeContext& c) {
 void gemm(NodeContext& c) {
   const double alpha = c.float_attr("alpha", 1), beta = c.float_attr("beta", 1);
   const bool transpose_a = c.int_attr("transA", 0) != 0, transpose_b = c.int_attr("transB", 0) != 0;
-  const Tensor& b = c.builder().graph()[c.in(1)];
+  const Shape b = c.shape(1);
+  if (b.size() != 2) fail_input("weight has shape {}", format_shape(b));
+  const auto is_weight = [&](size_t i) {
+    return c.builder().graph()[c.required(i)].role == TensorRole::Weight;
+  };
   const bool bias_fits =
-      !c.has(2) || (c.builder().graph()[c.in(2)].role == TensorRole::Weight &&
-                    c.shape(2) == Shape{b.type.shape[transpose_b ? 0 : 1]});
-  if (b.type.shape.size() != 2) fail_input("weight has shape {}", format_shape(b.type.shape));
-  if (b.role == TensorRole::Weight && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
+      !c.has(2) || (is_weight(2) && c.shape(2) == Shape{b[transpose_b ? 0 : 1]});
+  if (is_weight(1) && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
     c.out(0, c.emit(OpKind::Linear, LinearAttrs{!transpose_b}, {c.in(0), c.in(1), c.in(2)}));
     return;
   }

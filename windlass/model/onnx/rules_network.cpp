@@ -38,12 +38,11 @@ Window read_window(NodeContext& c, Ints kernel, bool transposed = false) {
   for (size_t i = 0; i < n; ++i) {
     int64_t total = 0;
     if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
-      const int64_t extent = (kernel[i] - 1) * w.dilation[i] + 1;
+      const int64_t extent = checked_add(checked_mul(kernel[i] - 1, w.dilation[i]), 1);
       const int64_t size = c.shape(0)[i + 2];
-      if (transposed)
-        total = std::max<int64_t>(0, extent - w.stride[i]);
-      else
-        total = std::max<int64_t>(0, (ceil_div(size, w.stride[i]) - 1) * w.stride[i] + extent - size);
+      const int64_t last = checked_mul(ceil_div(size, w.stride[i]) - 1, w.stride[i]);
+      total = std::max<int64_t>(
+          0, transposed ? extent - w.stride[i] : checked_add(last, extent) - size);
     } else if (auto_pad != "VALID") {
       fail_input("auto_pad is \"{}\"", auto_pad);
     }
@@ -54,7 +53,7 @@ Window read_window(NodeContext& c, Ints kernel, bool transposed = false) {
 }
 
 Ints kernel_of_weight(NodeContext& c) {
-  const Shape& w = c.shape(1);
+  const Shape w = c.shape(1);
   if (w.size() < 3) fail_input("weight has shape {}, expected a kernel", format_shape(w));
   return Ints(w.begin() + 2, w.end());
 }
@@ -63,11 +62,10 @@ void conv(NodeContext& c) {
   const Window w = read_window(c, kernel_of_weight(c));
   const ConvAttrs attrs{.stride = w.stride, .dilation = w.dilation, .pad_begin = w.begin,
                         .pad_end = w.end, .output_padding = {}, .groups = c.int_attr("group", 1)};
-  // Weight and bias without names of their own: batch normalisation was folded into them.
   OnnxImporter& importer = c.importer();
-  if (importer.restores() && c.has(2) && importer.is_anonymous_initializer(c.in(1)) &&
-      importer.is_anonymous_initializer(c.in(2))) {
-    const TensorId y = c.emit(OpKind::Conv, attrs, {c.in(0), c.in(1)}, "conv");
+  if (c.has(1) && c.has(2) && importer.restores_batch_norm(c.in(1), c.in(2))) {
+    const TensorId bias = importer.restore_convolution_bias(c.in(2), c.name());
+    const TensorId y = c.emit(OpKind::Conv, attrs, {c.in(0), c.in(1), bias}, "conv");
     c.out(0, importer.restore_batch_norm(y, c.in(2), c.name()));
     return;
   }
@@ -84,8 +82,10 @@ void conv_transpose(NodeContext& c) {
     if (size.size() == n + 2) size.erase(size.begin(), size.begin() + 2);
     if (size.size() != n) fail_input("output_shape needs {} entries", n);
     for (size_t i = 0; i < n; ++i) {
-      const int64_t total = w.stride[i] * (c.shape(0)[i + 2] - 1) + extra[i] +
-                            (w.kernel[i] - 1) * w.dilation[i] + 1 - size[i];
+      const int64_t span = checked_mul(w.stride[i], c.shape(0)[i + 2] - 1);
+      const int64_t extent = checked_add(checked_mul(w.kernel[i] - 1, w.dilation[i]), 1);
+      const int64_t total =
+          checked_sub(checked_add(checked_add(span, extent), extra[i]), size[i]);
       w.begin[i] = total / 2;
       w.end[i] = total - total / 2;
     }
@@ -120,7 +120,7 @@ void global_pool(NodeContext& c) {
 void resize(NodeContext& c) {
   const bool upsample = c.node().op_type == "Upsample";
   const size_t scales_input = upsample ? 1 : c.opset() < 11 ? 1 : 2;
-  const Shape& x = c.shape(0);
+  const Shape x = c.shape(0);
   if (x.size() < 3) fail_unsupported("input {} has no spatial axes", format_shape(x));
   std::vector<double> scales;
   if (c.has_attr("scales")) scales = c.attr("scales")->floats;
@@ -134,7 +134,7 @@ void resize(NodeContext& c) {
     for (size_t i = 0; i < axes.size(); ++i) {
       const size_t axis = normalize_axis(axes[i], x.size());
       if (!(scales[i] > 0 && scales[i] < 1e6)) fail_input("scale {} is out of range", scales[i]);
-      size[axis] = static_cast<int64_t>(std::floor(static_cast<double>(x[axis]) * scales[i]));
+      size[axis] = checked_int(std::floor(static_cast<double>(x[axis]) * scales[i]));
     }
   } else {
     const Ints sizes = c.required_ints(3, "the size");
@@ -160,7 +160,7 @@ void resize(NodeContext& c) {
 // --- normalisation
 
 void batch_norm(NodeContext& c) {
-  for (size_t i = 3; i < 5; ++i) c.importer().make_buffer(c.in(i));
+  for (size_t i = 3; i < 5; ++i) c.importer().make_buffer(c.required(i));
   const bool training = c.int_attr("training_mode", 0) != 0 || c.output_count() > 1;
   if (!training)
     c.importer().note_once(
@@ -179,7 +179,7 @@ void batch_norm(NodeContext& c) {
 
 // A scale of ones and a bias of zeros that the exporter put there itself are no parameters.
 bool is_filler(NodeContext& c, size_t i, double value) {
-  const TensorId id = c.in(i);
+  const TensorId id = c.required(i);
   const bool constant = c.builder().graph()[id].role == TensorRole::Constant;
   if (!constant && !c.importer().is_anonymous_initializer(id)) return false;
   const auto values = c.constant(i);
@@ -272,6 +272,8 @@ void attention(NodeContext& c) {
     if (c.wants(i)) fail_unsupported("attention's keys, values or scores as outputs");
   if (c.float_attr("softcap", 0) != 0) fail_unsupported("attention with softcap");
   const bool flat = c.rank(0) == 3;
+  if (!flat && c.rank(0) != 4)
+    fail_input("query has shape {}, expected 3 or 4 dimensions", format_shape(c.shape(0)));
   const auto heads = [&](size_t i, const std::string& count) {
     if (!flat) return c.in(i);
     const Shape shape = c.shape(i);
@@ -296,7 +298,7 @@ void attention(NodeContext& c) {
   if (flat) {
     const Shape shape = c.builder().shape(y);
     y = c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {y}, "merged");
-    y = c.reshape(y, {shape[0], shape[2], shape[1] * shape[3]});
+    y = c.reshape(y, {shape[0], shape[2], checked_mul(shape[1], shape[3])});
   }
   c.out(0, y);
 }
@@ -320,7 +322,7 @@ void rotary_embedding(NodeContext& c) {
   const int64_t dims = given > 0 ? given : shape[3];
   if (dims % 2 != 0 || dims > shape[3]) fail_input("cannot rotate {} of {} dimensions", dims, shape[3]);
   const auto table = [&](size_t i, const std::string& part) {
-    TensorId values = c.in(i);
+    TensorId values = c.required(i);
     if (c.has(3))
       values = c.emit(OpKind::Gather, AxisAttrs{0}, {values, c.in(3)}, part + ".rows");
     const Shape rows = c.builder().shape(values);
@@ -410,7 +412,7 @@ void softmax_cross_entropy(NodeContext& c) {
 
 void negative_log_likelihood(NodeContext& c) {
   const Graph& graph = c.builder().graph();
-  const OpId producer = graph[c.in(0)].producer;
+  const OpId producer = graph[c.required(0)].producer;
   const bool log_softmax_before = producer.valid() && graph[producer].kind == OpKind::Softmax &&
                                   std::get<SoftmaxAttrs>(graph[producer].attrs).log &&
                                   std::get<SoftmaxAttrs>(graph[producer].attrs).axis == 1;

@@ -13,6 +13,10 @@ namespace windlass {
 namespace {
 
 constexpr int kMaxDepth = 64;
+// Messages take a hundred times their bytes in memory; real models have some ten thousand.
+constexpr size_t kMaxMessages = 2'000'000;
+// Tensors have four or five entries that say where their value is.
+constexpr size_t kMaxLocationFields = 100;
 constexpr int64_t kProtobufLimit = std::numeric_limits<int32_t>::max();
 
 enum class WireType : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
@@ -263,6 +267,9 @@ class SkeletonReader {
     if (depth > kMaxDepth)
       fail_input("byte {}: messages are nested more than {} deep; the file is damaged or not ONNX",
                  begin, kMaxDepth);
+    if (++messages_ > kMaxMessages)
+      fail_input("byte {}: more than {} nodes, attributes and tensors; the file is damaged or not ONNX",
+                 begin, kMaxMessages);
     if (message == Message::Tensor) return scan_tensor(begin, end);
     size_t cut = 0;
     FieldReader reader(file_, begin, end, message_name(message));
@@ -306,6 +313,9 @@ class SkeletonReader {
       } else if (field.number == 13 && field.type == WireType::Bytes) {
         check_external_entry(field);
         tensor.location.push_back({field.begin, field.end, {}});
+        if (tensor.location.size() > kMaxLocationFields)
+          fail_input("byte {}: tensor \"{}\" names more than {} places; the file is damaged",
+                     field.begin, tensor.name, kMaxLocationFields);
       } else if (field.number == 14 && field.type == WireType::Varint) {
         tensor.external = field.varint == 1;
         tensor.location.push_back({field.begin, field.end, {}});
@@ -419,6 +429,7 @@ class SkeletonReader {
   const SkeletonOptions& options_;
   std::vector<Edit> edits_;  // ascending
   std::vector<Payload> payloads_;
+  size_t messages_ = 0;
 };
 
 void append_element(std::vector<std::byte>& out, uint64_t value, int64_t element_bytes) {

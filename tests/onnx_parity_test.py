@@ -1,0 +1,160 @@
+#!/usr/bin/python3
+"""Whether importing an ONNX file keeps its mathematics.
+
+Small models are exported by PyTorch, with and without its constant folding, and run by windlass's
+slow reference interpreter: as the file has them, with fusion, and with parameters restored. All must
+agree with what PyTorch computes, to 1e-4 of the largest value of each output. Restored, the parameters
+are as many as PyTorch has; fused, the ops are those that the case names.
+
+Arguments choose cases by the beginning of their names.
+"""
+
+import contextlib
+import itertools
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+try:
+    import numpy
+    import torch
+    import parity_cases
+    from export_torchvision import reached_parameters
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+TOLERANCE = 1e-4
+
+# How the importer is asked to read the file.
+READINGS = [["--as-exported", "--no-fuse"], ["--as-exported"], []]
+
+
+def randomize(module):
+    """Values that no initialiser has, so that nothing is equal by accident."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for tensor in itertools.chain(module.parameters(), module.buffers()):
+            if isinstance(tensor, torch.nn.Parameter):
+                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+        for name, buffer in module.named_buffers():
+            if name.endswith("running_mean"):
+                buffer.normal_(generator=generator)
+            if name.endswith("running_var"):
+                buffer.uniform_(0.5, 2, generator=generator)
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+        if isinstance(part, torch.nn.MultiheadAttention):
+            part.dropout = 0.0
+
+
+def export(case, module, path, opset, folding):
+    mode = torch.onnx.TrainingMode
+    options = {}
+    if case.axes:
+        names = [f"in{i}" for i in range(len(case.inputs))]
+        options = {"input_names": names, "dynamic_axes": dict(zip(names, case.axes))}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module, case.inputs, str(path), opset_version=opset,
+                          training=mode.TRAINING if case.mode == "train" else mode.EVAL,
+                          do_constant_folding=folding, **options)
+
+
+def dimensions(case):
+    inputs = case.run or case.inputs
+    return [f"{name}={inputs[i].shape[axis]}"
+            for i, axes in enumerate(case.axes) for axis, name in axes.items()]
+
+
+def run_reference(program, path, folder, flags):
+    result = subprocess.run([program, *flags, path, folder], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise AssertionError(result.stderr.strip())
+    parameters, ops, *shapes = result.stdout.splitlines()
+    shapes = [[int(size) for size in line.split()] for line in shapes]
+    return {
+        "parameters": int(parameters),
+        "ops": {kind: int(count) for kind, count in (op.split("=") for op in ops.split())},
+        "outputs": [numpy.fromfile(folder / f"output.{i}").reshape(s) for i, s in enumerate(shapes)],
+    }
+
+
+def compare_outputs(expected, found):
+    if len(expected) != len(found):
+        raise AssertionError(f"{len(found)} outputs, expected {len(expected)}")
+    for i, (want, have) in enumerate(zip(expected, found)):
+        if want.shape != have.shape:
+            raise AssertionError(f"output {i} is {have.shape}, expected {want.shape}")
+        if not numpy.isfinite(have).all():
+            raise AssertionError(f"output {i} is not finite")
+        error = abs(want - have).max() / max(abs(want).max(), 1e-6)
+        if error > TOLERANCE:
+            raise AssertionError(f"output {i} differs by {error:.2g} of its largest value")
+
+
+def compare_structure(case, flags, parameters, found):
+    if "--no-fuse" not in flags:
+        for kind, count in case.ops.items():
+            if found["ops"].get(kind, 0) != count:
+                raise AssertionError(f"{found['ops'].get(kind, 0)} ops {kind}, expected {count}")
+    if not flags and found["parameters"] != parameters:
+        raise AssertionError(f"{found['parameters']} parameters, expected {parameters}")
+
+
+def check(case, program, folder):
+    """Returns what failed, a line each."""
+    torch.manual_seed(0)
+    module = case.make()
+    randomize(module)
+    module.train(case.mode == "train")
+    inputs = case.run or case.inputs
+    for i, tensor in enumerate(inputs):
+        tensor.contiguous().numpy().tofile(folder / f"input.{i}")
+    outputs = module(*inputs)
+    outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+    expected = [t.detach().double().numpy() for t in outputs]
+    parameters = sum(p.numel() for p in reached_parameters(outputs))
+    failures = []
+    for opset, folding in itertools.product(case.opsets, [True, False]):
+        path = folder / "model.onnx"
+        label = f"{case.name} at opset {opset}{'' if folding else ' unfolded'}"
+        try:
+            export(case, module, path, opset, folding)
+        except (RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+            failures.append(f"{label}: PyTorch cannot export it: {str(error).splitlines()[0]}")
+            continue
+        for flags in READINGS:
+            if not flags and not case.restorable:
+                continue
+            try:
+                found = run_reference(program, path, folder, flags + dimensions(case))
+                compare_outputs(expected, found["outputs"])
+                compare_structure(case, flags, parameters, found)
+            except AssertionError as error:
+                failures.append(f"{' '.join([label, *flags])}: {error}")
+    return failures
+
+
+def main():
+    program = os.environ.get("WINDLASS_RUN_REFERENCE", "build/release/bin/windlass_run_reference")
+    chosen = [c for c in parity_cases.all_cases()
+              if len(sys.argv) == 1 or c.name.startswith(tuple(sys.argv[1:]))]
+    failures = []
+    for case in chosen:
+        with tempfile.TemporaryDirectory(prefix="windlass-") as folder:
+            found = check(case, program, pathlib.Path(folder))
+        print(f"{case.name}: {'FAILED' if found else 'agrees'}", flush=True)
+        for failure in found:
+            print(f"  {failure}", flush=True)
+        failures += found
+    print(f"{len(chosen)} models, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+// Which loss an imported model is trained with.
+
+#include "windlass/model/onnx/import_testing.h"
+
+namespace windlass {
+namespace {
+
+using namespace proto;
+using testing::HasSubstr;
+
+// x of `shape` through a 3-by-3 product over its last axis, then `op` where one is named.
+std::string network(const std::vector<Dim>& shape, const std::string& op = "",
+                    const std::string& attributes = "") {
+  return proto::model(input("x", shape) + output("y", shape) + counting("w", {3, 3}) +
+                      node("MatMul", {"x", "w"}, {op.empty() ? "y" : "h"}) +
+                      (op.empty() ? "" : node(op, {"h"}, {"y"}, {.attributes = attributes})));
+}
+
+const Op& loss_op(const Model& model) {
+  return model.graph[model.graph[model.graph.loss].producer];
+}
+
+TEST(OnnxLoss, CrossEntropyOverTheLastAxis) {
+  for (const std::vector<Dim>& shape : {std::vector<Dim>{2, 3}, {2, 5, 3}}) {
+    const Model model = import(network(shape));
+    EXPECT_EQ(loss_op(model).kind, OpKind::CrossEntropy);
+    EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(model).attrs).axis,
+              static_cast<int64_t>(shape.size()) - 1);
+    EXPECT_TRUE(has_note(model, "cross-entropy loss attached to output"));
+  }
+}
+
+TEST(OnnxLoss, CrossEntropyOverChannelsOfImages) {
+  const Model model = import(network({2, 4, 5, 3}));
+  EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(model).attrs).axis, 1);
+}
+
+TEST(OnnxLoss, MeanSquaredErrorIfAskedForOrIfThereAreNoClasses) {
+  EXPECT_EQ(loss_op(import(network({2, 3}), {.loss = LossKind::MeanSquaredError})).kind,
+            OpKind::MeanSquaredError);
+  EXPECT_EQ(loss_op(import(network({3}))).kind, OpKind::MeanSquaredError);
+  EXPECT_THAT(import_error(network({3}), ErrorKind::Input, {.loss = LossKind::CrossEntropy}),
+              HasSubstr("cannot attach a cross-entropy loss"));
+}
+
+TEST(OnnxLoss, GoesBeforeAFinalSoftmax) {
+  const std::string file = network({2, 3}, "Softmax", attribute("axis", 1));
+  const Model model = import(file);
+  EXPECT_EQ(model.graph[model.graph[loss_op(model).inputs[0]].producer].kind, OpKind::Linear);
+  EXPECT_TRUE(has_note(model, "before the final softmax"));
+  // The softmax is still what the model puts out.
+  EXPECT_EQ(model.graph[model.graph[model.graph.outputs[0]].producer].kind, OpKind::Softmax);
+  const Model squared = import(file, {.loss = LossKind::MeanSquaredError});
+  EXPECT_EQ(squared.graph[squared.graph[loss_op(squared).inputs[0]].producer].kind,
+            OpKind::Softmax);
+}
+
+TEST(OnnxLoss, OutputsThatLookAlikeAreTrainedTogether) {
+  const Model model =
+      import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + output("aux", {2, 3}) +
+                          output("h", {2, 5}) + counting("w", {3, 3}) + counting("v", {3, 3}) +
+                          counting("u", {3, 5}) + node("MatMul", {"x", "w"}, {"y"}) +
+                          node("MatMul", {"x", "v"}, {"aux"}) + node("MatMul", {"x", "u"}, {"h"})));
+  EXPECT_EQ(count_ops(model.graph, OpKind::CrossEntropy), 2);
+  EXPECT_EQ(loss_op(model).kind, OpKind::Binary);
+  EXPECT_TRUE(has_note(model, "2 outputs of the same shape"));
+}
+
+TEST(OnnxLoss, AModelMayBringItsOwn) {
+  const std::string file = proto::model(
+      input("x", {2, 3}) + input("t", {2}, kInt64) + output("loss", {}) + counting("w", {3, 3}) +
+      node("MatMul", {"x", "w"}, {"y"}) + node("SoftmaxCrossEntropyLoss", {"y", "t"}, {"loss"}));
+  const Model model = import(file);
+  EXPECT_EQ(loss_op(model).kind, OpKind::CrossEntropy);
+  EXPECT_EQ(model.graph.loss, model.graph.outputs[0]);
+  EXPECT_FALSE(has_note(model, "attached"));
+  EXPECT_TRUE(has_note(import(file, {.loss = LossKind::MeanSquaredError}), "--loss is not used"));
+}
+
+TEST(OnnxLoss, NeedsAComputedFloatOutput) {
+  EXPECT_THAT(import_error(proto::model(input("x", {2, 3}) + output("x", {2, 3}))),
+              HasSubstr("nothing to train"));
+  EXPECT_THAT(import_error(
+                  proto::model(input("x", {2, 3}) + output("y", {2, 1}, kInt64) +
+                               node("ArgMax", {"x"}, {"y"}, {.attributes = attribute("axis", 1)}))),
+              HasSubstr("nothing to train"));
+}
+
+}  // namespace
+}  // namespace windlass

@@ -1,0 +1,156 @@
+// Import rules: reading and writing at places that are known when the model is read, as exporters
+// write indexing with lists and assignment to slices. Data are taken as a matrix of which whole
+// rows are read or written: slices behind the indexed axes, or single elements.
+
+#include <algorithm>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+#include "windlass/model/onnx/importer.h"
+
+namespace windlass {
+namespace {
+
+// Tables of places larger than this are not materialised.
+constexpr int64_t kLimit = int64_t{1} << 24;
+
+// Rows of the data, in the order in which they are read or written.
+struct Places {
+  std::vector<int64_t> rows;
+  int64_t row_count = 1;  // of the data
+  int64_t width = 1;      // elements of a row
+};
+
+// Index into an axis, counted from the end if negative.
+int64_t checked_index(double index, int64_t size) {
+  const int64_t at = checked_int(index);
+  if (at < -size || at >= size) fail_input("index {} leaves an axis of {}", at, size);
+  return at < 0 ? at + size : at;
+}
+
+[[noreturn]] void fail_fit(const Shape& indices, const Shape& data) {
+  fail_input("indices {} do not fit data {}", format_shape(indices), format_shape(data));
+}
+
+void require_small(int64_t count) {
+  if (count > kLimit) fail_unsupported("a table of {} places is too large", count);
+}
+
+// GatherND and ScatterND: the last axis of the indices runs over the axes of the data behind the
+// first `batch` ones, which both have in common.
+Places slice_places(NodeContext& c, size_t batch) {
+  const Shape data = c.shape(0), where = c.shape(1);
+  if (where.size() <= batch || batch + static_cast<size_t>(where.back()) > data.size())
+    fail_fit(where, data);
+  const auto depth = static_cast<size_t>(where.back());
+  Places places;
+  int64_t batches = 1;
+  for (size_t k = 0; k < data.size(); ++k) {
+    if (k < batch && where[k] != data[k]) fail_fit(where, data);
+    if (k < batch) batches = checked_mul(batches, data[k]);
+    int64_t& part = k < batch + depth ? places.row_count : places.width;
+    part = checked_mul(part, data[k]);
+  }
+  const int64_t count = element_count(Shape(where.begin(), where.end() - 1));
+  require_small(count);
+  require_small(places.row_count);
+  const auto indices = c.required_constant(1, "the place");
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t row = i / (count / batches);
+    for (size_t k = 0; k < depth; ++k) {
+      const int64_t size = data[batch + k];
+      row = row * size + checked_index(indices[static_cast<size_t>(i) * depth + k], size);
+    }
+    places.rows.push_back(row);
+  }
+  return places;
+}
+
+// GatherElements and ScatterElements: indices replace the place along one axis.
+Places element_places(NodeContext& c) {
+  const Shape data = c.shape(0), where = c.shape(1);
+  if (where.size() != data.size() || data.empty()) fail_fit(where, data);
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), data.size());
+  for (size_t k = 0; k < data.size(); ++k)
+    if (k != axis && where[k] > data[k]) fail_fit(where, data);
+  Places places;
+  places.row_count = element_count(data);
+  require_small(places.row_count);
+  const auto indices = c.required_constant(1, "the place");
+  for (size_t i = 0; i < indices.size(); ++i) {
+    int64_t row = 0, rest = static_cast<int64_t>(i), stride = 1;
+    for (size_t k = data.size(); k-- > 0;) {
+      const int64_t at = k == axis ? checked_index(indices[i], data[k]) : rest % where[k];
+      row += at * stride;
+      rest /= where[k];
+      stride *= data[k];
+    }
+    places.rows.push_back(row);
+  }
+  return places;
+}
+
+TensorId row_numbers(NodeContext& c, const std::vector<int64_t>& rows) {
+  return c.constant_like({DType::I64, {static_cast<int64_t>(rows.size())}},
+                         std::vector<double>(rows.begin(), rows.end()));
+}
+
+void gather(NodeContext& c, const Places& places, const Shape& shape) {
+  const TensorId table = c.reshape(c.in(0), {places.row_count, places.width}, "table");
+  const TensorId rows =
+      c.emit(OpKind::Gather, AxisAttrs{0}, {table, row_numbers(c, places.rows)}, "rows");
+  c.out(0, c.reshape(rows, shape));
+}
+
+void gather_nd(NodeContext& c) {
+  const int64_t batch = c.int_attr("batch_dims", 0);
+  if (batch < 0) fail_input("batch_dims is {}", batch);
+  const Places places = slice_places(c, static_cast<size_t>(batch));
+  const Shape data = c.shape(0), where = c.shape(1);
+  Shape shape(where.begin(), where.end() - 1);
+  shape.insert(shape.end(), data.begin() + batch + where.back(), data.end());
+  gather(c, places, shape);
+}
+
+void gather_elements(NodeContext& c) { gather(c, element_places(c), c.shape(1)); }
+
+// Every row of the result is a row of the updates, the last one written there, or one of the data.
+void scatter(NodeContext& c, const Places& places) {
+  if (c.string_attr("reduction", "none") != "none")
+    fail_unsupported("a reduction while scattering");
+  const Shape data = c.shape(0), updates = c.shape(2);
+  const auto count = static_cast<int64_t>(places.rows.size());
+  if (element_count(updates) != checked_mul(count, places.width))
+    fail_input("updates {} do not fit {} rows of {}", format_shape(updates), count, places.width);
+  if (element_count(updates) == 0) return c.out(0, c.in(0));
+  std::vector<double> written(static_cast<size_t>(places.row_count));
+  std::vector<int64_t> source(written.size());
+  for (size_t i = 0; i < places.rows.size(); ++i) {
+    written[static_cast<size_t>(places.rows[i])] = 1;
+    source[static_cast<size_t>(places.rows[i])] = static_cast<int64_t>(i);
+  }
+  const TensorId given = c.reshape(c.in(2), {count, places.width}, "updates");
+  TensorId rows = c.emit(OpKind::Gather, AxisAttrs{0}, {given, row_numbers(c, source)}, "written");
+  if (std::ranges::find(written, 0.0) != written.end()) {
+    const TensorId mask = c.constant_like({DType::Bool, {places.row_count, 1}}, std::move(written));
+    const TensorId kept = c.reshape(c.in(0), {places.row_count, places.width}, "table");
+    rows = c.emit(OpKind::Where, NoAttrs{}, {mask, rows, kept}, "rows");
+  }
+  c.out(0, c.reshape(rows, data));
+}
+
+void scatter_nd(NodeContext& c) { scatter(c, slice_places(c, 0)); }
+void scatter_elements(NodeContext& c) { scatter(c, element_places(c)); }
+
+}  // namespace
+
+void add_indexing_rules(ImportTable& table) {
+  const std::pair<std::string_view, ImportRule> rules[] = {
+      {"GatherElements", gather_elements}, {"GatherND", gather_nd},
+      {"Scatter", scatter_elements},       {"ScatterElements", scatter_elements},
+      {"ScatterND", scatter_nd},
+  };
+  table.insert(std::begin(rules), std::end(rules));
+}
+
+}  // namespace windlass
