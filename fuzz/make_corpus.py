@@ -127,10 +127,9 @@ def ints(*values):
     return numpy.array(values, dtype=numpy.int64)
 
 
-def one_op(op_type, inputs, outputs=1, opset=17, unchecked=False, domain="", name=None, weigh=True,
-           **attributes):
-    """A model of x * weight, `op_type`, and a sum with a bias. `inputs`: "x" with its shape, or arrays;
-    None is an absent input. `weigh`: the first input is multiplied with a weight."""
+def one_op(op_type, inputs, outputs=1, opset=17, name=None, **attributes):
+    """A model of one operator between two products with a weight; a loss is the output itself.
+    `inputs`: shapes of inputs x, or arrays; None is an absent one."""
     nodes, initializers, graph_inputs, names = [], [], [], []
     for i, given in enumerate(inputs):
         if given is None:
@@ -141,19 +140,21 @@ def one_op(op_type, inputs, outputs=1, opset=17, unchecked=False, domain="", nam
         else:
             initializers.append(numpy_helper.from_array(given, f"w{i}"))
             names.append(f"w{i}")
-    if weigh and inputs and isinstance(inputs[0], tuple):
-        initializers.append(numpy_helper.from_array(floats(1), "scale.weight"))
+    initializers.append(numpy_helper.from_array(floats(1), "scale.weight"))
+    if inputs and isinstance(inputs[0], tuple):
         nodes.append(helper.make_node("Mul", [names[0], "scale.weight"], ["scaled"]))
         names[0] = "scaled"
     results = [f"y{i}" for i in range(outputs)]
-    nodes.append(helper.make_node(op_type, names, results, domain=domain, **attributes))
-    graph = helper.make_graph(
-        nodes, "one", graph_inputs,
-        [helper.make_tensor_value_info(result, FLOAT, None) for result in results], initializers)
-    for output in graph.output:
-        output.type.tensor_type.ClearField("shape")
+    nodes.append(helper.make_node(op_type, names, results, **attributes))
+    if not op_type.endswith("Loss"):
+        for i, result in enumerate(results):
+            nodes.append(helper.make_node("Cast", [result], [f"float{i}"], to=FLOAT))
+            nodes.append(helper.make_node("Mul", [f"float{i}", "scale.weight"], [f"z{i}"]))
+        results = [f"z{i}" for i in range(outputs)]
+    graph = helper.make_graph(nodes, "one", graph_inputs,
+                              [onnx.ValueInfoProto(name=result) for result in results], initializers)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)],
-                              ir_version=UNCHECKED if unchecked else 8)
+                              ir_version=UNCHECKED)
     write("onnx", "op_" + (name or op_type.lower()), model)
 
 
@@ -172,15 +173,15 @@ def all_operators():
         one_op(op_type, [true_false, true_false])
     for op_type in ["Greater", "LessOrEqual", "Min", "Sum"]:
         one_op(op_type, [matrix, floats(2, 1)])
-    one_op("Gelu", [matrix], opset=20, unchecked=True, approximate="tanh")
-    one_op("Mish", [matrix], opset=18, unchecked=True)
+    one_op("Gelu", [matrix], opset=20, approximate="tanh")
+    one_op("Mish", [matrix], opset=18)
     one_op("CastLike", [matrix, floats(1).astype(numpy.float16)])
     one_op("RandomUniformLike", [matrix])
     one_op("ReduceLogSum", [matrix], axes=[0])
     one_op("GlobalMaxPool", [image])
     one_op("RotaryEmbedding", [(1, 2, 3, 4), floats(5, 2), floats(5, 2), ints(0, 1, 2).reshape(1, 3)],
-           opset=23, unchecked=True)
-    one_op("RotaryEmbedding", [(1, 3, 8), floats(1, 3, 2), floats(1, 3, 2)], opset=23, unchecked=True,
+           opset=23)
+    one_op("RotaryEmbedding", [(1, 3, 8), floats(1, 3, 2), floats(1, 3, 2)], opset=23,
            name="rotaryembedding_flat", num_heads=2, interleaved=1)
     one_op("Mean", [matrix, floats(2, 3), floats(1)])
     one_op("Mod", [ints(7, -7, 5), ints(3, 3, -2)])
@@ -219,21 +220,20 @@ def all_operators():
            name="batchnormalization_training", training_mode=1)
     one_op("InstanceNormalization", [image, floats(4), floats(4)])
     one_op("LayerNormalization", [(2, 3, 4), floats(4), floats(4)])
-    one_op("GroupNormalization", [image, floats(2), floats(2)], opset=18, unchecked=True, num_groups=2)
-    one_op("RMSNormalization", [(2, 3, 4), floats(4)], opset=23, unchecked=True)
+    one_op("GroupNormalization", [image, floats(2), floats(2)], opset=18, num_groups=2)
+    one_op("RMSNormalization", [(2, 3, 4), floats(4)], opset=23)
     one_op("LpNormalization", [matrix])
     one_op("Softmax", [(2, 3, 4)], opset=11, axis=1)
     one_op("LogSoftmax", [(2, 3, 4)])
     heads = (2, 4, 3, 8)
-    one_op("Attention", [heads, floats(2, 2, 5, 8), floats(2, 2, 5, 6)], opset=23, unchecked=True,
+    one_op("Attention", [heads, floats(2, 2, 5, 8), floats(2, 2, 5, 6)], opset=23,
            is_causal=1)
     one_op("Attention", [(2, 3, 8), floats(2, 5, 8), floats(2, 5, 8), floats(3, 5)], opset=23,
-           unchecked=True, name="attention_flat", q_num_heads=2, kv_num_heads=2)
+           name="attention_flat", q_num_heads=2, kv_num_heads=2)
     one_op("LSTM", [(5, 2, 3), floats(1, 16, 3), floats(1, 16, 4), floats(1, 32)], 3, hidden_size=4)
     one_op("GRU", [(5, 2, 3), floats(2, 12, 3), floats(2, 12, 4)], 2, hidden_size=4,
            direction="bidirectional", linear_before_reset=1)
     one_op("SoftmaxCrossEntropyLoss", [(2, 3), ints(1, 2)], 2)
-    one_op("NegativeLogLikelihoodLoss", [(2, 3), ints(1, 2)])
     one_op("Flatten", [image], axis=2)
     one_op("Reshape", [image, ints(0, -1, 3)])
     one_op("Squeeze", [(2, 1, 3, 1), ints(1)])
@@ -342,6 +342,11 @@ def structures():
              node("Cast", ["f"], ["g"], to=FLOAT), node("Add", ["i", "g"], ["y"])]
     write("onnx", "typed_lists", model(typed, [value("x", FLOAT, [1, 4])], [value("y", FLOAT, [2, 2])],
                                        [lists, counts, halves]))
+
+    losses = [node("MatMul", ["x", "dense.weight"], ["h"]), node("LogSoftmax", ["h"], ["l"], axis=1),
+              node("NegativeLogLikelihoodLoss", ["l", "labels"], ["loss"], reduction="mean")]
+    write("onnx", "loss_of_its_own", model(losses, [x, value("labels", INT, ["batch"])],
+                                           [value("loss", FLOAT, [])], [weight]))
 
     # For the wire format alone: values of every field, packed and not, cut out and kept.
     wide = TensorProto(name="wide", data_type=INT, dims=[64], int64_data=range(64))

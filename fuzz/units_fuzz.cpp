@@ -18,6 +18,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto exact = static_cast<double>(bytes.value);
     ensure(std::abs(again - exact) <= 0.01 * exact, "a printed size is another size");
   });
+  fuzz::tolerate([&] { ensure(parse_bandwidth(text).value >= 0, "a bandwidth is negative"); });
+  fuzz::tolerate([&] { ensure(parse_flops_rate(text).value >= 0, "a rate is negative"); });
+  fuzz::tolerate([&] { ensure(parse_seconds(text).value >= 0, "a time is negative"); });
   const std::size_t half = size / 2;
   matches_glob(text.substr(0, half), text.substr(half));
   ensure(matches_glob(text, "*"), "* does not match");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of a build from a copy of their seed corpus.
+# Runs the fuzz targets of a build from a copy of their seed corpus, with their dictionaries.
 # Usage: fuzz.sh BUILD-FOLDER SECONDS [TARGET]
 # A failing input is left in BUILD-FOLDER/failures/, the log in BUILD-FOLDER/logs/.
 set -euo pipefail
@@ -19,7 +19,9 @@ for source in fuzz/*_fuzz.cpp; do
   corpus="$scratch/$name" log="$build/logs/$name.log"
   mkdir "$corpus"
   if [[ -d "fuzz/corpus/$name" ]]; then cp -r "fuzz/corpus/$name/." "$corpus"; fi
-  if ! "$build/bin/${name}_fuzz" -max_total_time="$seconds" -timeout=10 \
+  options=(-timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=65536)
+  if [[ -f "fuzz/$name.dict" ]]; then options+=("-dict=fuzz/$name.dict"); fi
+  if ! "$build/bin/${name}_fuzz" -max_total_time="$seconds" "${options[@]}" \
     -artifact_prefix="$build/failures/$name-" "$corpus" >"$log" 2>&1; then
     tail -n 100 "$log"
     echo "fuzz $name: FAILED; whole log in $log"

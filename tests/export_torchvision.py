@@ -221,7 +221,7 @@ def cause_of(error):
 
 
 def find_models(text):
-    """Names of models for 'families', 'all' or a comma-separated list; ValueError for unknown ones."""
+    """Names of models for 'families', 'all' or a list with commas; ValueError for unknown ones."""
     names = {"all": model_names(), "families": FAMILIES}.get(text) or text.split(",")
     unknown = sorted(set(names) - set(model_names()))
     if unknown:

@@ -2,9 +2,9 @@
 """Whether importing an ONNX file keeps its mathematics.
 
 Small models are exported by PyTorch, with and without its constant folding, and run by windlass's
-slow reference interpreter: as the file has them, with fusion, and with parameters restored. All must
-agree with what PyTorch computes, to 1e-4 of the largest value of each output. Restored, the parameters
-are as many as PyTorch has; fused, the ops are those that the case names.
+slow reference interpreter: as the file has them, with fusion, and with parameters restored. All
+must agree with what PyTorch computes, to 1e-4 of the largest value of each output. Restored, the
+parameters are as many as PyTorch has; fused, the ops are those that the case names.
 
 Arguments choose cases by the beginning of their names.
 """
@@ -37,9 +37,8 @@ def randomize(module):
     """Values that no initialiser has, so that nothing is equal by accident."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for tensor in itertools.chain(module.parameters(), module.buffers()):
-            if isinstance(tensor, torch.nn.Parameter):
-                tensor.add_(0.1 * torch.randn(tensor.shape, generator=generator))
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
         for name, buffer in module.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_(generator=generator)
@@ -80,7 +79,8 @@ def run_reference(program, path, folder, flags):
     return {
         "parameters": int(parameters),
         "ops": {kind: int(count) for kind, count in (op.split("=") for op in ops.split())},
-        "outputs": [numpy.fromfile(folder / f"output.{i}").reshape(s) for i, s in enumerate(shapes)],
+        "outputs": [numpy.fromfile(folder / f"output.{i}").reshape(shape)
+                    for i, shape in enumerate(shapes)],
     }
 
 

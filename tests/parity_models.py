@@ -1,4 +1,4 @@
-"""Small PyTorch models that between them use most of what exporters write; see onnx_parity_test.py."""
+"""Small PyTorch models that use most of what exporters write; see onnx_parity_test.py."""
 
 import math
 
@@ -105,8 +105,8 @@ class RmsNorm(nn.Module):
         self.form = form
 
     def forward(self, x):
-        mean = x.pow(2).mean(-1, keepdim=True) if self.form != "square" else (x * x).mean(
-            -1, keepdim=True)
+        squared = x * x if self.form == "square" else x.pow(2)
+        mean = squared.mean(-1, keepdim=True)
         if self.form == "divide":
             return x / torch.sqrt(mean + 1e-5) * self.weight
         return self.weight * (x * torch.rsqrt(mean + 1e-6))
@@ -377,7 +377,7 @@ class SharedWeights(nn.Module):
 
 
 class OldLinear(nn.Module):
-    """The linear layer of GPT-2 as published: weights [in, out], one product for the whole batch."""
+    """The linear layer of GPT-2 as published: weights [in, out], one product for all rows."""
 
     def __init__(self):
         super().__init__()

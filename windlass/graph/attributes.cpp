@@ -1,9 +1,9 @@
 #include "windlass/graph/attributes.h"
 
-#include <fmt/format.h>
-
 #include <array>
 #include <type_traits>
+
+#include <fmt/format.h>
 
 #include "windlass/base/hash.h"
 
@@ -21,8 +21,7 @@ std::string format_value(double value) { return fmt::format("{}", value); }
 std::string format_value(const Ints& value) { return format_shape(value); }
 std::string format_value(DType value) { return std::string(dtype_name(value)); }
 template <typename Enum>
-  requires std::is_enum_v<Enum>
-std::string format_value(Enum value) {
+requires std::is_enum_v<Enum> std::string format_value(Enum value) {
   return std::string(enum_name(value));
 }
 
@@ -33,17 +32,17 @@ std::string_view enum_name(PoolFn value) {
 }
 std::string_view enum_name(UnaryFn value) {
   static constexpr std::array<std::string_view, 33> kNames = {
-      "identity", "relu",      "leaky_relu", "elu",        "clip",   "gelu", "gelu_tanh",
-      "silu",     "sigmoid",   "hard_sigmoid", "hard_swish", "softplus", "mish", "tanh",
-      "erf",      "exp",       "log",        "sqrt",       "rsqrt",  "reciprocal", "square",
-      "abs",      "neg",       "sin",        "cos",        "affine", "power", "sign",
-      "floor",    "ceil",      "round",      "not",        "is_nan"};
+      "identity", "relu",    "leaky_relu",   "elu",        "clip",     "gelu",       "gelu_tanh",
+      "silu",     "sigmoid", "hard_sigmoid", "hard_swish", "softplus", "mish",       "tanh",
+      "erf",      "exp",     "log",          "sqrt",       "rsqrt",    "reciprocal", "square",
+      "abs",      "neg",     "sin",          "cos",        "affine",   "power",      "sign",
+      "floor",    "ceil",    "round",        "not",        "is_nan"};
   return lookup(kNames, value);
 }
 std::string_view enum_name(BinaryFn value) {
   static constexpr std::array<std::string_view, 16> kNames = {
-      "add",  "sub",        "mul",     "div",           "mod", "pow", "max", "min", "equal",
-      "less", "less_equal", "greater", "greater_equal", "and", "or",  "xor"};
+      "add",   "sub",  "mul",        "div",     "mod",           "pow", "max", "min",
+      "equal", "less", "less_equal", "greater", "greater_equal", "and", "or",  "xor"};
   return lookup(kNames, value);
 }
 std::string_view enum_name(RandomFn value) {
@@ -61,7 +60,8 @@ std::string_view enum_name(ResizeMode value) {
   return lookup(std::array<std::string_view, 2>{"nearest", "linear"}, value);
 }
 std::string_view enum_name(ResizeCoordinates value) {
-  return lookup(std::array<std::string_view, 3>{"half_pixel", "align_corners", "asymmetric"}, value);
+  return lookup(std::array<std::string_view, 3>{"half_pixel", "align_corners", "asymmetric"},
+                value);
 }
 std::string_view enum_name(GateOrder value) {
   return lookup(std::array<std::string_view, 2>{"onnx", "torch"}, value);

@@ -1,8 +1,8 @@
 // Attributes of ops: one plain struct per kind that has any.
 //
 // Each struct lists its fields once in `each(visitor)`, called as visitor(name, value); printing,
-// hashing and fingerprints all go through it. Spatial lists (strides, kernels, ...) have one entry per
-// spatial axis. Axes are counted from the front and never negative.
+// hashing and fingerprints all go through it. Spatial lists (strides, kernels, ...) have one entry
+// per spatial axis. Axes are counted from the front and never negative.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct NoAttrs {
   void each(F&&) const {}
 };
 
-// C[..., m, n] = A[..., m, k] B[..., k, n], batch axes broadcast. The flags say that the last two axes
-// of an operand are stored the other way round.
+// C[..., m, n] = A[..., m, k] B[..., k, n], batch axes broadcast. The flags say that the last two
+// axes of an operand are stored the other way round.
 struct MatMulAttrs {
   bool transpose_a = false;
   bool transpose_b = false;
@@ -89,8 +89,8 @@ struct BatchNormAttrs {
   }
 };
 
-// Layer or RMS normalisation over the axes from `axis` to the last. RMS: scale_offset is added to the
-// scale (1 for Gemma).
+// Layer or RMS normalisation over the axes from `axis` to the last. RMS: scale_offset is added to
+// the scale (1 for Gemma).
 struct LayerNormAttrs {
   int64_t axis = 0;
   double epsilon = 1e-5;
@@ -102,7 +102,8 @@ struct LayerNormAttrs {
   }
 };
 
-// Group normalisation of x [b, c, ...] over each of `groups` equal parts of c; scale and bias are [c].
+// Group normalisation of x [b, c, ...] over each of `groups` equal parts of c; scale and bias are
+// [c].
 struct GroupNormAttrs {
   int64_t groups = 1;
   double epsilon = 1e-5;
@@ -128,9 +129,9 @@ struct SoftmaxAttrs {
 // The scores are never stored: the backward pass computes them again from q, k and the statistics.
 struct AttentionAttrs {
   double scale = 1;
-  bool causal = false;     // query i sees keys up to i + (t - s)
-  int64_t window = 0;      // > 0: and none further back than window - 1
-  double dropout = 0;      // of the probabilities; drawn again in the backward pass, not stored
+  bool causal = false;  // query i sees keys up to i + (t - s)
+  int64_t window = 0;   // > 0: and none further back than window - 1
+  double dropout = 0;   // of the probabilities; drawn again in the backward pass, not stored
   bool operator==(const AttentionAttrs&) const = default;
   template <class F>
   void each(F&& f) const {
@@ -138,8 +139,8 @@ struct AttentionAttrs {
   }
 };
 
-// Rotary position embedding of x [..., s, d]: the first `dims` of d are rotated in pairs by position
-// times theta^(-2i/dims). Pairs are (i, i + dims/2), or (2i, 2i + 1) if interleaved.
+// Rotary position embedding of x [..., s, d]: the first `dims` of d are rotated in pairs by
+// position times theta^(-2i/dims). Pairs are (i, i + dims/2), or (2i, 2i + 1) if interleaved.
 struct RotaryAttrs {
   double theta = 10000;
   int64_t dims = 0;
@@ -237,8 +238,8 @@ struct DropoutAttrs {
 
 enum class RandomFn : uint8_t { Uniform, Normal, Bernoulli };
 
-// Fresh random numbers of a fixed shape: uniform in [alpha, beta), normal (mean alpha, deviation beta),
-// or 1 with probability alpha and 0 otherwise.
+// Fresh random numbers of a fixed shape: uniform in [alpha, beta), normal (mean alpha, deviation
+// beta), or 1 with probability alpha and 0 otherwise.
 struct RandomAttrs {
   RandomFn fn = RandomFn::Uniform;
   Shape shape;
@@ -357,14 +358,14 @@ struct ResizeAttrs {
 enum class GateOrder : uint8_t { Onnx, Torch };
 
 // One recurrent layer over x [s, b, i]. Operands: x, W [D, G h, i], R [D, G h, h], bias [D, 2 G h]
-// (input part, then recurrent part), initial h [D, b, h], and for LSTM initial c [D, b, h]; the last
-// three are optional. D = 2 if bidirectional, G = 4 gates for LSTM (i o f c in ONNX order, i f c o in
-// PyTorch's) and 3 for GRU (z r n in ONNX order, r z n in PyTorch's). Outputs: y [s, D, b, h], last h
-// and, for LSTM, last c.
+// (input part, then recurrent part), initial h [D, b, h], and for LSTM initial c [D, b, h]; the
+// last three are optional. D = 2 if bidirectional, G = 4 gates for LSTM (i o f c in ONNX order, i f
+// c o in PyTorch's) and 3 for GRU (z r n in ONNX order, r z n in PyTorch's). Outputs: y [s, D, b,
+// h], last h and, for LSTM, last c.
 struct RecurrentAttrs {
   int64_t hidden = 0;
   bool bidirectional = false;
-  bool reverse = false;  // one direction, from the last step to the first
+  bool reverse = false;             // one direction, from the last step to the first
   bool linear_before_reset = true;  // GRU: the reset gate multiplies R h + b, as PyTorch does
   GateOrder gates = GateOrder::Torch;
   bool operator==(const RecurrentAttrs&) const = default;
@@ -400,9 +401,9 @@ struct CrossEntropyAttrs {
   }
 };
 
-// Top-k routing of tokens to experts from router logits [t, e]. Outputs: weights [t, k] (softmax over
-// the chosen experts if `renormalize`, else over all), and the experts sorted by expert id: `order`
-// [t k] (flat index token * k + choice of each sorted row) and `counts` [e].
+// Top-k routing of tokens to experts from router logits [t, e]. Outputs: weights [t, k] (softmax
+// over the chosen experts if `renormalize`, else over all), and the experts sorted by expert id:
+// `order` [t k] (flat index token * k + choice of each sorted row) and `counts` [e].
 struct RouteAttrs {
   int64_t top_k = 2;
   bool renormalize = true;
@@ -427,10 +428,10 @@ struct UpdateAttrs {
 
 using Attrs =
     std::variant<NoAttrs, MatMulAttrs, LinearAttrs, ConvAttrs, PoolAttrs, BatchNormAttrs,
-                 LayerNormAttrs, GroupNormAttrs, SoftmaxAttrs, AttentionAttrs, RotaryAttrs, UnaryAttrs,
-                 BinaryAttrs, DropoutAttrs, RandomAttrs, CastAttrs, AxisAttrs, ShapeAttrs,
-                 TransposeAttrs, SliceAttrs, SplitAttrs, PadAttrs, ReduceAttrs, ResizeAttrs,
-                 RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs>;
+                 LayerNormAttrs, GroupNormAttrs, SoftmaxAttrs, AttentionAttrs, RotaryAttrs,
+                 UnaryAttrs, BinaryAttrs, DropoutAttrs, RandomAttrs, CastAttrs, AxisAttrs,
+                 ShapeAttrs, TransposeAttrs, SliceAttrs, SplitAttrs, PadAttrs, ReduceAttrs,
+                 ResizeAttrs, RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs>;
 
 std::string_view enum_name(PoolFn value);
 std::string_view enum_name(UnaryFn value);

@@ -1,9 +1,9 @@
 #include "windlass/graph/blocks.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <unordered_map>
+
+#include <fmt/format.h>
 
 #include "windlass/base/hash.h"
 #include "windlass/graph/op_info.h"
@@ -27,18 +27,16 @@ std::vector<bool> find_trained(const Graph& graph, size_t ops) {
     trained[t] = graph.tensors[t].role == TensorRole::Weight;
   for (size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[i];
-    const bool any = std::any_of(op.inputs.begin(), op.inputs.end(), [&](TensorId id) {
-      return id.valid() && trained[id.index()];
-    });
-    for (TensorId id : op.outputs)
-      trained[id.index()] = any && is_float(graph[id].type.dtype);
+    const bool any = std::any_of(op.inputs.begin(), op.inputs.end(),
+                                 [&](TensorId id) { return id.valid() && trained[id.index()]; });
+    for (TensorId id : op.outputs) trained[id.index()] = any && is_float(graph[id].type.dtype);
   }
   return trained;
 }
 
 struct Span {
-  size_t first = 0;      // op that produces it
-  size_t last = 0;       // last op that reads it
+  size_t first = 0;  // op that produces it
+  size_t last = 0;   // last op that reads it
   size_t readers = 0;
 };
 
@@ -74,7 +72,8 @@ std::vector<size_t> cut_points(const Graph& graph) {
   // crossing[i]: tensors made at or before op i and read after it.
   std::vector<int64_t> crossing(ops + 1);
   for (size_t t = 0; t < spans.size(); ++t) {
-    const bool produced = graph.tensors[t].producer.valid() && graph.tensors[t].producer.index() < ops;
+    const bool produced =
+        graph.tensors[t].producer.valid() && graph.tensors[t].producer.index() < ops;
     if (!produced || !trained[t] || spans[t].last <= spans[t].first) continue;
     if (is_side_input(spans[t], ops)) continue;
     ++crossing[spans[t].first];
@@ -94,7 +93,8 @@ std::vector<size_t> cut_points(const Graph& graph) {
 }
 
 uint64_t structure_hash(const Graph& graph, size_t first, size_t last) {
-  // Tensors from outside are numbered by first use, so that the same piece elsewhere looks the same.
+  // Tensors from outside are numbered by first use, so that the same piece elsewhere looks the
+  // same.
   std::unordered_map<TensorId, uint64_t> outside;
   Hasher hasher;
   for (size_t i = first; i < last; ++i) {
@@ -142,29 +142,31 @@ std::vector<Block> find_blocks(const Graph& graph) {
   for (size_t period = 1; period <= kMaxPeriod && period < pieces.size(); ++period) {
     agree[period].resize(pieces.size());
     for (size_t i = pieces.size() - period; i-- > 0;)
-      if (pieces[i].hash == pieces[i + period].hash)
-        agree[period][i] = agree[period][i + 1] + 1;
+      if (pieces[i].hash == pieces[i + period].hash) agree[period][i] = agree[period][i + 1] + 1;
   }
   std::vector<Block> blocks;
   const auto add_single = [&](const Piece& piece, bool joins) {
-    if (joins && !blocks.empty()) blocks.back().ops += piece.last - piece.first;
-    else blocks.push_back({piece.first, piece.last - piece.first, 1});
+    if (joins && !blocks.empty())
+      blocks.back().ops += piece.last - piece.first;
+    else
+      blocks.push_back({piece.first, piece.last - piece.first, 1});
   };
   bool joins = false;
   for (size_t i = 0; i < pieces.size();) {
     size_t best_period = 0, best_repetitions = 1;
     for (size_t period = 1; period <= kMaxPeriod && i + 2 * period <= pieces.size(); ++period) {
       const size_t repetitions = 1 + agree[period][i] / period;
-      const bool better = repetitions > 1 && (best_period == 0 || repetitions * period >
-                                                                      best_repetitions * best_period);
+      const bool better =
+          repetitions > 1 &&
+          (best_period == 0 || repetitions * period > best_repetitions * best_period);
       if (better) {
         best_period = period;
         best_repetitions = repetitions;
       }
     }
     // Repeating a single op is not structure worth showing.
-    const size_t ops =
-        best_period ? pieces[i + best_period - 1].last - pieces[i].first : pieces[i].last - pieces[i].first;
+    const size_t ops = best_period ? pieces[i + best_period - 1].last - pieces[i].first
+                                   : pieces[i].last - pieces[i].first;
     if (best_period == 0 || ops < 2) {
       add_single(pieces[i], joins);
       joins = true;
@@ -183,9 +185,8 @@ std::string format_blocks(const std::vector<Block>& blocks) {
   for (const Block& block : blocks) {
     if (!text.empty()) text += ", ";
     const std::string_view unit = block.ops == 1 ? "op" : "ops";
-    text += block.repetitions > 1
-                ? fmt::format("{} x [{} {}]", block.repetitions, block.ops, unit)
-                : fmt::format("{} {}", block.ops, unit);
+    text += block.repetitions > 1 ? fmt::format("{} x [{} {}]", block.repetitions, block.ops, unit)
+                                  : fmt::format("{} {}", block.ops, unit);
   }
   return text;
 }

@@ -30,15 +30,19 @@ TensorId GraphBuilder::add_tensor(Tensor tensor) {
 }
 
 TensorId GraphBuilder::input(std::string name, TensorType type) {
-  const TensorId id = add_tensor(
-      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Input, .producer = {}});
+  const TensorId id = add_tensor({.name = std::move(name),
+                                  .type = std::move(type),
+                                  .role = TensorRole::Input,
+                                  .producer = {}});
   graph_.inputs.push_back(id);
   return id;
 }
 
 TensorId GraphBuilder::label(std::string name, TensorType type) {
-  return add_tensor(
-      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Label, .producer = {}});
+  return add_tensor({.name = std::move(name),
+                     .type = std::move(type),
+                     .role = TensorRole::Label,
+                     .producer = {}});
 }
 
 TensorId GraphBuilder::weight(std::string name, TensorType type, bool trainable) {
@@ -50,8 +54,10 @@ TensorId GraphBuilder::weight(std::string name, TensorType type, bool trainable)
 }
 
 TensorId GraphBuilder::buffer(std::string name, TensorType type) {
-  return add_tensor(
-      {.name = std::move(name), .type = std::move(type), .role = TensorRole::Buffer, .producer = {}});
+  return add_tensor({.name = std::move(name),
+                     .type = std::move(type),
+                     .role = TensorRole::Buffer,
+                     .producer = {}});
 }
 
 TensorId GraphBuilder::constant(std::string name, TensorType type, std::vector<double> values) {
@@ -77,7 +83,10 @@ const std::vector<double>* GraphBuilder::value(TensorId id) const {
 std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<TensorId> inputs,
                                         std::string name) {
   const OpInfo& info = op_info(kind);
-  Op op{.kind = kind, .attrs = std::move(attrs), .inputs = std::move(inputs), .name = std::move(name)};
+  Op op{.kind = kind,
+        .attrs = std::move(attrs),
+        .inputs = std::move(inputs),
+        .name = std::move(name)};
   while (!op.inputs.empty() && !op.inputs.back().valid()) op.inputs.pop_back();
 
   std::vector<TensorType> types;
@@ -138,10 +147,9 @@ bool GraphBuilder::spend(int64_t elements, double steps) {
 }
 
 bool GraphBuilder::can_evaluate(const Op& op, const std::vector<TensorType>& types) {
-  const bool known =
-      can_fold(op.kind) && !op.inputs.empty() &&
-      std::all_of(op.inputs.begin(), op.inputs.end(),
-                  [&](TensorId id) { return id.valid() && value(id) != nullptr; });
+  const bool known = can_fold(op.kind) && !op.inputs.empty() &&
+                     std::all_of(op.inputs.begin(), op.inputs.end(),
+                                 [&](TensorId id) { return id.valid() && value(id) != nullptr; });
   if (!known) return false;
   Signature signature = signature_of(graph_, op);
   signature.outputs = types;
@@ -167,8 +175,9 @@ TensorId GraphBuilder::op(OpKind kind, Attrs attrs, std::vector<TensorId> inputs
 TensorId GraphBuilder::attach_cross_entropy(TensorId prediction) {
   const Shape& logits = shape(prediction);
   if (logits.size() < 2)
-    fail_input("cannot attach a cross-entropy loss to \"{}\" of shape {}: expected [rows..., classes]",
-               graph_[prediction].name, format_shape(logits));
+    fail_input(
+        "cannot attach a cross-entropy loss to \"{}\" of shape {}: expected [rows..., classes]",
+        graph_[prediction].name, format_shape(logits));
   const size_t axis = logits.size() >= 4 ? 1 : logits.size() - 1;
   Shape rows = logits;
   rows.erase(rows.begin() + static_cast<int64_t>(axis));

@@ -41,8 +41,8 @@ class GraphBuilder {
   // Values of a constant tensor, or null.
   const std::vector<double>* value(TensorId id) const;
 
-  // Takes elements and steps from what the options leave for evaluating constants. False, and nothing
-  // is taken, if not enough is left. For callers that evaluate constants themselves.
+  // Takes elements and steps from what the options leave for evaluating constants. False, and
+  // nothing is taken, if not enough is left. For callers that evaluate constants themselves.
   bool spend(int64_t elements, double steps);
 
   void set_output(TensorId id) { graph_.outputs.push_back(id); }

@@ -17,8 +17,10 @@ int run_pass(Graph& graph, const std::function<bool(Rewriter&, const Op&)>& rule
   const std::vector<Op> ops = graph.ops;
   int count = 0;
   for (const Op& op : ops) {
-    if (rule(rewriter, op)) ++count;
-    else rewriter.keep(op);
+    if (rule(rewriter, op))
+      ++count;
+    else
+      rewriter.keep(op);
   }
   rewriter.finish();
   return count;
@@ -53,7 +55,8 @@ std::optional<double> gelu_tanh_gate(const Rewriter& r, TensorId gate, TensorId 
     const Op* power = r.producer(*cube);
     if (power && power->kind == OpKind::Unary) {
       const auto& attrs = std::get<UnaryAttrs>(power->attrs);
-      if (attrs.fn == UnaryFn::Power && attrs.alpha == 3 && power->inputs[0] == x) return outer->alpha;
+      if (attrs.fn == UnaryFn::Power && attrs.alpha == 3 && power->inputs[0] == x)
+        return outer->alpha;
     }
     const auto square = other_operand(binary(r, *cube, BinaryFn::Mul), x);
     if (square && unary(r, *square, UnaryFn::Square) == x) return outer->alpha;
@@ -68,7 +71,8 @@ std::optional<double> gelu_tanh_gate(const Rewriter& r, TensorId gate, TensorId 
 
 using Gate = std::optional<double> (*)(const Rewriter&, TensorId gate, TensorId x);
 
-// `product` = x * gate, possibly with a factor inside: the input x if gate and factors make up 1/2 (1+f).
+// `product` = x * gate, possibly with a factor inside: the input x if gate and factors make up 1/2
+// (1+f).
 std::optional<TensorId> gated(const Rewriter& r, TensorId a, TensorId b, double factor, Gate gate) {
   for (const auto& [x, g] : {std::pair{a, b}, std::pair{b, a}}) {
     if (const auto scale = gate(r, g, x); scale && near(*scale * factor, 0.5)) return x;
@@ -105,8 +109,7 @@ bool fuse_gelu(Rewriter& r, const Op& op) {
 bool fuse_self_gated(Rewriter& r, const Op& op) {
   const auto product = binary(r, op.outputs[0], BinaryFn::Mul, false);
   if (!product) return false;
-  for (const auto& [x, gate] :
-       {*product, std::pair{product->second, product->first}}) {
+  for (const auto& [x, gate] : {*product, std::pair{product->second, product->first}}) {
     const auto replace = [&r, &op, x = x](UnaryFn fn) {
       r.replace(op, OpKind::Unary, UnaryAttrs{fn, 0, 0}, {x});
       return true;
@@ -173,7 +176,8 @@ struct Normalized {
 std::optional<Normalized> normalized(const Rewriter& r, TensorId id, bool sole) {
   if (const auto quotient = binary(r, id, BinaryFn::Div, sole)) {
     const auto rms = root_mean_square(r, quotient->second, false);
-    if (rms && rms->input == quotient->first) return Normalized{rms->input, rms->axis, rms->epsilon};
+    if (rms && rms->input == quotient->first)
+      return Normalized{rms->input, rms->axis, rms->epsilon};
   }
   if (const auto product = binary(r, id, BinaryFn::Mul, sole)) {
     for (const auto& [value, factor] : {*product, std::pair{product->second, product->first}}) {

@@ -1,8 +1,8 @@
 // Recognising what an exporter took apart: normalisations, activations, linear layers, attention.
 //
-// Fused ops keep less for the backward pass: a fused LayerNorm its input and two numbers a row instead
-// of five tensors, fused attention no score matrix at all. A pattern is only replaced where nobody else
-// reads what it would no longer produce. Expects a simplified graph (simplify.h).
+// Fused ops keep less for the backward pass: a fused LayerNorm its input and two numbers a row
+// instead of five tensors, fused attention no score matrix at all. A pattern is only replaced where
+// nobody else reads what it would no longer produce. Expects a simplified graph (simplify.h).
 #pragma once
 
 #include "windlass/graph/graph.h"

@@ -3,7 +3,8 @@
 //  - masks are added (a bias), or chosen by Where (masked_fill); several add up; a mask that hides
 //    exactly the future becomes `causal`;
 //  - probabilities may pass through dropout;
-//  - a mask may differ by window: scores [b x w, h, s, t] are seen as [b, w, h, s, t] while it is added;
+//  - a mask may differ by window: scores [b x w, h, s, t] are seen as [b, w, h, s, t] while it is
+//  added;
 //  - keys and values may be repeated for groups of query heads (Reshape, Expand, Reshape);
 //  - operands have 3 dimensions [batch x heads, s, d] or 4.
 
@@ -40,8 +41,8 @@ struct Found {
   std::vector<Choice> chosen;
 };
 
-// Whether `hidden(i, j)` for constant values of a mask [.., s, t] is exactly the future. Leading axes
-// must all look alike.
+// Whether `hidden(i, j)` for constant values of a mask [.., s, t] is exactly the future. Leading
+// axes must all look alike.
 template <typename Hidden>
 bool hides_exactly_the_future(const std::vector<double>& values, const Shape& shape, int64_t s,
                               int64_t t, Hidden hidden) {
@@ -87,7 +88,8 @@ TensorId read_windowed(const Rewriter& r, const Op& op, Found& found) {
   return {};
 }
 
-// Peels scale and masks off the scores until their product is reached; at most `sums` masks are added.
+// Peels scale and masks off the scores until their product is reached; at most `sums` masks are
+// added.
 bool read_scores(const Rewriter& r, TensorId id, Found& found, int sums = 3) {
   for (;;) {
     if (r.uses(id) != 1) return false;
@@ -178,7 +180,8 @@ TensorId untransposed(Rewriter& r, TensorId id, const std::string& name) {
   }
   std::swap(order[order.size() - 1], order[order.size() - 2]);
   bool identity = true;
-  for (size_t i = 0; i < order.size(); ++i) identity = identity && order[i] == static_cast<int64_t>(i);
+  for (size_t i = 0; i < order.size(); ++i)
+    identity = identity && order[i] == static_cast<int64_t>(i);
   return identity ? source
                   : r.emit(OpKind::Transpose, TransposeAttrs{order}, {source}, name + ".key");
 }
@@ -209,9 +212,9 @@ TensorId build_mask(Rewriter& r, KnownMasks& known, Found& found, int64_t s, int
     return shape.size() >= 2 && shape[shape.size() - 2] == s && shape.back() == t;
   };
   const auto join = [&](TensorId more) {
-    mask = mask.valid() ? r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {mask, more},
-                                 name + ".mask")
-                        : more;
+    mask = mask.valid()
+               ? r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {mask, more}, name + ".mask")
+               : more;
   };
   for (TensorId added : found.added) {
     const auto* values = r.value(added);
@@ -231,8 +234,8 @@ TensorId build_mask(Rewriter& r, KnownMasks& known, Found& found, int64_t s, int
     if (r.shape(windowed)[2] == 1) wide[2] = 1;
     if (r.shape(windowed) != wide)
       windowed = r.emit(OpKind::Expand, ShapeAttrs{wide}, {windowed}, name + ".windows");
-    join(r.emit(OpKind::Reshape, ShapeAttrs{{wide[0] * wide[1], wide[2], wide[3], wide[4]}}, {windowed},
-                name + ".window_mask"));
+    join(r.emit(OpKind::Reshape, ShapeAttrs{{wide[0] * wide[1], wide[2], wide[3], wide[4]}},
+                {windowed}, name + ".window_mask"));
   }
   for (const Found::Choice& choice : found.chosen) {
     const auto* values = r.value(choice.condition);
@@ -304,11 +307,11 @@ bool fuse_one(Rewriter& r, KnownMasks& known, const Op& op) {
   if (rank == 4) {
     const TensorId narrow_k = peel_repeat(r, k), narrow_v = peel_repeat(r, found.v);
     const bool grouped = r.shape(narrow_k)[1] == r.shape(narrow_v)[1];
-    r.replace(op, OpKind::Attention, fused,
-              mask.valid() ? std::vector<TensorId>{q, grouped ? narrow_k : k,
-                                                   grouped ? narrow_v : found.v, mask}
-                           : std::vector<TensorId>{q, grouped ? narrow_k : k,
-                                                   grouped ? narrow_v : found.v});
+    r.replace(
+        op, OpKind::Attention, fused,
+        mask.valid()
+            ? std::vector<TensorId>{q, grouped ? narrow_k : k, grouped ? narrow_v : found.v, mask}
+            : std::vector<TensorId>{q, grouped ? narrow_k : k, grouped ? narrow_v : found.v});
     return true;
   }
   std::vector<TensorId> inputs = {with_rank_4(r, q, op.name + ".query"),
@@ -329,8 +332,10 @@ int fuse_attention(Graph& graph) {
   KnownMasks known;
   int count = 0;
   for (const Op& op : ops) {
-    if (fuse_one(rewriter, known, op)) ++count;
-    else rewriter.keep(op);
+    if (fuse_one(rewriter, known, op))
+      ++count;
+    else
+      rewriter.keep(op);
   }
   rewriter.finish();
   return count;

@@ -154,8 +154,8 @@ std::vector<TensorId> storage_roots(const Graph& graph) {
   std::vector<TensorId> roots(graph.tensors.size());
   for (size_t t = 0; t < roots.size(); ++t) roots[t] = TensorId(t);
   for (const Op& op : graph.ops) {
-    const bool identity = op.kind == OpKind::Unary &&
-                          std::get<UnaryAttrs>(op.attrs).fn == UnaryFn::Identity;
+    const bool identity =
+        op.kind == OpKind::Unary && std::get<UnaryAttrs>(op.attrs).fn == UnaryFn::Identity;
     if (!op_info(op.kind).view && !identity) continue;
     if (op.outputs.empty() || op.inputs.empty()) continue;
     // The only input of a view's backward op is the gradient of its output.

@@ -91,9 +91,9 @@ struct Tensor {
   std::string name;
   TensorType type;
   TensorRole role = TensorRole::Activation;
-  OpId producer;              // none for inputs, weights, buffers, constants, states
-  bool trainable = false;     // weights only
-  int32_t constant = -1;      // index into Graph::constants, if the value is known
+  OpId producer;           // none for inputs, weights, buffers, constants, states
+  bool trainable = false;  // weights only
+  int32_t constant = -1;   // index into Graph::constants, if the value is known
 };
 
 enum class Pass : uint8_t { Forward, Backward, Update };
@@ -108,10 +108,10 @@ struct SavedRef {
 
 // A step of computation. Optional operands that are absent are invalid ids.
 //
-// A forward op has the operands its kind says. The backward op of a forward op has the same kind and
-// attributes, Pass::Backward and `forward` set; its inputs are the gradients of the forward outputs
-// (absent where nobody needs them) followed by one tensor for each entry of `saved`; its outputs are
-// the gradients of the forward inputs (absent where not wanted).
+// A forward op has the operands its kind says. The backward op of a forward op has the same kind
+// and attributes, Pass::Backward and `forward` set; its inputs are the gradients of the forward
+// outputs (absent where nobody needs them) followed by one tensor for each entry of `saved`; its
+// outputs are the gradients of the forward inputs (absent where not wanted).
 struct Op {
   OpKind kind = OpKind::Unary;
   Pass pass = Pass::Forward;
@@ -131,8 +131,8 @@ struct ConstantValue {
 
 // A network, and after differentiation a whole training step.
 //
-// Invariants: ops are in topological order; each tensor has at most one producer; operand types agree
-// with what OpInfo::infer says. `check_graph` verifies them.
+// Invariants: ops are in topological order; each tensor has at most one producer; operand types
+// agree with what OpInfo::infer says. `check_graph` verifies them.
 struct Graph {
   std::string name;
   std::vector<Tensor> tensors;
@@ -148,7 +148,9 @@ struct Graph {
   Op& operator[](OpId id) { return ops[id.index()]; }
 
   // Type of an operand, with DType::None for an absent one.
-  TensorType type_of(TensorId id) const { return id.valid() ? tensors[id.index()].type : TensorType{}; }
+  TensorType type_of(TensorId id) const {
+    return id.valid() ? tensors[id.index()].type : TensorType{};
+  }
 };
 
 std::string_view role_name(TensorRole role);
@@ -166,11 +168,12 @@ std::vector<std::vector<OpId>> consumers_of(const Graph& graph);
 // Inputs and labels stay. Returns for each old tensor its new id (invalid if it was removed).
 std::vector<TensorId> remove_dead(Graph& graph);
 
-// All floating-point tensors of 64 or 32 bits in `dtype` instead: what `--dtype` does. Constants keep
-// their values; the loss stays fp32.
+// All floating-point tensors of 64 or 32 bits in `dtype` instead: what `--dtype` does. Constants
+// keep their values; the loss stays fp32.
 Graph with_dtype(const Graph& graph, DType dtype);
 
-// For each tensor, the tensor whose memory it shares: itself unless it is a view (Reshape, Identity).
+// For each tensor, the tensor whose memory it shares: itself unless it is a view (Reshape,
+// Identity).
 std::vector<TensorId> storage_roots(const Graph& graph);
 
 }  // namespace windlass

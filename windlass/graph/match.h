@@ -12,8 +12,8 @@ namespace windlass::match {
 // Constants in files are rounded to their type, often twice.
 inline bool near(double a, double b) { return std::abs(a - b) <= 2e-3 * std::abs(b) + 1e-12; }
 
-// Input of the unary op that produced `id`, if it is that function. With `sole`, nobody else may read
-// the result.
+// Input of the unary op that produced `id`, if it is that function. With `sole`, nobody else may
+// read the result.
 inline std::optional<TensorId> unary(const Rewriter& r, TensorId id, UnaryFn fn, bool sole = true) {
   const Op* op = r.producer(id, OpKind::Unary);
   if (!op || std::get<UnaryAttrs>(op->attrs).fn != fn) return std::nullopt;
@@ -49,8 +49,8 @@ inline std::optional<std::pair<TensorId, TensorId>> binary(const Rewriter& r, Te
 }
 
 // For a commutative op with `known` as one operand: the other one.
-inline std::optional<TensorId> other_operand(const std::optional<std::pair<TensorId, TensorId>>& pair,
-                                             TensorId known) {
+inline std::optional<TensorId> other_operand(
+    const std::optional<std::pair<TensorId, TensorId>>& pair, TensorId known) {
   if (!pair) return std::nullopt;
   if (pair->first == known) return pair->second;
   if (pair->second == known) return pair->first;

@@ -38,8 +38,8 @@ const OpInfo& op_info(OpKind kind) {
 
 std::string_view family_name(OpFamily family) {
   static constexpr std::array<std::string_view, 13> kNames = {
-      "contraction", "convolution", "pooling",   "normalization", "attention",
-      "elementwise", "lookup",      "layout",    "reduction",     "recurrent",
+      "contraction", "convolution", "pooling", "normalization", "attention",
+      "elementwise", "lookup",      "layout",  "reduction",     "recurrent",
       "routing",     "loss",        "update"};
   return kNames[static_cast<size_t>(family)];
 }

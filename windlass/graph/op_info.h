@@ -4,7 +4,8 @@
 // legal splits, partial sums, halo exchange and the layouts of gradients are all derived from that:
 // the gradient of an operand has the operand's own map, and is a partial sum over every split loop
 // that the operand does not have. Three conventions make this exact:
-//  - an operand that is added to the result (a bias) and lacks a split Reduced loop belongs to the first
+//  - an operand that is added to the result (a bias) and lacks a split Reduced loop belongs to the
+//  first
 //    piece of that loop: only that piece adds it and yields its gradient;
 //  - a piece of a mean (Reduce, the losses) divides by the count of the whole op, not by its own;
 //  - elements that no window touches (the tail of a strided convolution) have gradient zero.
@@ -61,8 +62,8 @@ struct LoopDim {
 };
 
 // How an operand's axis follows from a loop: loop indices [a, b) touch the axis indices
-// [a * stride + offset, (b - 1) * stride + offset + window), cut to the axis. loop < 0: the whole axis,
-// whatever the split. A window larger than the stride is a halo.
+// [a * stride + offset, (b - 1) * stride + offset + window), cut to the axis. loop < 0: the whole
+// axis, whatever the split. A window larger than the stride is a halo.
 struct AxisMap {
   int32_t loop = -1;
   int64_t stride = 1;
@@ -73,7 +74,7 @@ using OperandMap = std::vector<AxisMap>;
 
 struct LoopNest {
   std::vector<LoopDim> loops;
-  std::vector<OperandMap> inputs;       // parallel to the op's inputs; empty for absent ones
+  std::vector<OperandMap> inputs;  // parallel to the op's inputs; empty for absent ones
   std::vector<OperandMap> outputs;
   std::vector<OperandMap> auxiliaries;
 };
@@ -108,9 +109,9 @@ struct Signature {
 };
 
 // Arithmetic of an op. A multiply-add of a contraction (matmul, convolution, attention, recurrent
-// cell) counts 2 flops and is what "flops" means in windlass, as in PyTorch's counter and in published
-// tables; everything else (activations, norms, softmax) is `pointwise` and priced by its bytes.
-// Causal attention is counted in full.
+// cell) counts 2 flops and is what "flops" means in windlass, as in PyTorch's counter and in
+// published tables; everything else (activations, norms, softmax) is `pointwise` and priced by its
+// bytes. Causal attention is counted in full.
 struct Arithmetic {
   double multiply_adds = 0;
   double pointwise = 0;
@@ -142,8 +143,8 @@ struct OpInfo {
   OpFamily family;
   size_t min_inputs;
   size_t max_inputs;
-  bool view = false;         // output 0 shares the memory of input 0; likewise their gradients
-  bool memory_bound = false; // time follows from bytes, not flops
+  bool view = false;          // output 0 shares the memory of input 0; likewise their gradients
+  bool memory_bound = false;  // time follows from bytes, not flops
 
   // Output types. Throws Error{Input} on operands that contradict each other.
   std::vector<TensorType> (*infer)(const Signature&) = nullptr;
@@ -151,8 +152,8 @@ struct OpInfo {
   std::vector<TensorType> (*auxiliaries)(const Signature&) = nullptr;
   LoopNest (*loops)(const Signature&) = nullptr;
   Arithmetic (*arithmetic)(const Signature&) = nullptr;
-  // Which inputs can have gradients and what the backward op needs; null if none can. `wanted[i]` says
-  // whether the gradient of input i is asked for.
+  // Which inputs can have gradients and what the backward op needs; null if none can. `wanted[i]`
+  // says whether the gradient of input i is asked for.
   GradientRule (*gradient)(const Signature&, const std::vector<bool>& wanted) = nullptr;
   // Inputs that the op overwrites in place.
   std::vector<int32_t> (*writes)(const Signature&) = nullptr;

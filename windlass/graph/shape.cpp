@@ -1,11 +1,11 @@
 #include "windlass/graph/shape.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "windlass/base/checked.h"
 
@@ -47,8 +47,10 @@ int64_t element_count(const Shape& shape) {
   bool empty = false;
   for (int64_t size : shape) {
     if (size < 0) fail_input("shape {} has a negative dimension", format_shape(shape));
-    if (size == 0) empty = true;
-    else count = checked_mul(count, size);
+    if (size == 0)
+      empty = true;
+    else
+      count = checked_mul(count, size);
   }
   if (count > kMaxElements)
     fail_input("size overflows: shape {}; the dimensions are not plausible", format_shape(shape));

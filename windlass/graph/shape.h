@@ -12,13 +12,14 @@ namespace windlass {
 
 using Shape = std::vector<int64_t>;
 
-// No tensor has more elements than this, so that sizes in bytes and sums of a few sizes fit 64 bits.
+// No tensor has more elements than this, so that sizes in bytes and sums of a few sizes fit 64
+// bits.
 inline constexpr int64_t kMaxElements = int64_t{1} << 59;
 // No tensor has more dimensions than this.
 inline constexpr size_t kMaxRank = 64;
 
-// Number of elements. Throws Error{Input} if a dimension is negative or the dimensions that are not 0
-// have a product beyond kMaxElements: an empty tensor has strides and partial products too.
+// Number of elements. Throws Error{Input} if a dimension is negative or the dimensions that are not
+// 0 have a product beyond kMaxElements: an empty tensor has strides and partial products too.
 int64_t element_count(const Shape& shape);
 
 // "[2, 3, 224, 224]"; a scalar is "[]". Far too many dimensions are cut short.

@@ -5,9 +5,9 @@
 
 namespace windlass {
 
-// Ops with one scalar constant become unary (x * c + d, x^c), so that nothing of them is kept for the
-// backward pass; copies that copy nothing (identity transposes, full slices, casts to the same type,
-// reshapes to the same shape) vanish; chains of reshapes, transposes and scalings are merged.
+// Ops with one scalar constant become unary (x * c + d, x^c), so that nothing of them is kept for
+// the backward pass; copies that copy nothing (identity transposes, full slices, casts to the same
+// type, reshapes to the same shape) vanish; chains of reshapes, transposes and scalings are merged.
 void simplify(Graph& graph);
 
 }  // namespace windlass

@@ -66,6 +66,24 @@ std::optional<std::vector<Hop>> shortest_hops(const Machine& machine, EndpointId
   return hops;
 }
 
+// Endpoints that traffic from `from` reaches through switches; `inside`: without leaving its node.
+std::set<EndpointId> reachable(const Machine& machine,
+                               const std::vector<std::vector<Neighbour>>& neighbours,
+                               EndpointId from, bool inside) {
+  std::set<EndpointId> found = {from};
+  std::vector<EndpointId> open = {from};
+  while (!open.empty()) {
+    const EndpointId here = open.back();
+    open.pop_back();
+    if (here != from && machine[here].kind != Endpoint::Kind::Switch) continue;
+    for (const Neighbour& next : neighbours[here.index()]) {
+      if (inside && machine[next.endpoint].node != machine[from].node) continue;
+      if (found.insert(next.endpoint).second) open.push_back(next.endpoint);
+    }
+  }
+  return found;
+}
+
 Route priced(const Machine& machine, std::vector<Hop> hops, bool staged) {
   Route route{std::move(hops), Seconds(0), BytesPerSecond(HUGE_VAL), staged};
   for (const Hop& hop : route.hops) {
@@ -124,14 +142,20 @@ void check_machine(const Machine& machine) {
       fail_input("device type \"{}\": {} of memory leave nothing beside {} reserved", type.name,
                  format_bytes(type.memory), format_bytes(type.reserved));
   }
+  // Links lead both ways, so what a host reaches, reaches it.
+  const auto neighbours = neighbours_of(machine);
+  std::set<EndpointId> joined;
+  for (const Node& node : machine.nodes)
+    joined.merge(reachable(machine, neighbours, node.endpoint, true));
   for (const Device& device : machine.devices) {
     if (device.limit.value <= 0) fail_input("device \"{}\" has no memory", device.name);
-    if (!shortest_hops(machine, device.endpoint, machine[device.node].endpoint))
+    if (!joined.contains(device.endpoint))
       fail_input("device \"{}\" has no link to its host \"{}\"", device.name,
                  machine[device.node].name);
   }
+  const auto hosts = reachable(machine, neighbours, machine.nodes[0].endpoint, false);
   for (const Node& node : machine.nodes)
-    if (!shortest_hops(machine, machine.nodes[0].endpoint, node.endpoint))
+    if (!hosts.contains(node.endpoint))
       fail_input("no link joins the nodes \"{}\" and \"{}\"", machine.nodes[0].name, node.name);
 }
 

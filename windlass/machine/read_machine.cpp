@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMaxDevices = 4096;  // of one node
 constexpr int64_t kMaxNodes = 16'384;
+constexpr int64_t kMaxAllDevices = 131'072;
 constexpr int64_t kMaxLinks = 1'000'000;
 constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 
@@ -87,7 +88,8 @@ std::vector<std::string> expand_pattern(const std::string& pattern,
       return failed == std::errc() && end == text.data() + text.size() && !text.empty();
     };
     if (read(std::string_view(pattern).substr(digits, dash - digits), first) &&
-        read(std::string_view(pattern).substr(dash + 1), last) && last - first < kMaxDevices) {
+        read(std::string_view(pattern).substr(dash + 1), last) && first <= last &&
+        last - first < kMaxDevices) {
       for (int64_t i = first; i <= last; ++i) {
         const std::string name = pattern.substr(0, digits) + std::to_string(i);
         if (std::find(names.begin(), names.end(), name) == names.end())
@@ -291,8 +293,15 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
       fail_input("it has several kinds of nodes: a number of nodes cannot be chosen");
     specs[0].count = *options.nodes;
   }
-  for (const NodeSpec& spec : specs) nodes += spec.count;
+  int64_t devices = 0;
+  for (const NodeSpec& spec : specs) {
+    nodes = checked_add(nodes, spec.count);
+    const auto each = static_cast<int64_t>(spec.devices.size() + spec.switches.size());
+    devices = checked_add(devices, checked_mul(spec.count, each));
+  }
   if (nodes > kMaxNodes) fail_input("{} nodes, at most {} are supported", nodes, kMaxNodes);
+  if (devices > kMaxAllDevices)
+    fail_input("{} devices and switches, at most {} are supported", devices, kMaxAllDevices);
   if (nodes > 1 && !network) fail_input("several nodes need a \"network\"");
   Assembler assembler(machine, options, nodes > 1);
   for (const NodeSpec& spec : specs)

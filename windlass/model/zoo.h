@@ -1,7 +1,8 @@
 // The zoo: well-known networks by name, built from their published definitions.
 //
-// `NAME` or `NAME:key=value,...`, e.g. "gpt2-xl", "resnet-50", "gpt2:layers=10,hidden=256". Each file of
-// `zoo/` defines one family `ZooFamily zoo_<file>()`; the build collects them into the table.
+// `NAME` or `NAME:key=value,...`, e.g. "gpt2-xl", "resnet-50", "gpt2:layers=10,hidden=256". Each
+// file of `zoo/` defines one family `ZooFamily zoo_<file>()`; the build collects them into the
+// table.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,9 @@ struct ZooPreset {
 struct ZooFamily {
   std::string name;         // "gpt2"; a preset of that name is implied if none is listed
   std::string description;  // one line, with the source of the definition
-  ZooParameters defaults;   // every parameter the family takes; "batch", and "sequence" or "image" where
-                            // they apply, are set from the options and may also be given by name
+  ZooParameters
+      defaults;  // every parameter the family takes; "batch", and "sequence" or "image" where
+                 // they apply, are set from the options and may also be given by name
   std::vector<ZooPreset> presets;
   // Builds the graph, loss included. Parameters are complete and positive where 0 makes no sense;
   // combinations that are impossible throw Error{Input}.

@@ -53,8 +53,9 @@ std::vector<TensorType> attention_auxiliaries(const Signature& s) {
   return {{statistic_dtype(s.input(0).dtype), {q[0], q[1], q[2]}}};
 }
 
-// Heads are split by whole groups of query heads that share a key head. Splitting keys merges partial
-// softmax results by their statistics (ring attention): a row of outputs, its maximum and its sum.
+// Heads are split by whole groups of query heads that share a key head. Splitting keys merges
+// partial softmax results by their statistics (ring attention): a row of outputs, its maximum and
+// its sum.
 LoopNest attention_loops(const Signature& s) {
   const Shape& q = s.shape(0);
   const Shape& k = s.shape(1);
@@ -101,7 +102,8 @@ Arithmetic attention_arithmetic(const Signature& s) {
   return {scores * static_cast<double>(q[3] + s.shape(2)[3]), scores * 6};
 }
 
-// Scores again, then dV = P' dO, dP = dO V', dQ = dS K, dK = dS' Q: five products to the two of forward.
+// Scores again, then dV = P' dO, dP = dO V', dQ = dS K, dK = dS' Q: five products to the two of
+// forward.
 GradientRule attention_gradient(const Signature& s, const std::vector<bool>& wanted) {
   GradientRule rule = no_gradient(s.inputs.size());
   for (size_t i = 0; i < s.inputs.size(); ++i)
@@ -126,7 +128,8 @@ std::vector<TensorType> infer_rotary(const Signature& s) {
   const auto& a = s.as<RotaryAttrs>();
   require_float(s, 0);
   const Shape& x = s.shape(0);
-  if (x.size() < 2) fail_input("input has shape {}, expected [..., position, depth]", format_shape(x));
+  if (x.size() < 2)
+    fail_input("input has shape {}, expected [..., position, depth]", format_shape(x));
   if (a.dims < 2 || a.dims % 2 != 0 || a.dims > x.back())
     fail_input("{} rotated dimensions, expected an even number from 2 to {}", a.dims, x.back());
   return {s.input(0)};

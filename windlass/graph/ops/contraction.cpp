@@ -1,5 +1,5 @@
-// Matrix products. With loops m, n, k and batch loops, each operand has two of m, n, k, so the three
-// products of training (y, dx, dw) are the same nest with another loop reduced.
+// Matrix products. With loops m, n, k and batch loops, each operand has two of m, n, k, so the
+// three products of training (y, dx, dw) are the same nest with another loop reduced.
 
 #include "windlass/graph/ops/families.h"
 
@@ -66,8 +66,8 @@ LoopNest matmul_loops(const Signature& s) {
 
 Arithmetic matmul_arithmetic(const Signature& s) {
   const MatMulSizes sizes = matmul_sizes(s);
-  double count = static_cast<double>(sizes.m) * static_cast<double>(sizes.n) *
-                 static_cast<double>(sizes.k);
+  double count =
+      static_cast<double>(sizes.m) * static_cast<double>(sizes.n) * static_cast<double>(sizes.k);
   for (int64_t size : sizes.batch) count *= static_cast<double>(size);
   return {count, 0};
 }
@@ -78,7 +78,8 @@ GradientRule matmul_gradient(const Signature& s, const std::vector<bool>& wanted
   if (wanted[1]) rule.saved.push_back(saved_input(0));
   if (wanted[0]) rule.saved.push_back(saved_input(1));
   const Arithmetic forward = matmul_arithmetic(s);
-  rule.arithmetic.multiply_adds = forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+  rule.arithmetic.multiply_adds =
+      forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
   return rule;
 }
 
@@ -122,7 +123,8 @@ LoopNest linear_loops(const Signature& s) {
     nest.inputs.push_back({{.loop = n + 1}, {.loop = n}});
   else
     nest.inputs.push_back({{.loop = n}, {.loop = n + 1}});
-  if (s.inputs.size() > 2) nest.inputs.push_back(s.has_input(2) ? OperandMap{{.loop = n}} : OperandMap{});
+  if (s.inputs.size() > 2)
+    nest.inputs.push_back(s.has_input(2) ? OperandMap{{.loop = n}} : OperandMap{});
   nest.outputs.push_back(aligned_map(x.size()));
   return nest;
 }
@@ -142,7 +144,8 @@ GradientRule weighted_gradient(const Signature& s, const std::vector<bool>& want
   if (s.has_input(2) && is_float(s.input(2).dtype)) rule.inputs[2] = GradientSource::Computed;
   if (wanted[1]) rule.saved.push_back(saved_input(0));
   if (wanted[0]) rule.saved.push_back(saved_input(1));
-  rule.arithmetic.multiply_adds = forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+  rule.arithmetic.multiply_adds =
+      forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
   rule.arithmetic.pointwise = forward.pointwise;
   return rule;
 }

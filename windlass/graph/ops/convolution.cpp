@@ -41,12 +41,11 @@ int64_t window_extent(int64_t kernel, int64_t dilation) {
 // padding before it, as PyTorch does.
 int64_t windows(int64_t size, int64_t before, int64_t after, int64_t extent, int64_t stride,
                 bool ceil_mode) {
-  if (before < 0 || after < 0)
-    fail_input("padding {} and {} must not be negative", before, after);
+  if (before < 0 || after < 0) fail_input("padding {} and {} must not be negative", before, after);
   const int64_t room = checked_add(checked_add(size, before), after) - extent;
   if (room < 0)
-    fail_input("a window of {} does not fit an axis of {} padded by {} and {}", extent, size, before,
-               after);
+    fail_input("a window of {} does not fit an axis of {} padded by {} and {}", extent, size,
+               before, after);
   int64_t count = room / stride + 1;
   if (ceil_mode && room % stride != 0 && checked_mul(count, stride) < size + before) ++count;
   return count;
@@ -135,8 +134,7 @@ LoopNest conv_loops(const Signature& s) {
     const auto loop = static_cast<int32_t>(nest.loops.size());
     if (a.transposed) {
       // Splitting the input axis leaves overlapping sums in the output: not worth supporting.
-      nest.loops.push_back(
-          {.name = spatial_name(i, n), .size = x[i + 2], .role = LoopRole::Whole});
+      nest.loops.push_back({.name = spatial_name(i, n), .size = x[i + 2], .role = LoopRole::Whole});
       input.push_back({.loop = loop});
       output.push_back({});
     } else {
@@ -157,8 +155,9 @@ LoopNest conv_loops(const Signature& s) {
 Arithmetic conv_arithmetic(const Signature& s) {
   const auto& a = s.as<ConvAttrs>();
   const TensorType& y = s.outputs[0];
-  const double per_group = static_cast<double>(a.transposed ? conv_channels(s).out : conv_channels(s).in) /
-                           static_cast<double>(a.groups);
+  const double per_group =
+      static_cast<double>(a.transposed ? conv_channels(s).out : conv_channels(s).in) /
+      static_cast<double>(a.groups);
   double kernel = 1;
   for (size_t i = 2; i < s.shape(1).size(); ++i) kernel *= static_cast<double>(s.shape(1)[i]);
   const double points = a.transposed ? elements(s.input(0)) : elements(y);
@@ -172,7 +171,8 @@ GradientRule conv_gradient(const Signature& s, const std::vector<bool>& wanted) 
   if (wanted[1]) rule.saved.push_back(saved_input(0));
   if (wanted[0]) rule.saved.push_back(saved_input(1));
   const Arithmetic forward = conv_arithmetic(s);
-  rule.arithmetic.multiply_adds = forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+  rule.arithmetic.multiply_adds =
+      forward.multiply_adds * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
   rule.arithmetic.pointwise = forward.pointwise;
   return rule;
 }
@@ -190,9 +190,10 @@ std::vector<TensorType> infer_pool(const Signature& s) {
   Shape shape = {x[0], x[1]};
   for (size_t i = 0; i < n; ++i) {
     const int64_t extent = window_extent(a.kernel[i], a.dilation[i]);
-    if (a.pad_begin[i] < 0 || a.pad_end[i] < 0 || a.pad_begin[i] >= extent || a.pad_end[i] >= extent)
-      fail_input("padding {} and {} must not be negative nor reach the window of {}", a.pad_begin[i],
-                 a.pad_end[i], extent);
+    if (a.pad_begin[i] < 0 || a.pad_end[i] < 0 || a.pad_begin[i] >= extent ||
+        a.pad_end[i] >= extent)
+      fail_input("padding {} and {} must not be negative nor reach the window of {}",
+                 a.pad_begin[i], a.pad_end[i], extent);
     shape.push_back(
         windows(x[i + 2], a.pad_begin[i], a.pad_end[i], extent, a.stride[i], a.ceil_mode));
   }
@@ -210,7 +211,8 @@ LoopNest pool_loops(const Signature& s) {
   const auto& a = s.as<PoolAttrs>();
   const size_t n = spatial_rank(s);
   LoopNest nest;
-  nest.loops = {{.name = "batch", .size = s.shape(0)[0]}, {.name = "channel", .size = s.shape(0)[1]}};
+  nest.loops = {{.name = "batch", .size = s.shape(0)[0]},
+                {.name = "channel", .size = s.shape(0)[1]}};
   OperandMap input = aligned_map(2);
   for (size_t i = 0; i < n; ++i) {
     nest.loops.push_back({.name = spatial_name(i, n), .size = s.outputs[0].shape[i + 2]});
@@ -253,7 +255,8 @@ std::vector<TensorType> infer_resize(const Signature& s) {
 LoopNest resize_loops(const Signature& s) {
   const size_t n = spatial_rank(s);
   LoopNest nest;
-  nest.loops = {{.name = "batch", .size = s.shape(0)[0]}, {.name = "channel", .size = s.shape(0)[1]}};
+  nest.loops = {{.name = "batch", .size = s.shape(0)[0]},
+                {.name = "channel", .size = s.shape(0)[1]}};
   OperandMap input = aligned_map(2), output = aligned_map(2);
   input.resize(n + 2);
   output.resize(n + 2);

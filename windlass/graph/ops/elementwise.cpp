@@ -12,8 +12,8 @@ struct UnaryInfo {
   double operations;
 };
 
-// What the derivative of each function is computed from. Where the output will do, it is kept rather
-// than the input, since the next op usually keeps it as well.
+// What the derivative of each function is computed from. Where the output will do, it is kept
+// rather than the input, since the next op usually keeps it as well.
 UnaryInfo unary_info(const UnaryAttrs& attrs) {
   switch (attrs.fn) {
     case UnaryFn::Identity: return {Keeps::Nothing, 0};
@@ -126,7 +126,8 @@ GradientRule binary_gradient(const Signature& s, const std::vector<bool>& wanted
   // An operand that was not broadcast gets the gradient of a sum as it is.
   const bool linear = fn == BinaryFn::Add || fn == BinaryFn::Sub;
   if (linear && s.input(0) == s.outputs[0]) rule.inputs[0] = GradientSource::PassThrough;
-  if (fn == BinaryFn::Add && s.input(1) == s.outputs[0]) rule.inputs[1] = GradientSource::PassThrough;
+  if (fn == BinaryFn::Add && s.input(1) == s.outputs[0])
+    rule.inputs[1] = GradientSource::PassThrough;
   switch (fn) {
     case BinaryFn::Mul:
       if (wanted[1]) rule.saved.push_back(saved_input(0));
@@ -145,9 +146,8 @@ GradientRule binary_gradient(const Signature& s, const std::vector<bool>& wanted
     case BinaryFn::Min: rule.saved = {saved_input(0), saved_input(1)}; break;
     default: break;
   }
-  rule.arithmetic =
-      pointwise(elements(s.outputs[0]) * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0)) *
-                (fn == BinaryFn::Pow ? 3 : 1));
+  rule.arithmetic = pointwise(elements(s.outputs[0]) * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0)) *
+                              (fn == BinaryFn::Pow ? 3 : 1));
   return rule;
 }
 
@@ -157,8 +157,8 @@ std::vector<TensorType> infer_where(const Signature& s) {
   if (is_float(s.input(1).dtype) != is_float(s.input(2).dtype))
     fail_input("branches are {} and {}: cast one of them", format_type(s.input(1)),
                format_type(s.input(2)));
-  return {{s.input(1).dtype,
-           broadcast_shapes(s.shape(0), broadcast_shapes(s.shape(1), s.shape(2)))}};
+  return {
+      {s.input(1).dtype, broadcast_shapes(s.shape(0), broadcast_shapes(s.shape(1), s.shape(2)))}};
 }
 
 GradientRule where_gradient(const Signature& s, const std::vector<bool>&) {
@@ -202,7 +202,8 @@ GradientRule dropout_gradient(const Signature& s, const std::vector<bool>&) {
 
 std::vector<TensorType> infer_random(const Signature& s) {
   const auto& a = s.as<RandomAttrs>();
-  if (!is_float(a.dtype)) fail_input("random numbers of type {} are not known", dtype_name(a.dtype));
+  if (!is_float(a.dtype))
+    fail_input("random numbers of type {} are not known", dtype_name(a.dtype));
   element_count(a.shape);
   return {{a.dtype, a.shape}};
 }

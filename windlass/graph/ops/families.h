@@ -49,11 +49,12 @@ std::vector<LoopDim> axis_loops(const Shape& shape);
 // Axis i follows loop first + i.
 OperandMap aligned_map(size_t rank, int32_t first = 0);
 
-// Map of an operand of `shape` that is broadcast against axis loops of `full`: axes of size 1 where the
-// full size differs are whole.
+// Map of an operand of `shape` that is broadcast against axis loops of `full`: axes of size 1 where
+// the full size differs are whole.
 OperandMap broadcast_map(const Shape& shape, const Shape& full, int32_t first = 0);
 
-// Loops of an op whose single output has one Free loop per axis and whose inputs broadcast against it.
+// Loops of an op whose single output has one Free loop per axis and whose inputs broadcast against
+// it.
 LoopNest broadcast_loops(const Signature& s);
 
 // `size` elements kept, no arithmetic.

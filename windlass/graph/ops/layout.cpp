@@ -24,9 +24,10 @@ std::vector<TensorType> infer_reshape(const Signature& s) {
   return {{s.input(0).dtype, shape}};
 }
 
-// Row-major order is kept, so the axes of both shapes fall into groups of equal product, and in each
-// group the outermost axes move together: a range of the group's outermost loop is a contiguous range
-// of both. The loop's size is the largest common divisor of the two outermost sizes of the group.
+// Row-major order is kept, so the axes of both shapes fall into groups of equal product, and in
+// each group the outermost axes move together: a range of the group's outermost loop is a
+// contiguous range of both. The loop's size is the largest common divisor of the two outermost
+// sizes of the group.
 LoopNest reshape_loops(const Signature& s) {
   const Shape& in = s.shape(0);
   const Shape& out = s.outputs[0].shape;
@@ -35,15 +36,24 @@ LoopNest reshape_loops(const Signature& s) {
   size_t i = 0, o = 0;
   while (i < in.size() || o < out.size()) {
     // Axes of size 1 carry nothing.
-    if (i < in.size() && in[i] == 1) { ++i; continue; }
-    if (o < out.size() && out[o] == 1) { ++o; continue; }
+    if (i < in.size() && in[i] == 1) {
+      ++i;
+      continue;
+    }
+    if (o < out.size() && out[o] == 1) {
+      ++o;
+      continue;
+    }
     if (i >= in.size() || o >= out.size()) break;
     const size_t first_in = i, first_out = o;
     int64_t product_in = in[i++], product_out = out[o++];
     while (product_in != product_out) {
-      if (product_in < product_out && i < in.size()) product_in *= in[i++];
-      else if (o < out.size()) product_out *= out[o++];
-      else break;
+      if (product_in < product_out && i < in.size())
+        product_in *= in[i++];
+      else if (o < out.size())
+        product_out *= out[o++];
+      else
+        break;
     }
     if (product_in == 0 || product_in != product_out) break;
     const int64_t size = std::gcd(in[first_in], out[first_out]);

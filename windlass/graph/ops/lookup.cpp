@@ -1,5 +1,5 @@
-// Embedding and gather: rows of a table by index. Splitting the table is possible: each piece looks up
-// the indices it holds and contributes zeros for the others (a reduced loop).
+// Embedding and gather: rows of a table by index. Splitting the table is possible: each piece looks
+// up the indices it holds and contributes zeros for the others (a reduced loop).
 
 #include "windlass/graph/ops/families.h"
 
@@ -52,9 +52,8 @@ LoopNest gather_loops(const Signature& s) {
   nest.loops = axis_loops(s.outputs[0].shape);
   const auto row = static_cast<int32_t>(nest.loops.size());
   const bool summable = is_float(s.input(0).dtype);
-  nest.loops.push_back({.name = "row",
-                        .size = data[axis],
-                        .role = summable ? LoopRole::Reduced : LoopRole::Whole});
+  nest.loops.push_back(
+      {.name = "row", .size = data[axis], .role = summable ? LoopRole::Reduced : LoopRole::Whole});
   OperandMap table(data.size());
   for (size_t i = 0; i < data.size(); ++i)
     table[i].loop = i == axis ? row : static_cast<int32_t>(i < axis ? i : i + indices - 1);

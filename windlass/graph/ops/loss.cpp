@@ -7,7 +7,8 @@ namespace {
 
 Shape rows_shape(const Signature& s) {
   Shape shape = s.shape(0);
-  shape.erase(shape.begin() + static_cast<int64_t>(normalize_axis(s.as<CrossEntropyAttrs>().axis, shape.size())));
+  shape.erase(shape.begin() +
+              static_cast<int64_t>(normalize_axis(s.as<CrossEntropyAttrs>().axis, shape.size())));
   return shape;
 }
 
@@ -20,8 +21,8 @@ std::vector<TensorType> infer_cross_entropy(const Signature& s) {
   return {{statistic_dtype(s.input(0).dtype), {}}};
 }
 
-// log sum exp of each row: with it the gradient is exp(logits - lse) - onehot, in one sweep. And the
-// number of rows that count, over all pieces of a split: what the mean divides by.
+// log sum exp of each row: with it the gradient is exp(logits - lse) - onehot, in one sweep. And
+// the number of rows that count, over all pieces of a split: what the mean divides by.
 std::vector<TensorType> cross_entropy_auxiliaries(const Signature& s) {
   const DType dtype = statistic_dtype(s.input(0).dtype);
   return {{dtype, rows_shape(s)}, {dtype, {}}};
@@ -47,7 +48,9 @@ LoopNest cross_entropy_loops(const Signature& s) {
   return nest;
 }
 
-Arithmetic cross_entropy_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 4); }
+Arithmetic cross_entropy_arithmetic(const Signature& s) {
+  return pointwise(elements(s.input(0)) * 4);
+}
 
 GradientRule cross_entropy_gradient(const Signature& s, const std::vector<bool>&) {
   GradientRule rule = no_gradient(2);

@@ -1,13 +1,13 @@
-// Batch, layer, RMS, group and local response normalisation. Splitting a normalised axis is possible:
-// the pieces exchange their sums (Coupled), which keeps the mathematics of one device.
+// Batch, layer, RMS, group and local response normalisation. Splitting a normalised axis is
+// possible: the pieces exchange their sums (Coupled), which keeps the mathematics of one device.
 
 #include "windlass/graph/ops/families.h"
 
 namespace windlass::ops {
 namespace {
 
-// Values exchanged per slice when a normalised loop is split: sum and sum of squares forward, the two
-// sums of the gradient formula backward. RMS normalisation needs one of each.
+// Values exchanged per slice when a normalised loop is split: sum and sum of squares forward, the
+// two sums of the gradient formula backward. RMS normalisation needs one of each.
 constexpr Coupling kMomentCoupling = {.forward = 2, .backward = 2};
 constexpr Coupling kRmsCoupling = {.forward = 1, .backward = 1};
 
@@ -186,7 +186,8 @@ GradientRule group_norm_gradient(const Signature& s, const std::vector<bool>& wa
 std::vector<TensorType> infer_lrn(const Signature& s) {
   require_float(s, 0);
   require_channels(s, 1, "channel");
-  if (s.as<LrnAttrs>().size < 1) fail_input("size is {}, expected at least 1", s.as<LrnAttrs>().size);
+  if (s.as<LrnAttrs>().size < 1)
+    fail_input("size is {}, expected at least 1", s.as<LrnAttrs>().size);
   return {s.input(0)};
 }
 

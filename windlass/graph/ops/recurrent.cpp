@@ -28,14 +28,13 @@ std::vector<TensorType> infer_recurrent(const Signature& s) {
   return outputs;
 }
 
-// LSTM: the four gates and the cell of each step. GRU: the three gates and the recurrent part of the
-// candidate.
+// LSTM: the four gates and the cell of each step. GRU: the three gates and the recurrent part of
+// the candidate.
 std::vector<TensorType> recurrent_auxiliaries(const Signature& s) {
   const Shape& x = s.shape(0);
   const int64_t hidden = s.as<RecurrentAttrs>().hidden;
   const DType dtype = s.input(0).dtype;
-  std::vector<TensorType> result = {
-      {dtype, {x[0], directions(s), x[1], checked_mul(4, hidden)}}};
+  std::vector<TensorType> result = {{dtype, {x[0], directions(s), x[1], checked_mul(4, hidden)}}};
   if (s.kind == OpKind::Lstm) result.push_back({dtype, {x[0], directions(s), x[1], hidden}});
   return result;
 }
@@ -54,7 +53,8 @@ LoopNest recurrent_loops(const Signature& s) {
   nest.inputs = {{{.loop = 0}, {.loop = 2}, {.loop = 4}},
                  {{.loop = 1}, {}, {.loop = 4}},
                  {{.loop = 1}, {}, {}}};
-  if (s.inputs.size() > 3) nest.inputs.push_back(s.has_input(3) ? OperandMap{{.loop = 1}, {}} : OperandMap{});
+  if (s.inputs.size() > 3)
+    nest.inputs.push_back(s.has_input(3) ? OperandMap{{.loop = 1}, {}} : OperandMap{});
   for (size_t i = 4; i < s.inputs.size(); ++i)
     nest.inputs.push_back(s.has_input(i) ? state : OperandMap{});
   nest.outputs = {sequence, state};

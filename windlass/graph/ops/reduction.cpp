@@ -23,13 +23,16 @@ std::vector<TensorType> infer_reduce(const Signature& s) {
   if (s.input(0).dtype == DType::Bool) fail_input("cannot reduce booleans");
   Shape shape;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (!is_reduced(a, i)) shape.push_back(x[i]);
-    else if (a.keep_dims) shape.push_back(1);
+    if (!is_reduced(a, i))
+      shape.push_back(x[i]);
+    else if (a.keep_dims)
+      shape.push_back(1);
   }
   return {{s.input(0).dtype, shape}};
 }
 
-// Sums (and what is a sum but for a scale or power afterwards is not) can be split with partial sums.
+// Sums (and what is a sum but for a scale or power afterwards is not) can be split with partial
+// sums.
 LoopNest reduce_loops(const Signature& s) {
   const auto& a = s.as<ReduceAttrs>();
   LoopNest nest;

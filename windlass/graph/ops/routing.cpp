@@ -1,5 +1,6 @@
-// Mixture of experts without dropped tokens: route, gather rows by expert, multiply (GroupedLinear),
-// combine. The number of rows is fixed (tokens x top_k); only how they fall to the experts is data.
+// Mixture of experts without dropped tokens: route, gather rows by expert, multiply
+// (GroupedLinear), combine. The number of rows is fixed (tokens x top_k); only how they fall to the
+// experts is data.
 
 #include "windlass/graph/ops/families.h"
 

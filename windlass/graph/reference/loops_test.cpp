@@ -118,7 +118,8 @@ double share(const OpCase& piece, const OpCase& whole) {
   return count(piece) / count(whole);
 }
 
-// Outputs and auxiliaries that lack a reduced loop are the combination of the results of its pieces.
+// Outputs and auxiliaries that lack a reduced loop are the combination of the results of its
+// pieces.
 void check_reduced(const Subject& s, Rng& rng) {
   for (size_t l = 0; l < s.nest.loops.size(); ++l) {
     const LoopDim& loop = s.nest.loops[l];

@@ -226,8 +226,8 @@ TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
   EXPECT_GT(trained, static_cast<int>(kSeeds) * 3 / 4);
 }
 
-// A network around one op: every float operand is a trained weight that is also used beside the op, every
-// float result goes through a view into the loss.
+// A network around one op: every float operand is a trained weight that is also used beside the op,
+// every float result goes through a view into the loss.
 struct OpNetwork {
   Graph graph;
   std::vector<std::pair<std::string, Array>> values;  // of sources by name
@@ -254,7 +254,8 @@ OpNetwork network_around(const OpCase& c) {
     network.values.emplace_back(name, operand.array);
     if (trainable(i)) {
       inputs.push_back(b.weight(name, type));
-      beside.push_back(b.op(OpKind::Unary, UnaryAttrs{UnaryFn::Tanh}, {inputs.back()}, name + ".used"));
+      beside.push_back(
+          b.op(OpKind::Unary, UnaryAttrs{UnaryFn::Tanh}, {inputs.back()}, name + ".used"));
     } else {
       inputs.push_back(b.input(name, type));
     }
@@ -265,12 +266,13 @@ OpNetwork network_around(const OpCase& c) {
   for (size_t k = 0; k < results.size(); ++k) {
     const TensorType type = b.type(results[k]);
     if (!is_float(type.dtype) || element_count(type.shape) == 0) continue;
-    const TensorId flat = b.op(OpKind::Reshape, ShapeAttrs{{element_count(type.shape)}}, {results[k]},
-                               fmt::format("flat{}", k));
-    const TensorId squares = b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::SumSquare, {0}, false}, {flat},
-                                  fmt::format("squares{}", k));
-    loss = loss.valid() ? b.op(OpKind::Binary, BinaryAttrs{}, {loss, squares}, fmt::format("sum{}", k))
-                        : squares;
+    const TensorId flat = b.op(OpKind::Reshape, ShapeAttrs{{element_count(type.shape)}},
+                               {results[k]}, fmt::format("flat{}", k));
+    const TensorId squares = b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::SumSquare, {0}, false},
+                                  {flat}, fmt::format("squares{}", k));
+    loss = loss.valid()
+               ? b.op(OpKind::Binary, BinaryAttrs{}, {loss, squares}, fmt::format("sum{}", k))
+               : squares;
   }
   if (loss.valid()) b.set_loss(loss);
   network.graph = b.finish();

@@ -34,7 +34,8 @@ std::optional<int64_t> as_integer(const json& value) {
 double checked_number(std::string_view key, const json& value, double least, double most) {
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!(number >= least && number <= most))
-    fail_input("key \"{}\" is {}, expected a number from {} to {}", key, show_json(value), least, most);
+    fail_input("key \"{}\" is {}, expected a number from {} to {}", key, show_json(value), least,
+               most);
   return number;
 }
 
@@ -165,7 +166,8 @@ std::optional<std::string> ConfigReader::first_text(const char* key) const {
 std::optional<int64_t> ConfigReader::entries(const char* key) const {
   const json* value = find({key});
   if (value == nullptr) return std::nullopt;
-  if (!value->is_object()) fail_input("key \"{}\" is {}, expected an object", key, show_json(*value));
+  if (!value->is_object())
+    fail_input("key \"{}\" is {}, expected an object", key, show_json(*value));
   return static_cast<int64_t>(value->size());
 }
 

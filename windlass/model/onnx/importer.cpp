@@ -30,7 +30,8 @@ std::string_view advice(std::string_view op_type) {
       {"NonMaxSuppression", "export the network without its post-processing"},
       {"TopK", "export the network without its post-processing"},
       {"RoiAlign", "export backbone and heads separately"},
-      {"QuantizeLinear", "export the float model; windlass trains, it does not run quantised models"},
+      {"QuantizeLinear",
+       "export the float model; windlass trains, it does not run quantised models"},
       {"DequantizeLinear", "export the float model"},
       {"ConvInteger", "export the float model"},
       {"MatMulInteger", "export the float model"},
@@ -52,7 +53,8 @@ void collect_nodes(const std::vector<OnnxNode>& nodes, std::vector<const OnnxNod
 
 std::string node_label(const OnnxNode& node) {
   if (!node.name.empty()) return node.name.substr(0, kMaxName);
-  return node.outputs.empty() ? std::string("unnamed") : "-> " + node.outputs[0].substr(0, kMaxName);
+  return node.outputs.empty() ? std::string("unnamed")
+                              : "-> " + node.outputs[0].substr(0, kMaxName);
 }
 
 }  // namespace
@@ -102,7 +104,8 @@ Graph OnnxImporter::run() {
   if (!problems_.empty()) {
     std::string text = fmt::format("{} node{} cannot be imported:", problems_.size(),
                                    problems_.size() == 1 ? "" : "s");
-    for (size_t i = 0; i < std::min(problems_.size(), kMaxListed); ++i) text += "\n  " + problems_[i];
+    for (size_t i = 0; i < std::min(problems_.size(), kMaxListed); ++i)
+      text += "\n  " + problems_[i];
     if (problems_.size() > kMaxListed)
       text += fmt::format("\n  and {} more", problems_.size() - kMaxListed);
     throw Error(ErrorKind::Unsupported, text);
@@ -123,8 +126,8 @@ void OnnxImporter::report_unsupported_ops() {
   for (const OnnxNode* node : all) {
     if (functions_.contains({node->domain, node->op_type})) continue;
     if (node->domain.empty() && import_table().contains(node->op_type)) continue;
-    unsupported[node->domain.empty() ? node->op_type : node->domain + "." + node->op_type].push_back(
-        node);
+    unsupported[node->domain.empty() ? node->op_type : node->domain + "." + node->op_type]
+        .push_back(node);
   }
   if (unsupported.empty()) return;
   std::string text = fmt::format("{} operator{} not supported:", unsupported.size(),
@@ -173,7 +176,8 @@ TensorId OnnxImporter::lookup(const std::string& name) {
   }
   if (const auto reason = withheld_.find(name); reason != withheld_.end())
     fail_unsupported("{}", reason->second);
-  fail_input("value \"{}\" is read before it is computed: the graph is cyclic or out of order", name);
+  fail_input("value \"{}\" is read before it is computed: the graph is cyclic or out of order",
+             name);
 }
 
 bool OnnxImporter::can_look_at(const OnnxTensor& tensor, bool once) {
@@ -190,8 +194,8 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
                      tensor.name, tensor.onnx_type);
   const bool anonymous = is_anonymous_name(tensor.name);
   const bool floating = is_float(tensor.type.dtype);
-  const bool number = count == 1 && (anonymous || tensor.type.shape.empty()) &&
-                      !is_parameter_number(file_, tensor);
+  const bool number =
+      count == 1 && (anonymous || tensor.type.shape.empty()) && !is_parameter_number(file_, tensor);
   if (floating ? number : can_look_at(tensor, once))
     return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
   locate(file_, tensor);
@@ -221,12 +225,13 @@ TensorId OnnxImporter::restore_relative_bias(const OnnxTensor& tensor, const Rel
   note_once("relative position tables that the exporter had unfolded are restored");
   const int64_t span = 2 * bias.side - 1, places = bias.side * bias.side;
   const std::string& name = tensor.name;
-  const TensorId table = restored_weight(name + ".table", {tensor.type.dtype, {span * span, bias.heads}},
-                                         bias.table);
-  const TensorId index = builder_.constant(name + ".index", {DType::I64, {places * places}}, bias.index);
+  const TensorId table =
+      restored_weight(name + ".table", {tensor.type.dtype, {span * span, bias.heads}}, bias.table);
+  const TensorId index =
+      builder_.constant(name + ".index", {DType::I64, {places * places}}, bias.index);
   const TensorId rows = builder_.op(OpKind::Gather, AxisAttrs{0}, {table, index}, name + ".rows");
-  const TensorId square = builder_.op(OpKind::Reshape, ShapeAttrs{{places, places, bias.heads}}, {rows},
-                                      name + ".square");
+  const TensorId square = builder_.op(OpKind::Reshape, ShapeAttrs{{places, places, bias.heads}},
+                                      {rows}, name + ".square");
   const TensorId moved =
       builder_.op(OpKind::Transpose, TransposeAttrs{{2, 0, 1}}, {square}, name + ".heads");
   return builder_.op(OpKind::Reshape, ShapeAttrs{tensor.type.shape}, {moved}, name);
@@ -275,7 +280,8 @@ TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
     const auto a = sample_values(file_, *source_.at(operand), here);
     const auto b = sample_values(file_, *stored->second, there);
     if (!a || !b || *a != *b || is_uniform(*a)) continue;
-    note_once("a transposed copy of an embedding table is taken as the table itself (tied weights)");
+    note_once(
+        "a transposed copy of an embedding table is taken as the table itself (tied weights)");
     return builder_.op(OpKind::Transpose, TransposeAttrs{{1, 0}}, {table}, name + ".table");
   }
   return operand;
@@ -295,7 +301,8 @@ TensorId OnnxImporter::restore_convolution_bias(TensorId bias, const std::string
 
 TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::string& name) {
   note_once(
-      "exported for inference: batch normalisation that was folded into convolutions is restored with "
+      "exported for inference: batch normalisation that was folded into convolutions is restored "
+      "with "
       "scale 1; see --as-exported");
   const TensorType type = builder_.type(bias);
   const auto count = static_cast<size_t>(element_count(type.shape));
@@ -359,8 +366,8 @@ OnnxNode OnnxImporter::resolve_references(const OnnxNode& node) const {
     // A branch inside a function refers to the function's caller.
     const OnnxNode* call = nullptr;
     for (size_t i = scopes_.size(); i-- > 0 && !call;) call = scopes_[i].call;
-    const auto given = call ? call->attributes.find(attribute->second.reference)
-                            : node.attributes.end();
+    const auto given =
+        call ? call->attributes.find(attribute->second.reference) : node.attributes.end();
     // Not given by the caller: the operator's default holds.
     if (!call || given == call->attributes.end()) {
       attribute = resolved.attributes.erase(attribute);
@@ -388,9 +395,9 @@ void OnnxImporter::import_node(const OnnxNode& original, const std::string& pref
   };
   if (poisoned) return poison();
   try {
-    const bool refers = std::any_of(
-        original.attributes.begin(), original.attributes.end(),
-        [](const auto& attribute) { return !attribute.second.reference.empty(); });
+    const bool refers =
+        std::any_of(original.attributes.begin(), original.attributes.end(),
+                    [](const auto& attribute) { return !attribute.second.reference.empty(); });
     OnnxNode resolved;
     if (refers) resolved = resolve_references(original);
     const OnnxNode& node = refers ? resolved : original;
@@ -439,8 +446,10 @@ void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& n
   std::swap(outer_poison, poisoned_);
   for (size_t i = 0; i < std::min(node.outputs.size(), outputs.size()); ++i) {
     if (node.outputs[i].empty()) continue;
-    if (lost[i]) poisoned_.insert(node.outputs[i]);
-    else define(node.outputs[i], outputs[i]);
+    if (lost[i])
+      poisoned_.insert(node.outputs[i]);
+    else
+      define(node.outputs[i], outputs[i]);
   }
 }
 
@@ -472,8 +481,9 @@ void OnnxImporter::check_declared_type(const OnnxValue& declared, TensorId id) {
       contradicts = declared.dimensions[i].size && *declared.dimensions[i].size != found.shape[i];
     for (const OnnxDimension& dimension : declared.dimensions)
       expected += fmt::format("{}{}", expected.empty() ? "" : ", ",
-                              dimension.size ? std::to_string(*dimension.size)
-                              : dimension.symbol.empty() ? "?" : dimension.symbol);
+                              dimension.size             ? std::to_string(*dimension.size)
+                              : dimension.symbol.empty() ? "?"
+                                                         : dimension.symbol);
   }
   if (!contradicts) return;
   const std::string message =
@@ -482,7 +492,8 @@ void OnnxImporter::check_declared_type(const OnnxValue& declared, TensorId id) {
   // Exporters write the sizes they traced with even where a dimension is open.
   if (dimensions_.found_open())
     note_once("the file's declared sizes do not all hold for the sizes chosen; ignored");
-  else fail_input("{}", message);
+  else
+    fail_input("{}", message);
 }
 
 }  // namespace windlass

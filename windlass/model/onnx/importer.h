@@ -81,7 +81,8 @@ class NodeContext {
 
 using ImportRule = void (*)(NodeContext&);
 
-// The import table by ONNX op type, default domain. One entry per operator, in the file of its kind.
+// The import table by ONNX op type, default domain. One entry per operator, in the file of its
+// kind.
 using ImportTable = std::map<std::string_view, ImportRule>;
 void add_math_rules(ImportTable& table);
 void add_network_rules(ImportTable& table);
@@ -111,7 +112,9 @@ class OnnxImporter {
 
   // A tensor held by an attribute, as a constant; and just its elements.
   TensorId constant_tensor(const OnnxTensor& tensor, const std::string& name);
-  std::vector<double> tensor_values(const OnnxTensor& tensor) const { return read_values(file_, tensor); }
+  std::vector<double> tensor_values(const OnnxTensor& tensor) const {
+    return read_values(file_, tensor);
+  }
 
   // Imports the nodes of a branch in the current scope and returns its outputs.
   std::vector<TensorId> import_subgraph(const OnnxGraph& graph, const std::string& prefix);
@@ -126,8 +129,8 @@ class OnnxImporter {
   // What an Identity node makes of its input: the tensor itself, or a parameter of its own that the
   // exporter had stored once with others of equal value.
   TensorId alias(const std::string& name, TensorId id);
-  // The stored form of a matmul's right operand: the transpose of an embedding table if the exporter
-  // wrote a transposed copy of it (tied weights), else the operand itself.
+  // The stored form of a matmul's right operand: the transpose of an embedding table if the
+  // exporter wrote a transposed copy of it (tied weights), else the operand itself.
   TensorId tied_table(TensorId operand, const std::string& name);
   void remember_table(TensorId table) { tables_.insert(table); }
   // Whether batch normalisation was folded into a convolution with these operands, to be restored.
@@ -137,12 +140,16 @@ class OnnxImporter {
   // Batch normalisation after a convolution into which the exporter had folded it.
   TensorId restore_batch_norm(TensorId x, TensorId bias, const std::string& name);
   // Values of weights and buffers that are not in the file as they are, by name.
-  const std::map<std::string, std::vector<double>>& restored_values() const { return restored_values_; }
+  const std::map<std::string, std::vector<double>>& restored_values() const {
+    return restored_values_;
+  }
   // Initializers that lend their value to other names, by that name.
   const std::map<std::string, const OnnxTensor*>& copies() const { return copies_; }
 
   // An output that the node has but windlass does not compute; reading it is an error.
-  void withhold(const std::string& name, std::string reason) { withheld_[name] = std::move(reason); }
+  void withhold(const std::string& name, std::string reason) {
+    withheld_[name] = std::move(reason);
+  }
 
  private:
   struct Scope {
@@ -174,12 +181,12 @@ class OnnxImporter {
   std::unordered_map<std::string, const OnnxTensor*> initializers_;
   std::unordered_map<std::string, const OnnxValue*> declared_;
   std::map<std::pair<std::string, std::string>, const OnnxFunction*> functions_;
-  std::unordered_map<TensorId, const OnnxTensor*> source_;       // weights and their initializers
-  std::unordered_map<TensorId, std::vector<double>> read_;       // values of weights read so far
+  std::unordered_map<TensorId, const OnnxTensor*> source_;  // weights and their initializers
+  std::unordered_map<TensorId, std::vector<double>> read_;  // values of weights read so far
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
   bool folded_biases_ = false;  // see had_folded_biases
-  std::set<TensorId> tables_;  // weights used as embedding tables
+  std::set<TensorId> tables_;   // weights used as embedding tables
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;

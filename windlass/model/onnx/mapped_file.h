@@ -7,8 +7,8 @@
 
 namespace windlass {
 
-// Holds the mapping as long as it lives. Pages are read when touched. Throws Error{Input} if the file
-// cannot be read.
+// Holds the mapping as long as it lives. Pages are read when touched. Throws Error{Input} if the
+// file cannot be read.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

@@ -104,7 +104,8 @@ TensorId NodeContext::binary(BinaryFn fn, TensorId a, TensorId b, std::string_vi
   if (a.valid() && b.valid() && fn != BinaryFn::Pow) {
     const TensorType &left = builder().type(a), &right = builder().type(b);
     if (left.dtype != right.dtype)
-      fail_input("operands are {} and {}, expected one type", format_type(left), format_type(right));
+      fail_input("operands are {} and {}, expected one type", format_type(left),
+                 format_type(right));
   }
   return emit(OpKind::Binary, BinaryAttrs{fn}, {a, b}, part);
 }

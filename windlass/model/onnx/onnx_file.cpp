@@ -1,15 +1,15 @@
 #include "windlass/model/onnx/onnx_file.h"
 
-#include <onnx/checker.h>
-#include <onnx/defs/schema.h>
-#include <onnx/onnx_pb.h>
-
 #include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+
+#include <onnx/checker.h>
+#include <onnx/defs/schema.h>
+#include <onnx/onnx_pb.h>
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
@@ -68,8 +68,10 @@ std::vector<std::byte> inline_bytes(const TensorProto& proto) {
   for (double v : proto.double_data()) append(bytes, v);
   for (int64_t v : proto.int64_data()) append(bytes, v);
   for (uint64_t v : proto.uint64_data()) {
-    if (proto.data_type() == TensorProto::UINT32) append(bytes, static_cast<uint32_t>(v));
-    else append(bytes, v);
+    if (proto.data_type() == TensorProto::UINT32)
+      append(bytes, static_cast<uint32_t>(v));
+    else
+      append(bytes, v);
   }
   for (int32_t v : proto.int32_data()) {
     switch (stored_bytes(proto.data_type())) {
@@ -99,13 +101,14 @@ class Converter {
     result.onnx_type = proto.data_type();
     result.type.dtype = dtype_of(proto.data_type());
     for (int64_t size : proto.dims()) {
-      if (size < 0)
-        fail_input("tensor \"{}\" has a negative dimension: {}", proto.name(), size);
+      if (size < 0) fail_input("tensor \"{}\" has a negative dimension: {}", proto.name(), size);
       result.type.shape.push_back(size);
     }
     element_count(result.type.shape);
-    if (proto.data_location() == TensorProto::EXTERNAL) read_location(proto, result);
-    else result.bytes = inline_bytes(proto);
+    if (proto.data_location() == TensorProto::EXTERNAL)
+      read_location(proto, result);
+    else
+      result.bytes = inline_bytes(proto);
     return result;
   }
 
@@ -190,7 +193,8 @@ class Converter {
         return;
       }
       if (entry.key() == "location") location.file = entry.value();
-      if (entry.key() == "offset") location.offset = parse_number(entry.value(), proto.name(), "offset");
+      if (entry.key() == "offset")
+        location.offset = parse_number(entry.value(), proto.name(), "offset");
       if (entry.key() == "length") {
         const int64_t length = parse_number(entry.value(), proto.name(), "length");
         if (length < location.bytes)
@@ -211,8 +215,10 @@ void stub_values(TensorProto& tensor) {
   if (tensor.data_location() != TensorProto::EXTERNAL) return;
   tensor.clear_data_location();
   tensor.clear_external_data();
-  if (tensor.data_type() == TensorProto::STRING) tensor.add_string_data("");
-  else tensor.set_raw_data("0");
+  if (tensor.data_type() == TensorProto::STRING)
+    tensor.add_string_data("");
+  else
+    tensor.set_raw_data("0");
 }
 void stub_values(onnx::GraphProto& graph);
 void stub_values(google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
@@ -241,7 +247,8 @@ std::string reason_not_to_check(const onnx::ModelProto& model) {
     const auto range = known.find(domain);
     if (range != known.end() && opset.version() > range->second.second)
       return fmt::format("the file uses opset {}{}{}, the installed ONNX library knows {}",
-                         opset.version(), domain.empty() ? "" : " of ", domain, range->second.second);
+                         opset.version(), domain.empty() ? "" : " of ", domain,
+                         range->second.second);
   }
   return "";
 }
@@ -271,9 +278,12 @@ fs::path resolve(const OnnxFile& file, const OnnxTensor& tensor) {
 double half_to_double(uint16_t bits) {
   const int sign = bits >> 15, exponent = (bits >> 10) & 31, fraction = bits & 1023;
   double value = 0;
-  if (exponent == 31) value = fraction ? std::nan("") : HUGE_VAL;
-  else if (exponent == 0) value = std::ldexp(fraction, -24);
-  else value = std::ldexp(fraction + 1024, exponent - 25);
+  if (exponent == 31)
+    value = fraction ? std::nan("") : HUGE_VAL;
+  else if (exponent == 0)
+    value = std::ldexp(fraction, -24);
+  else
+    value = std::ldexp(fraction + 1024, exponent - 25);
   return sign ? -value : value;
 }
 
@@ -353,8 +363,8 @@ OnnxFile parse_onnx(std::span<const std::byte> data, std::string path, std::stri
 
 std::vector<double> read_values(const OnnxFile& file, const OnnxTensor& tensor) {
   if (tensor.type.dtype == DType::None)
-    fail_unsupported("tensor \"{}\" has an element type without numbers (ONNX type {})", tensor.name,
-                     tensor.onnx_type);
+    fail_unsupported("tensor \"{}\" has an element type without numbers (ONNX type {})",
+                     tensor.name, tensor.onnx_type);
   const int64_t width = stored_bytes(tensor.onnx_type);
   const int64_t count = element_count(tensor.type.shape);
   std::vector<std::byte> copy;
@@ -385,8 +395,8 @@ std::optional<std::vector<double>> sample_values(const OnnxFile& file, const Onn
   std::ifstream stream;
   if (tensor.payload) {
     const Payload& payload = file.payloads[*tensor.payload];
-    bytes = file.data.subspan(static_cast<size_t>(payload.offset),
-                              static_cast<size_t>(payload.length));
+    bytes =
+        file.data.subspan(static_cast<size_t>(payload.offset), static_cast<size_t>(payload.length));
   } else if (tensor.external) {
     location = locate(file, tensor);
     stream.open(location.file, std::ios::binary);

@@ -1,5 +1,5 @@
-// An ONNX file as plain data: what the importer works on. Protobuf and ONNX's own headers stay behind
-// onnx_file.cpp.
+// An ONNX file as plain data: what the importer works on. Protobuf and ONNX's own headers stay
+// behind onnx_file.cpp.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ namespace windlass {
 struct OnnxTensor {
   std::string name;
   TensorType type;
-  int onnx_type = 0;                        // TensorProto::DataType, as stored
-  std::vector<std::byte> bytes;             // small values: little-endian elements
-  std::optional<size_t> payload;            // large values in the file: index into the table
-  std::optional<WeightLocation> external;   // values in another file
+  int onnx_type = 0;                       // TensorProto::DataType, as stored
+  std::vector<std::byte> bytes;            // small values: little-endian elements
+  std::optional<size_t> payload;           // large values in the file: index into the table
+  std::optional<WeightLocation> external;  // values in another file
 };
 
 struct OnnxGraph;
@@ -89,12 +89,12 @@ struct OnnxFile {
 // Parses and checks. Throws Error{Input}.
 OnnxFile parse_onnx(std::span<const std::byte> data, std::string path, std::string folder);
 
-// Elements of a tensor. Integers beyond 2^53 lose their last digits. Throws Error{Input} if the data is
-// missing, short or out of bounds, and Error{Unsupported} for types without numbers.
+// Elements of a tensor. Integers beyond 2^53 lose their last digits. Throws Error{Input} if the
+// data is missing, short or out of bounds, and Error{Unsupported} for types without numbers.
 std::vector<double> read_values(const OnnxFile& file, const OnnxTensor& tensor);
 
-// Some elements of a tensor, by flat index, without reading the rest; nothing if its storage does not
-// allow that.
+// Some elements of a tensor, by flat index, without reading the rest; nothing if its storage does
+// not allow that.
 std::optional<std::vector<double>> sample_values(const OnnxFile& file, const OnnxTensor& tensor,
                                                  std::span<const int64_t> indices);
 

@@ -23,7 +23,8 @@ std::string describe(const FusionReport& report) {
   std::string text;
   const auto add = [&](int count, std::string_view what) {
     if (count > 0)
-      text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", count, what, count == 1 ? "" : "s");
+      text +=
+          fmt::format("{}{} {}{}", text.empty() ? "" : ", ", count, what, count == 1 ? "" : "s");
   };
   add(report.attentions, "attention");
   add(report.layer_norms, "layer norm");
@@ -34,7 +35,8 @@ std::string describe(const FusionReport& report) {
 }
 
 WeightLocation in_memory(const std::vector<double>& values) {
-  WeightLocation location{"", 0, static_cast<int64_t>(values.size() * sizeof(float)), DType::F32, {}};
+  WeightLocation location{
+      "", 0, static_cast<int64_t>(values.size() * sizeof(float)), DType::F32, {}};
   location.value.resize(values.size() * sizeof(float));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto value = static_cast<float>(values[i]);
@@ -50,7 +52,8 @@ Model import_file(const OnnxFile& file, const ModelOptions& options) {
   model.graph = importer.run();
   model.notes = importer.notes();
   if (!file.unchecked.empty())
-    model.notes.insert(model.notes.begin(), fmt::format("ONNX's checker was skipped: {}", file.unchecked));
+    model.notes.insert(model.notes.begin(),
+                       fmt::format("ONNX's checker was skipped: {}", file.unchecked));
   simplify(model.graph);
   if (options.fuse) {
     const std::string fused = describe(fuse(model.graph));
@@ -59,7 +62,8 @@ Model import_file(const OnnxFile& file, const ModelOptions& options) {
   check_graph(model.graph);
 
   std::unordered_map<std::string, const OnnxTensor*> initializers;
-  for (const OnnxTensor& tensor : file.graph.initializers) initializers.emplace(tensor.name, &tensor);
+  for (const OnnxTensor& tensor : file.graph.initializers)
+    initializers.emplace(tensor.name, &tensor);
   for (size_t t = 0; t < model.graph.tensors.size(); ++t) {
     const Tensor& tensor = model.graph.tensors[t];
     if (tensor.role != TensorRole::Weight && tensor.role != TensorRole::Buffer) continue;
@@ -98,8 +102,8 @@ void OnnxImporter::attach_outputs_and_loss() {
     fail_input("no output is a floating-point tensor that the model computes: nothing to train");
 
   const size_t rank = builder_.shape(*first).size();
-  const LossKind kind = options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy
-                                                         : LossKind::MeanSquaredError);
+  const LossKind kind =
+      options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy : LossKind::MeanSquaredError);
   // Auxiliary classifiers look like the main output and are trained with it.
   std::vector<TensorId> predictions;
   for (TensorId id : outputs)
@@ -119,9 +123,9 @@ void OnnxImporter::attach_outputs_and_loss() {
     const TensorId loss = kind == LossKind::CrossEntropy
                               ? builder_.attach_cross_entropy(prediction)
                               : builder_.attach_mean_squared_error(prediction);
-    total = total.valid() ? builder_.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {total, loss},
-                                        "loss_sum")
-                          : loss;
+    total = total.valid()
+                ? builder_.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {total, loss}, "loss_sum")
+                : loss;
   }
   builder_.set_loss(total);
   note_once(fmt::format("{} loss attached to {}",

@@ -7,8 +7,9 @@
 
 namespace windlass {
 
-// Imports the file. Weights stay on disk: the graph knows their shapes, Model::weights where they lie.
-// Throws Error{Input} for broken files and Error{Unsupported} listing every unsupported node at once.
+// Imports the file. Weights stay on disk: the graph knows their shapes, Model::weights where they
+// lie. Throws Error{Input} for broken files and Error{Unsupported} listing every unsupported node
+// at once.
 Model load_onnx(const std::string& path, const ModelOptions& options = {});
 
 // The same for a file held in memory; external data is looked for in `folder`.

@@ -78,7 +78,8 @@ bool is_frequency(const Graph& graph, const std::vector<std::vector<OpId>>& cons
     const TensorId id = open.back();
     open.pop_back();
     if (derived.size() > kMaxDerived) return false;
-    if (std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end()) return false;
+    if (std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end())
+      return false;
     for (OpId consumer : consumers[id.index()]) {
       const Op& op = graph[consumer];
       if (is_wave(op)) {
@@ -105,7 +106,8 @@ int demote_buffers(Graph& graph) {
   int count = 0;
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     if (graph.tensors[t].role != TensorRole::Weight) continue;
-    // Frequencies are vectors; walking from every matrix of a large model would be slow for nothing.
+    // Frequencies are vectors; walking from every matrix of a large model would be slow for
+    // nothing.
     const bool small = element_count(graph.tensors[t].type.shape) <= 4096;
     if (differentiable[t] &&
         !(waves && small && is_frequency(graph, consumers, positional, TensorId(t))))

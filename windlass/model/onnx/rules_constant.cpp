@@ -1,5 +1,5 @@
-// Import rules: constants, and operators that windlass only evaluates on known values, which is where
-// exporters use them: shape arithmetic, masks and index tables.
+// Import rules: constants, and operators that windlass only evaluates on known values, which is
+// where exporters use them: shape arithmetic, masks and index tables.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +16,8 @@ constexpr int64_t kLimit = int64_t{1} << 24;
 
 void require_small(const Shape& shape) {
   if (element_count(shape) > kLimit)
-    fail_unsupported("a known value of {} elements is too large to be folded", element_count(shape));
+    fail_unsupported("a known value of {} elements is too large to be folded",
+                     element_count(shape));
 }
 
 // Row-major strides.
@@ -38,7 +39,8 @@ void constant(NodeContext& c) {
     c.out(0, c.constant_like({dtype, shape}, std::move(values)));
   };
   if (const auto* a = c.attr("value_float")) return emit(DType::F32, {a->f}, true);
-  if (const auto* a = c.attr("value_int")) return emit(DType::I64, {static_cast<double>(a->i)}, true);
+  if (const auto* a = c.attr("value_int"))
+    return emit(DType::I64, {static_cast<double>(a->i)}, true);
   if (const auto* a = c.attr("value_floats")) return emit(DType::F32, a->floats, false);
   if (const auto* a = c.attr("value_ints"))
     return emit(DType::I64, std::vector<double>(a->ints.begin(), a->ints.end()), false);
@@ -166,24 +168,22 @@ void one_hot(NodeContext& c) {
   std::vector<double> ids(static_cast<size_t>(depth[0]));
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>(i);
   const TensorId numbers = c.constant_like({c.type(0).dtype, classes}, std::move(ids));
-  const TensorId hit = c.binary(BinaryFn::Equal, c.reshape(c.in(0), shape, "column"), numbers, "hit");
+  const TensorId hit =
+      c.binary(BinaryFn::Equal, c.reshape(c.in(0), shape, "column"), numbers, "hit");
   const DType dtype = c.type(2).dtype;
-  c.out(0, c.emit(OpKind::Where, NoAttrs{},
-                  {hit, c.builder().scalar(choice[1], dtype), c.builder().scalar(choice[0], dtype)}));
+  c.out(0,
+        c.emit(OpKind::Where, NoAttrs{},
+               {hit, c.builder().scalar(choice[1], dtype), c.builder().scalar(choice[0], dtype)}));
 }
 
 }  // namespace
 
 void add_constant_rules(ImportTable& table) {
   const std::pair<std::string_view, ImportRule> rules[] = {
-      {"Constant", constant},
-      {"ConstantOfShape", constant_of_shape},
-      {"EyeLike", eye_like},
-      {"NonZero", non_zero},
-      {"OneHot", one_hot},
-      {"Range", range},
-      {"Shape", shape},
-      {"Size", size},
+      {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
+      {"EyeLike", eye_like},  {"NonZero", non_zero},
+      {"OneHot", one_hot},    {"Range", range},
+      {"Shape", shape},       {"Size", size},
       {"Trilu", trilu},
   };
   table.insert(std::begin(rules), std::end(rules));

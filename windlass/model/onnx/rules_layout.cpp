@@ -18,7 +18,8 @@ void reshape(NodeContext& c) {
   std::optional<size_t> open;
   for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] == 0 && !allow_zero) {
-      if (i >= in.size()) fail_input("entry {} of the shape copies an axis {} does not have", i, format_shape(in));
+      if (i >= in.size())
+        fail_input("entry {} of the shape copies an axis {} does not have", i, format_shape(in));
       shape[i] = in[i];
     }
     if (shape[i] == -1) {
@@ -103,7 +104,8 @@ void transpose(NodeContext& c) {
 }
 
 // One axis of a slice with ONNX's clamping: start, step and number of elements.
-void slice_axis(int64_t size, int64_t begin, int64_t end, int64_t step, int64_t& start, int64_t& count) {
+void slice_axis(int64_t size, int64_t begin, int64_t end, int64_t step, int64_t& start,
+                int64_t& count) {
   if (step == 0) fail_input("a step is 0");
   if (step == INT64_MIN) step = INT64_MIN + 1;
   const auto clamp = [&](int64_t value, int64_t low, int64_t high) {
@@ -148,8 +150,8 @@ void slice(NodeContext& c) {
     attrs.step[axis] = attrs.size[axis] > 1 ? steps[i] : 1;
   }
   // Exporters cut masks and tables to the length they have already.
-  const bool forward = std::all_of(attrs.step.begin(), attrs.step.end(),
-                                   [](int64_t step) { return step == 1; });
+  const bool forward =
+      std::all_of(attrs.step.begin(), attrs.step.end(), [](int64_t step) { return step == 1; });
   if (attrs.size == in && forward) return c.out(0, c.in(0));
   c.out(0, c.emit(OpKind::Slice, attrs, {c.in(0)}));
 }
@@ -176,7 +178,8 @@ void split(NodeContext& c) {
   }
   if (sizes.size() != c.output_count())
     fail_input("makes {} parts, {} are wanted", sizes.size(), c.output_count());
-  const auto parts = c.emit_all(OpKind::Split, SplitAttrs{static_cast<int64_t>(axis), sizes}, {c.in(0)});
+  const auto parts =
+      c.emit_all(OpKind::Split, SplitAttrs{static_cast<int64_t>(axis), sizes}, {c.in(0)});
   for (size_t i = 0; i < parts.size(); ++i) c.out(i, parts[i]);
 }
 
@@ -189,7 +192,8 @@ void pad(NodeContext& c) {
     if (!given.empty()) value = given[0];
   }
   Ints axes;
-  if (c.has(3)) axes = c.required_ints(3, "the list of axes");
+  if (c.has(3))
+    axes = c.required_ints(3, "the list of axes");
   else
     for (size_t i = 0; i < rank; ++i) axes.push_back(static_cast<int64_t>(i));
   if (pads.size() != 2 * axes.size()) fail_input("{} pads for {} axes", pads.size(), axes.size());
@@ -200,9 +204,12 @@ void pad(NodeContext& c) {
     attrs.end[axis] = pads[axes.size() + i];
   }
   const std::string mode = c.string_attr("mode", "constant");
-  if (mode == "reflect") attrs.mode = PadMode::Reflect;
-  else if (mode == "edge") attrs.mode = PadMode::Edge;
-  else if (mode != "constant" && !mode.empty()) fail_unsupported("mode \"{}\"", mode);
+  if (mode == "reflect")
+    attrs.mode = PadMode::Reflect;
+  else if (mode == "edge")
+    attrs.mode = PadMode::Edge;
+  else if (mode != "constant" && !mode.empty())
+    fail_unsupported("mode \"{}\"", mode);
   c.out(0, c.emit(OpKind::Pad, attrs, {c.in(0)}));
 }
 
@@ -236,10 +243,11 @@ void depth_to_space(NodeContext& c) {
     fail_input("input {} does not fit blocks of {}", format_shape(x), b);
   const int64_t channels = x[1] / (b * b);
   const bool crd = c.string_attr("mode", "DCR") == "CRD";
-  const Shape split = crd ? Shape{x[0], channels, b, b, x[2], x[3]} : Shape{x[0], b, b, channels, x[2], x[3]};
+  const Shape split =
+      crd ? Shape{x[0], channels, b, b, x[2], x[3]} : Shape{x[0], b, b, channels, x[2], x[3]};
   const Ints order = crd ? Ints{0, 1, 4, 2, 5, 3} : Ints{0, 3, 4, 1, 5, 2};
-  const TensorId moved =
-      c.emit(OpKind::Transpose, TransposeAttrs{order}, {c.reshape(c.in(0), split, "split")}, "moved");
+  const TensorId moved = c.emit(OpKind::Transpose, TransposeAttrs{order},
+                                {c.reshape(c.in(0), split, "split")}, "moved");
   c.out(0, c.reshape(moved, {x[0], channels, checked_mul(x[2], b), checked_mul(x[3], b)}));
 }
 
@@ -249,7 +257,8 @@ void space_to_depth(NodeContext& c) {
   if (x.size() != 4 || b < 1 || x[2] % b != 0 || x[3] % b != 0)
     fail_input("input {} does not fit blocks of {}", format_shape(x), b);
   const TensorId split = c.reshape(c.in(0), {x[0], x[1], x[2] / b, b, x[3] / b, b}, "split");
-  const TensorId moved = c.emit(OpKind::Transpose, TransposeAttrs{{0, 3, 5, 1, 2, 4}}, {split}, "moved");
+  const TensorId moved =
+      c.emit(OpKind::Transpose, TransposeAttrs{{0, 3, 5, 1, 2, 4}}, {split}, "moved");
   c.out(0, c.reshape(moved, {x[0], checked_mul(x[1], checked_mul(b, b)), x[2] / b, x[3] / b}));
 }
 
@@ -268,7 +277,8 @@ void gather(NodeContext& c) {
   if (index && index->size() == 1 && !c.builder().value(c.in(0))) {
     const Shape in = c.shape(0);
     int64_t at = checked_int(index->front());
-    if (at < -in[axis] || at >= in[axis]) fail_input("index {} leaves axis {} of {}", at, axis, format_shape(in));
+    if (at < -in[axis] || at >= in[axis])
+      fail_input("index {} leaves axis {} of {}", at, axis, format_shape(in));
     if (at < 0) at += in[axis];
     SliceAttrs attrs{Ints(in.size(), 0), Ints(in.size(), 1), in};
     attrs.start[axis] = at;
@@ -287,7 +297,8 @@ void gather(NodeContext& c) {
 // A branch whose condition is known is as good as its nodes.
 void if_branch(NodeContext& c) {
   const auto condition = c.required_constant(0, "the condition");
-  if (condition.size() != 1) fail_input("the condition has {} values, expected 1", condition.size());
+  if (condition.size() != 1)
+    fail_input("the condition has {} values, expected 1", condition.size());
   const OnnxAttribute* branch = c.attr(condition[0] != 0 ? "then_branch" : "else_branch");
   if (!branch || !branch->graph) fail_input("a branch is missing");
   const auto outputs = c.importer().import_subgraph(*branch->graph, c.name() + "/");

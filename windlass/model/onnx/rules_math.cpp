@@ -57,14 +57,13 @@ void prelu(NodeContext& c) {
   // max(x, 0) - slope * max(-x, 0)
   const TensorId x = c.in(0);
   const TensorId above = c.unary(UnaryFn::Relu, x, 0, 0, "positive");
-  const TensorId below = c.unary(UnaryFn::Relu, c.unary(UnaryFn::Neg, x, 0, 0, "negated"), 0, 0, "negative");
+  const TensorId below =
+      c.unary(UnaryFn::Relu, c.unary(UnaryFn::Neg, x, 0, 0, "negated"), 0, 0, "negative");
   const TensorId scaled = c.binary(BinaryFn::Mul, below, c.in(1), "scaled");
   c.out(0, c.binary(BinaryFn::Sub, above, scaled));
 }
 
-void elu(NodeContext& c) {
-  c.out(0, c.unary(UnaryFn::Elu, c.in(0), c.float_attr("alpha", 1), 1));
-}
+void elu(NodeContext& c) { c.out(0, c.unary(UnaryFn::Elu, c.in(0), c.float_attr("alpha", 1), 1)); }
 
 void selu(NodeContext& c) {
   const double alpha = c.float_attr("alpha", 1.6732632423543772);
@@ -92,8 +91,9 @@ void softsign(NodeContext& c) {
 }
 
 void gelu(NodeContext& c) {
-  c.out(0, c.unary(c.string_attr("approximate", "none") == "tanh" ? UnaryFn::GeluTanh : UnaryFn::Gelu,
-                   c.in(0)));
+  c.out(0,
+        c.unary(c.string_attr("approximate", "none") == "tanh" ? UnaryFn::GeluTanh : UnaryFn::Gelu,
+                c.in(0)));
 }
 
 void clip(NodeContext& c) {
@@ -101,7 +101,8 @@ void clip(NodeContext& c) {
     if (c.has_attr(name)) return c.float_attr(name, otherwise);
     if (!c.has(input)) return otherwise;
     const auto values = c.required_constant(input, "the bound " + name);
-    if (values.size() != 1) fail_input("the bound {} has {} values, expected 1", name, values.size());
+    if (values.size() != 1)
+      fail_input("the bound {} has {} values, expected 1", name, values.size());
     return values[0];
   };
   const double low = bound(1, "min", -HUGE_VAL), high = bound(2, "max", HUGE_VAL);
@@ -164,7 +165,8 @@ void dropout(NodeContext& c) {
     c.out(1, c.emit(OpKind::Expand, ShapeAttrs{type.shape},
                     {c.constant_like({DType::Bool, {}}, {1})}, "mask"));
   }
-  c.out(0, training && ratio > 0 ? c.emit(OpKind::Dropout, DropoutAttrs{ratio}, {c.in(0)}) : c.in(0));
+  c.out(0,
+        training && ratio > 0 ? c.emit(OpKind::Dropout, DropoutAttrs{ratio}, {c.in(0)}) : c.in(0));
 }
 
 DType random_dtype(NodeContext& c, DType like) {
@@ -195,14 +197,17 @@ void random(NodeContext& c) {
 void bernoulli(NodeContext& c) {
   const TensorType type = c.type(0);
   const auto p = c.constant(0);
-  const bool uniform = p && !p->empty() && std::all_of(p->begin(), p->end(), [&](double v) {
-    return v == p->front();
-  });
+  const bool uniform = p && !p->empty() &&
+                       std::all_of(p->begin(), p->end(), [&](double v) { return v == p->front(); });
   if (uniform) {
-    c.out(0, c.emit(OpKind::Random, RandomAttrs{RandomFn::Bernoulli, type.shape, random_dtype(c, type.dtype), p->front(), 0}, {}));
+    c.out(0, c.emit(OpKind::Random,
+                    RandomAttrs{RandomFn::Bernoulli, type.shape, random_dtype(c, type.dtype),
+                                p->front(), 0},
+                    {}));
     return;
   }
-  const TensorId draw = c.emit(OpKind::Random, RandomAttrs{RandomFn::Uniform, type.shape, type.dtype, 0, 1}, {}, "draw");
+  const TensorId draw = c.emit(
+      OpKind::Random, RandomAttrs{RandomFn::Uniform, type.shape, type.dtype, 0, 1}, {}, "draw");
   const TensorId hit = c.binary(BinaryFn::Less, draw, c.in(0), "hit");
   c.out(0, c.emit(OpKind::Cast, CastAttrs{random_dtype(c, type.dtype)}, {hit}));
 }
@@ -232,8 +237,7 @@ void gemm(NodeContext& c) {
   const auto is_weight = [&](size_t i) {
     return c.builder().graph()[c.required(i)].role == TensorRole::Weight;
   };
-  const bool bias_fits =
-      !c.has(2) || (is_weight(2) && c.shape(2) == Shape{b[transpose_b ? 0 : 1]});
+  const bool bias_fits = !c.has(2) || (is_weight(2) && c.shape(2) == Shape{b[transpose_b ? 0 : 1]});
   if (is_weight(1) && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
     c.out(0, c.emit(OpKind::Linear, LinearAttrs{!transpose_b}, {c.in(0), c.in(1), c.in(2)}));
     return;
@@ -280,7 +284,8 @@ void einsum(NodeContext& c) {
   std::vector<TensorId> operands;
   for (size_t i = 0; i < terms.size(); ++i) {
     if (c.rank(i) != terms[i].size())
-      fail_input("\"{}\" does not fit operand {} of shape {}", equation, i, format_shape(c.shape(i)));
+      fail_input("\"{}\" does not fit operand {} of shape {}", equation, i,
+                 format_shape(c.shape(i)));
     for (size_t k = 0; k < terms[i].size(); ++k) {
       if (terms[i].find(terms[i][k]) != k)
         fail_unsupported("\"{}\": a letter twice in one operand (a diagonal)", equation);
@@ -303,8 +308,10 @@ void einsum(NodeContext& c) {
     for (size_t k = 0; k < terms[i].size(); ++k) {
       const char letter = terms[i][k];
       const bool elsewhere = in(output, letter) || (terms.size() == 2 && in(terms[1 - i], letter));
-      if (elsewhere) rest += letter;
-      else axes.push_back(static_cast<int64_t>(k));
+      if (elsewhere)
+        rest += letter;
+      else
+        axes.push_back(static_cast<int64_t>(k));
     }
     if (axes.empty()) continue;
     operands[i] = c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, axes, false}, {operands[i]},
@@ -324,9 +331,12 @@ void einsum(NodeContext& c) {
   }
   std::string batch, m, n, k;
   for (char letter : terms[0]) {
-    if (!in(terms[1], letter)) m += letter;
-    else if (in(output, letter)) batch += letter;
-    else k += letter;
+    if (!in(terms[1], letter))
+      m += letter;
+    else if (in(output, letter))
+      batch += letter;
+    else
+      k += letter;
   }
   for (char letter : terms[1])
     if (!in(terms[0], letter)) n += letter;
@@ -338,8 +348,10 @@ void einsum(NodeContext& c) {
   const auto matrix = [&](TensorId x, int64_t rows, int64_t columns, std::string_view part) {
     return c.reshape(x, {count(batch), rows, columns}, part);
   };
-  const TensorId a = matrix(ordered(operands[0], terms[0], batch + m + k, "left"), count(m), count(k), "left_matrix");
-  const TensorId b = matrix(ordered(operands[1], terms[1], batch + k + n, "right"), count(k), count(n), "right_matrix");
+  const TensorId a = matrix(ordered(operands[0], terms[0], batch + m + k, "left"), count(m),
+                            count(k), "left_matrix");
+  const TensorId b = matrix(ordered(operands[1], terms[1], batch + k + n, "right"), count(k),
+                            count(n), "right_matrix");
   TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{}, {a, b}, "product");
   Shape shape;
   for (char letter : batch + m + n) shape.push_back(sizes[letter]);
@@ -377,9 +389,9 @@ void reduce(NodeContext& c) {
 
 void reduce_log_sum(NodeContext& c) {
   const Ints axes = reduction_axes(c);
-  const TensorId sum = c.emit(OpKind::Reduce,
-                              ReduceAttrs{ReduceFn::Sum, axes, c.int_attr("keepdims", 1) != 0},
-                              {c.in(0)}, "sum");
+  const TensorId sum =
+      c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, axes, c.int_attr("keepdims", 1) != 0},
+             {c.in(0)}, "sum");
   c.out(0, c.unary(UnaryFn::Log, sum));
 }
 

@@ -21,8 +21,8 @@ Window read_window(NodeContext& c, Ints kernel, bool transposed = false) {
   const size_t n = kernel.size();
   if (c.rank(0) != n + 2)
     fail_input("kernel {} does not fit input {}", format_shape(kernel), format_shape(c.shape(0)));
-  Window w{kernel, c.ints_attr("strides", Ints(n, 1)), c.ints_attr("dilations", Ints(n, 1)), Ints(n),
-           Ints(n)};
+  Window w{kernel, c.ints_attr("strides", Ints(n, 1)), c.ints_attr("dilations", Ints(n, 1)),
+           Ints(n), Ints(n)};
   const Ints pads = c.ints_attr("pads", Ints(2 * n));
   if (w.stride.size() != n || w.dilation.size() != n || pads.size() != 2 * n)
     fail_input("strides, dilations and pads need {0}, {0} and {1} entries", n, 2 * n);
@@ -60,8 +60,12 @@ Ints kernel_of_weight(NodeContext& c) {
 
 void conv(NodeContext& c) {
   const Window w = read_window(c, kernel_of_weight(c));
-  const ConvAttrs attrs{.stride = w.stride, .dilation = w.dilation, .pad_begin = w.begin,
-                        .pad_end = w.end, .output_padding = {}, .groups = c.int_attr("group", 1)};
+  const ConvAttrs attrs{.stride = w.stride,
+                        .dilation = w.dilation,
+                        .pad_begin = w.begin,
+                        .pad_end = w.end,
+                        .output_padding = {},
+                        .groups = c.int_attr("group", 1)};
   OnnxImporter& importer = c.importer();
   if (c.has(1) && c.has(2) && importer.restores_batch_norm(c.in(1), c.in(2))) {
     const TensorId bias = importer.restore_convolution_bias(c.in(2), c.name());
@@ -84,16 +88,19 @@ void conv_transpose(NodeContext& c) {
     for (size_t i = 0; i < n; ++i) {
       const int64_t span = checked_mul(w.stride[i], c.shape(0)[i + 2] - 1);
       const int64_t extent = checked_add(checked_mul(w.kernel[i] - 1, w.dilation[i]), 1);
-      const int64_t total =
-          checked_sub(checked_add(checked_add(span, extent), extra[i]), size[i]);
+      const int64_t total = checked_sub(checked_add(checked_add(span, extent), extra[i]), size[i]);
       w.begin[i] = total / 2;
       w.end[i] = total - total / 2;
     }
   }
   c.out(0, c.emit(OpKind::Conv,
-                  ConvAttrs{.stride = w.stride, .dilation = w.dilation, .pad_begin = w.begin,
-                            .pad_end = w.end, .output_padding = extra,
-                            .groups = c.int_attr("group", 1), .transposed = true},
+                  ConvAttrs{.stride = w.stride,
+                            .dilation = w.dilation,
+                            .pad_begin = w.begin,
+                            .pad_end = w.end,
+                            .output_padding = extra,
+                            .groups = c.int_attr("group", 1),
+                            .transposed = true},
                   {c.in(0), c.in(1), c.in(2)}));
 }
 
@@ -101,10 +108,11 @@ void pool(NodeContext& c, PoolFn fn) {
   const Window w = read_window(c, c.ints_attr("kernel_shape", {}));
   if (fn == PoolFn::Max && c.wants(1))
     fail_unsupported("the indices of max pooling as an output of the model");
-  c.out(0, c.emit(OpKind::Pool,
-                  PoolAttrs{fn, w.kernel, w.stride, w.dilation, w.begin, w.end,
-                            c.int_attr("ceil_mode", 0) != 0, c.int_attr("count_include_pad", 0) != 0},
-                  {c.in(0)}));
+  c.out(0,
+        c.emit(OpKind::Pool,
+               PoolAttrs{fn, w.kernel, w.stride, w.dilation, w.begin, w.end,
+                         c.int_attr("ceil_mode", 0) != 0, c.int_attr("count_include_pad", 0) != 0},
+               {c.in(0)}));
 }
 void max_pool(NodeContext& c) { pool(c, PoolFn::Max); }
 void average_pool(NodeContext& c) { pool(c, PoolFn::Average); }
@@ -123,14 +131,17 @@ void resize(NodeContext& c) {
   const Shape x = c.shape(0);
   if (x.size() < 3) fail_unsupported("input {} has no spatial axes", format_shape(x));
   std::vector<double> scales;
-  if (c.has_attr("scales")) scales = c.attr("scales")->floats;
-  else if (c.has(scales_input)) scales = c.required_constant(scales_input, "the scale");
+  if (c.has_attr("scales"))
+    scales = c.attr("scales")->floats;
+  else if (c.has(scales_input))
+    scales = c.required_constant(scales_input, "the scale");
   Ints axes = c.ints_attr("axes", {});
   if (axes.empty())
     for (size_t i = 0; i < x.size(); ++i) axes.push_back(static_cast<int64_t>(i));
   Shape size = x;
   if (!scales.empty()) {
-    if (scales.size() != axes.size()) fail_input("{} scales for {} axes", scales.size(), axes.size());
+    if (scales.size() != axes.size())
+      fail_input("{} scales for {} axes", scales.size(), axes.size());
     for (size_t i = 0; i < axes.size(); ++i) {
       const size_t axis = normalize_axis(axes[i], x.size());
       if (!(scales[i] > 0 && scales[i] < 1e6)) fail_input("scale {} is out of range", scales[i]);
@@ -143,12 +154,15 @@ void resize(NodeContext& c) {
   }
   if (size[0] != x[0] || size[1] != x[1]) fail_unsupported("resizing batch or channel");
   const std::string mode = c.string_attr("mode", "nearest");
-  if (mode != "nearest" && mode != "linear") fail_unsupported("mode \"{}\"; use nearest or linear", mode);
+  if (mode != "nearest" && mode != "linear")
+    fail_unsupported("mode \"{}\"; use nearest or linear", mode);
   const std::string coordinates = c.string_attr(
       "coordinate_transformation_mode", upsample || c.opset() < 11 ? "asymmetric" : "half_pixel");
   ResizeCoordinates kind = ResizeCoordinates::HalfPixel;
-  if (coordinates == "align_corners") kind = ResizeCoordinates::AlignCorners;
-  else if (coordinates == "asymmetric") kind = ResizeCoordinates::Asymmetric;
+  if (coordinates == "align_corners")
+    kind = ResizeCoordinates::AlignCorners;
+  else if (coordinates == "asymmetric")
+    kind = ResizeCoordinates::Asymmetric;
   else if (coordinates != "half_pixel" && coordinates != "pytorch_half_pixel")
     fail_unsupported("coordinate_transformation_mode \"{}\"", coordinates);
   c.out(0, c.emit(OpKind::Resize,
@@ -167,14 +181,16 @@ void batch_norm(NodeContext& c) {
         "exported for inference: batch normalisation is trained with the statistics of the batch");
   // ONNX's momentum weighs the old statistics.
   c.out(0, c.emit(OpKind::BatchNorm,
-                  BatchNormAttrs{c.float_attr("epsilon", 1e-5), 1 - c.float_attr("momentum", 0.9), true},
+                  BatchNormAttrs{c.float_attr("epsilon", 1e-5), 1 - c.float_attr("momentum", 0.9),
+                                 true},
                   {c.in(0), c.in(1), c.in(2), c.in(3), c.in(4)}));
   // Updated running statistics are the buffers themselves.
   c.out(1, c.in(3));
   c.out(2, c.in(4));
   for (size_t i = 3; i < c.output_count(); ++i)
     if (c.wants(i))
-      c.importer().withhold(c.node().outputs[i], "reads the saved statistics of a batch normalisation");
+      c.importer().withhold(c.node().outputs[i],
+                            "reads the saved statistics of a batch normalisation");
 }
 
 // A scale of ones and a bias of zeros that the exporter put there itself are no parameters.
@@ -183,7 +199,8 @@ bool is_filler(NodeContext& c, size_t i, double value) {
   const bool constant = c.builder().graph()[id].role == TensorRole::Constant;
   if (!constant && !c.importer().is_anonymous_initializer(id)) return false;
   const auto values = c.constant(i);
-  return values && std::all_of(values->begin(), values->end(), [&](double v) { return v == value; });
+  return values &&
+         std::all_of(values->begin(), values->end(), [&](double v) { return v == value; });
 }
 
 void instance_norm(NodeContext& c) {
@@ -207,11 +224,13 @@ void group_norm(NodeContext& c) {
     fail_input("{} channels do not divide into {} groups", channels, attrs.groups);
   const auto per_channel = [&](size_t i, const std::string& part) {
     const TensorId column = c.reshape(c.in(i), {attrs.groups, 1}, part + "_column");
-    const TensorId wide = c.emit(OpKind::Expand, ShapeAttrs{{attrs.groups, channels / attrs.groups}},
-                                 {column}, part + "_wide");
+    const TensorId wide =
+        c.emit(OpKind::Expand, ShapeAttrs{{attrs.groups, channels / attrs.groups}}, {column},
+               part + "_wide");
     return c.reshape(wide, {channels}, part);
   };
-  c.out(0, c.emit(OpKind::GroupNorm, attrs, {c.in(0), per_channel(1, "scale"), per_channel(2, "bias")}));
+  c.out(0, c.emit(OpKind::GroupNorm, attrs,
+                  {c.in(0), per_channel(1, "scale"), per_channel(2, "bias")}));
 }
 
 void layer_norm(NodeContext& c) {
@@ -256,7 +275,8 @@ void softmax(NodeContext& c, bool log) {
   }
   const Shape shape = c.shape(0);
   int64_t rows = 1, columns = 1;
-  for (size_t i = 0; i < rank; ++i) (i < axis ? rows : columns) = checked_mul(i < axis ? rows : columns, shape[i]);
+  for (size_t i = 0; i < rank; ++i)
+    (i < axis ? rows : columns) = checked_mul(i < axis ? rows : columns, shape[i]);
   const TensorId flat = c.reshape(c.in(0), {rows, columns}, "flat");
   const TensorId y = c.emit(OpKind::Softmax, SoftmaxAttrs{1, log}, {flat}, "rows");
   c.out(0, c.reshape(y, shape));
@@ -280,11 +300,13 @@ void attention(NodeContext& c) {
     const int64_t n = c.int_attr(count, 0);
     if (n < 1 || shape.size() != 3 || shape[2] % n != 0)
       fail_input("input {} of shape {} does not divide into {} heads", i, format_shape(shape), n);
-    const TensorId split = c.reshape(c.in(i), {shape[0], shape[1], n, shape[2] / n},
-                                     "split" + std::to_string(i));
-    return c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {split}, "heads" + std::to_string(i));
+    const TensorId split =
+        c.reshape(c.in(i), {shape[0], shape[1], n, shape[2] / n}, "split" + std::to_string(i));
+    return c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {split},
+                  "heads" + std::to_string(i));
   };
-  const TensorId q = heads(0, "q_num_heads"), k = heads(1, "kv_num_heads"), v = heads(2, "kv_num_heads");
+  const TensorId q = heads(0, "q_num_heads"), k = heads(1, "kv_num_heads"),
+                 v = heads(2, "kv_num_heads");
   const auto depth = static_cast<double>(c.builder().shape(q).back());
   AttentionAttrs attrs{.scale = c.float_attr("scale", 1 / std::sqrt(depth)),
                        .causal = c.int_attr("is_causal", 0) != 0};
@@ -320,18 +342,20 @@ void rotary_embedding(NodeContext& c) {
   if (shape.size() != 4) fail_input("input has shape {}", format_shape(in));
   const int64_t given = c.int_attr("rotary_embedding_dim", 0);
   const int64_t dims = given > 0 ? given : shape[3];
-  if (dims % 2 != 0 || dims > shape[3]) fail_input("cannot rotate {} of {} dimensions", dims, shape[3]);
+  if (dims % 2 != 0 || dims > shape[3])
+    fail_input("cannot rotate {} of {} dimensions", dims, shape[3]);
   const auto table = [&](size_t i, const std::string& part) {
     TensorId values = c.required(i);
-    if (c.has(3))
-      values = c.emit(OpKind::Gather, AxisAttrs{0}, {values, c.in(3)}, part + ".rows");
+    if (c.has(3)) values = c.emit(OpKind::Gather, AxisAttrs{0}, {values, c.in(3)}, part + ".rows");
     const Shape rows = c.builder().shape(values);
     if (rows.size() != 3 || rows[2] != dims / 2)
-      fail_input("table {} has shape {}, expected [batch, sequence, {}]", i, format_shape(rows), dims / 2);
+      fail_input("table {} has shape {}, expected [batch, sequence, {}]", i, format_shape(rows),
+                 dims / 2);
     return c.reshape(values, {rows[0], 1, rows[1], rows[2]}, part);
   };
   const TensorId cosine = table(1, "cos"), sine = table(2, "sin");
-  const auto part_of = [&](TensorId from, int64_t start, int64_t size, int64_t step, const std::string& part) {
+  const auto part_of = [&](TensorId from, int64_t start, int64_t size, int64_t step,
+                           const std::string& part) {
     SliceAttrs attrs{{0, 0, 0, start}, {1, 1, 1, step}, {shape[0], shape[1], shape[2], size}};
     return c.emit(OpKind::Slice, attrs, {from}, part);
   };
@@ -342,18 +366,22 @@ void rotary_embedding(NodeContext& c) {
   const auto product = [&](TensorId a, TensorId b, const std::string& part) {
     return c.binary(BinaryFn::Mul, a, b, part);
   };
-  TensorId y1 = c.binary(BinaryFn::Sub, product(x1, cosine, "x1cos"), product(x2, sine, "x2sin"), "y1");
-  TensorId y2 = c.binary(BinaryFn::Add, product(x1, sine, "x1sin"), product(x2, cosine, "x2cos"), "y2");
+  TensorId y1 =
+      c.binary(BinaryFn::Sub, product(x1, cosine, "x1cos"), product(x2, sine, "x2sin"), "y1");
+  TensorId y2 =
+      c.binary(BinaryFn::Add, product(x1, sine, "x1sin"), product(x2, cosine, "x2cos"), "y2");
   TensorId y;
   if (interleaved) {
     const Shape column = {shape[0], shape[1], shape[2], half, 1};
-    y = c.emit(OpKind::Concat, AxisAttrs{4}, {c.reshape(y1, column, "column1"), c.reshape(y2, column, "column2")}, "pairs");
+    y = c.emit(OpKind::Concat, AxisAttrs{4},
+               {c.reshape(y1, column, "column1"), c.reshape(y2, column, "column2")}, "pairs");
     y = c.reshape(y, {shape[0], shape[1], shape[2], dims}, "rotated");
   } else {
     y = c.emit(OpKind::Concat, AxisAttrs{3}, {y1, y2}, "rotated");
   }
   if (dims < shape[3])
-    y = c.emit(OpKind::Concat, AxisAttrs{3}, {y, part_of(x, dims, shape[3] - dims, 1, "rest")}, "joined");
+    y = c.emit(OpKind::Concat, AxisAttrs{3}, {y, part_of(x, dims, shape[3] - dims, 1, "rest")},
+               "joined");
   if (flat) {
     y = c.emit(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {y}, "merged");
     y = c.reshape(y, in, "flat");
@@ -372,19 +400,22 @@ void recurrent(NodeContext& c, OpKind kind) {
                        .gates = GateOrder::Onnx};
   if (c.has_attr("activations") || c.has_attr("clip") || c.int_attr("input_forget", 0) != 0) {
     const auto* given = c.attr("activations");
-    static const std::vector<std::string> kLstm = {"Sigmoid", "Tanh", "Tanh"}, kGru = {"Sigmoid", "Tanh"};
+    static const std::vector<std::string> kLstm = {"Sigmoid", "Tanh", "Tanh"},
+                                          kGru = {"Sigmoid", "Tanh"};
     const auto& usual = kind == OpKind::Lstm ? kLstm : kGru;
     bool standard = given && !c.has_attr("clip") && c.int_attr("input_forget", 0) == 0;
     for (size_t i = 0; standard && i < given->strings.size(); ++i)
       standard = given->strings[i] == usual[i % usual.size()];
-    if (!standard) fail_unsupported("a recurrent layer with other activations, clipping or coupled gates");
+    if (!standard)
+      fail_unsupported("a recurrent layer with other activations, clipping or coupled gates");
   }
   if (c.int_attr("layout", 0) != 0) fail_unsupported("layout 1; export with the sequence first");
   if (c.has(7)) fail_unsupported("peephole connections");
   if (c.has(4)) {
     const auto lengths = c.constant(4);
     const double steps = c.rank(0) > 0 ? static_cast<double>(c.shape(0)[0]) : 0;
-    const bool full = lengths && std::all_of(lengths->begin(), lengths->end(), [&](double v) { return v == steps; });
+    const bool full = lengths && std::all_of(lengths->begin(), lengths->end(),
+                                             [&](double v) { return v == steps; });
     if (!full) fail_unsupported("sequences of different lengths in a batch: pad them in the model");
   }
   std::vector<TensorId> inputs = {c.in(0), c.in(1), c.in(2), c.in(3), c.in(5)};
@@ -406,7 +437,8 @@ void mean_loss(NodeContext& c, TensorId logits) {
 }
 
 void softmax_cross_entropy(NodeContext& c) {
-  if (c.wants(1)) c.out(1, c.emit(OpKind::Softmax, SoftmaxAttrs{1, true}, {c.in(0)}, "log_softmax"));
+  if (c.wants(1))
+    c.out(1, c.emit(OpKind::Softmax, SoftmaxAttrs{1, true}, {c.in(0)}, "log_softmax"));
   mean_loss(c, c.in(0));
 }
 

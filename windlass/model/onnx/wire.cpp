@@ -268,8 +268,9 @@ class SkeletonReader {
       fail_input("byte {}: messages are nested more than {} deep; the file is damaged or not ONNX",
                  begin, kMaxDepth);
     if (++messages_ > kMaxMessages)
-      fail_input("byte {}: more than {} nodes, attributes and tensors; the file is damaged or not ONNX",
-                 begin, kMaxMessages);
+      fail_input(
+          "byte {}: more than {} nodes, attributes and tensors; the file is damaged or not ONNX",
+          begin, kMaxMessages);
     if (message == Message::Tensor) return scan_tensor(begin, end);
     size_t cut = 0;
     FieldReader reader(file_, begin, end, message_name(message));
