@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -56,9 +57,14 @@ ProgramResult run_windlass(const std::vector<std::string>& arguments) {
     _exit(127);
   }
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  struct rusage usage {};
+  while (wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
   }
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.text(), err.text()};
+  const auto seconds = [](const struct timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.text(), err.text(),
+          seconds(usage.ru_utime) + seconds(usage.ru_stime), int64_t{usage.ru_maxrss} * 1024};
 }
 
 namespace {

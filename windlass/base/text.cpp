@@ -33,6 +33,14 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
+std::string printable(std::string_view text, size_t limit) {
+  std::string result(text.substr(0, limit));
+  for (char& c : result)
+    if (std::iscntrl(static_cast<unsigned char>(c)) && c != '\n') c = '?';
+  if (text.size() > limit) result += "...";
+  return result;
+}
+
 bool matches_glob(std::string_view text, std::string_view pattern) {
   size_t t = 0, p = 0;
   size_t star = std::string_view::npos, resume = 0;

@@ -16,6 +16,10 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
 
 std::string lower_case(std::string_view text);
 
+// The text with control characters replaced, so that names out of files cannot steer a terminal,
+// and cut to `limit` bytes. Line ends stay.
+std::string printable(std::string_view text, size_t limit = 20'000);
+
 // Whether `text` matches `pattern`, in which * stands for any run of characters and ? for one.
 bool matches_glob(std::string_view text, std::string_view pattern);
 

@@ -6,12 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "windlass/base/text.h"
+
 namespace windlass {
 namespace {
 
 void print_error(std::string_view message) {
   std::fflush(stdout);
-  fmt::print(stderr, "windlass: {}\n", message);
+  fmt::print(stderr, "windlass: {}\n", printable(message));
 }
 
 int code(ExitCode exit_code) { return static_cast<int>(exit_code); }

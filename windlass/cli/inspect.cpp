@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/model_flags.h"
 #include "windlass/cli/table.h"
@@ -157,7 +158,7 @@ void print_report(const InspectFlags& flags, const Inspection& result) {
     largest.add({graph[id].name, std::string(role_name(graph[id].role)),
                  format_type(graph[id].type), format_bytes(byte_size(graph[id].type))});
   fmt::print("{}", largest.text("  "));
-  for (const std::string& note : result.model.notes) fmt::print("note: {}\n", note);
+  for (const std::string& note : result.model.notes) fmt::print("note: {}\n", printable(note));
 }
 
 void run_inspect(const InspectFlags& flags) {

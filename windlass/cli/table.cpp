@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "windlass/base/text.h"
+
 namespace windlass {
+
+void Table::add(std::vector<std::string> cells) {
+  // Cells name things out of files.
+  for (std::string& cell : cells) {
+    cell = printable(cell, 2000);
+    std::replace(cell.begin(), cell.end(), '\n', '?');
+  }
+  rows_.push_back(std::move(cells));
+}
 
 std::string Table::text(std::string_view indent) const {
   std::vector<size_t> widths(columns_.size());

@@ -13,7 +13,8 @@ class Table {
  public:
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
 
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  // Control characters are replaced, and cells cut to 2000 bytes.
+  void add(std::vector<std::string> cells);
   std::string text(std::string_view indent = "") const;
 
  private:

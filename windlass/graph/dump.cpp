@@ -1,5 +1,6 @@
 #include "windlass/graph/dump.h"
 
+#include <cctype>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ std::string escape(std::string_view text) {
   std::string result;
   for (char c : text) {
     if (c == '"' || c == '\\') result += '\\';
-    result += c;
+    result += std::iscntrl(static_cast<unsigned char>(c)) ? '?' : c;
   }
   return result;
 }

@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kMaxBatch = int64_t{1} << 31;
 constexpr int64_t kMaxSequence = int64_t{1} << 22;
 constexpr int64_t kMaxImage = int64_t{1} << 16;
-constexpr uintmax_t kMaxFileBytes = uintmax_t{64} << 20;
+constexpr uintmax_t kMaxFileBytes = uintmax_t{8} << 20;
 
 // Endings of class names, longer ones before those they end in. No head: windlass has none like it.
 struct HeadName {

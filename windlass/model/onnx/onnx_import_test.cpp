@@ -90,6 +90,21 @@ TEST(OnnxImport, NamedNumbersOfPyTorchAreParameters) {
   EXPECT_THAT(weight_names(newer.graph), ElementsAre("w"));
 }
 
+TEST(OnnxImport, TheMaskOfADropoutIsNotComputed) {
+  const auto file = [](const std::string& last) {
+    return proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +
+                        constant("ratio", tensor("", {}, {0.1f})) +
+                        constant("training", tensor_head("", {}, kBool) + bytes(9, "\1")) +
+                        node("MatMul", {"x", "w"}, {"a"}) +
+                        node("Dropout", {"a", "ratio", "training"}, {"b", "mask"}) + last);
+  };
+  const Model model = import(file(node("Relu", {"b"}, {"y"})));
+  EXPECT_EQ(count_ops(model.graph, OpKind::Dropout), 1);
+  EXPECT_TRUE(model.graph.constants.empty());
+  EXPECT_THAT(import_error(file(node("Where", {"mask", "a", "b"}, {"y"})), ErrorKind::Unsupported),
+              HasSubstr("(Where): reads the mask of a dropout"));
+}
+
 // --- functions
 
 // scale(x) = LeakyRelu(x) with the slope `slope`; twice(x) = scale(scale(x)) with slope 0.25.

@@ -160,11 +160,7 @@ void dropout(NodeContext& c) {
   bool training = c.opset() < 12;
   if (const auto given = c.constant(1); given && !given->empty()) ratio = given->front();
   if (const auto mode = c.constant(2); mode && !mode->empty()) training = mode->front() != 0;
-  if (c.wants(1)) {
-    const auto type = c.type(0);
-    c.out(1, c.emit(OpKind::Expand, ShapeAttrs{type.shape},
-                    {c.constant_like({DType::Bool, {}}, {1})}, "mask"));
-  }
+  if (c.wants(1)) c.importer().withhold(c.node().outputs[1], "reads the mask of a dropout");
   c.out(0,
         training && ratio > 0 ? c.emit(OpKind::Dropout, DropoutAttrs{ratio}, {c.in(0)}) : c.in(0));
 }
