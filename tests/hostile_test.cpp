@@ -55,8 +55,9 @@ class HostileSlow : public testing::Test {
   }
 
   // Exit code 1, nothing on stdout, and one message that begins with the path and says `hint`.
-  static void expect_refusal(const std::string& path, const std::string& hint,
-                             const std::vector<std::string>& flags = {}) {
+  // Returns the seconds of CPU time it took.
+  static double expect_refusal(const std::string& path, const std::string& hint,
+                               const std::vector<std::string>& flags = {}) {
     SCOPED_TRACE(path + ": " + hint);
     std::vector<std::string> arguments = {"inspect", path};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
@@ -73,6 +74,7 @@ class HostileSlow : public testing::Test {
     if (!kSanitized) {
       EXPECT_LT(result.peak_bytes, 500'000'000);
     }
+    return result.cpu_seconds;
   }
 
   void expect_refused_model(const std::string& name, const std::string& bytes,
@@ -244,6 +246,61 @@ TEST_F(HostileSlow, WorkThatIsLeftUndone) {
     const std::string end = bytes(12, bytes(1, "c20000"));
     expect_done(fmt::format("chain_{}", op), unchecked(dense() + nodes + end));
   }
+}
+
+// Constants that take far more room than the file, each refused before it is made; and sizes that
+// overflow where nobody reads the result.
+TEST_F(HostileSlow, ConstantsThatExplode) {
+  const auto refuse = [&](const std::string& name, const std::string& nodes,
+                          const std::string& hint) {
+    const double seconds = expect_refusal(write(name + ".onnx", beside_dense(nodes)), hint);
+    EXPECT_LT(seconds, kSanitized ? 20 : 2) << name;
+  };
+  const auto number = [](const std::string& name, int64_t value) {
+    return constant(name, int_tensor("", {}, {value}));
+  };
+  const std::string side = constant("side", int_tensor("", {1}, {int64_t{1} << 24}));
+  const auto many = [](const std::string& op, const std::vector<std::string>& inputs) {
+    std::string nodes;
+    for (int i = 0; i < 2000; ++i) nodes += node(op, inputs, {fmt::format("known{}", i)});
+    return nodes;
+  };
+  refuse("constants", side + many("ConstantOfShape", {"side"}), "too many known values");
+  refuse("ranges",
+         number("from", 0) + number("to", int64_t{1} << 24) + number("step", 1) +
+             many("Range", {"from", "to", "step"}),
+         "too many known values");
+  const std::string square = constant("sides", int_tensor("", {2}, {2048, 2048})) +
+                             node("ConstantOfShape", {"sides"}, {"square"});
+  refuse("identities", square + many("EyeLike", {"square"}), "too many known values");
+  refuse("triangles", square + many("Trilu", {"square"}), "too many known values");
+  refuse("places", square + many("NonZero", {"square"}), "computes too much");
+  refuse("scattered",
+         square + constant("place", int_tensor("", {1, 2}, {0, 0})) +
+             constant("one", int_tensor("", {1}, {1})) +
+             node("ConstantOfShape", {"one"}, {"update"}) +
+             many("ScatterND", {"square", "place", "update"}),
+         "too many known values");
+
+  // Padding by its own size on both sides: three times as large each time.
+  std::string nodes = node("Relu", {"x"}, {"p0"});
+  for (int i = 0; i < 80; ++i) {
+    const std::string k = std::to_string(i);
+    nodes +=
+        node("Shape", {"p" + k}, {"s" + k}) +
+        node("Concat", {"s" + k, "s" + k}, {"pads" + k}, {.attributes = attribute("axis", 0)}) +
+        node("Pad", {"p" + k, "pads" + k}, {"p" + std::to_string(i + 1)});
+  }
+  refuse("padding", nodes, "overflows");
+  for (int64_t width : {int64_t{1} << 31, kHuge, int64_t{1} << 58, int64_t{1} << 62}) {
+    const std::string pads = constant("pads", int_tensor("", {4}, {width, width, width, width}));
+    refuse("pad", pads + node("Pad", {"x", "pads"}, {"wide"}), "overflows");
+  }
+  refuse("known_pad",
+         constant("one", int_tensor("", {1}, {1})) + node("ConstantOfShape", {"one"}, {"known"}) +
+             constant("pads", int_tensor("", {2}, {int64_t{1} << 60, int64_t{1} << 60})) +
+             node("Pad", {"known", "pads"}, {"wide"}),
+         "overflows");
 }
 
 TEST_F(HostileSlow, NamesDoNotSteerTheTerminal) {

@@ -1,6 +1,7 @@
 #include "windlass/graph/builder.h"
 
 #include <algorithm>
+#include <map>
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
@@ -15,6 +16,37 @@ void check_type(const TensorType& type) {
     fail_input("a tensor of {} dimensions, expected at most {}", type.shape.size(), kMaxRank);
   byte_size(type);  // throws on sizes that overflow
 }
+
+// Constants of the graph as operands. Their values are lent, since copying takes longer than most
+// evaluations, and given back at the end.
+class BorrowedOperands {
+ public:
+  BorrowedOperands(Graph& graph, const std::vector<TensorId>& ids) : graph_(graph) {
+    for (TensorId id : ids) {
+      // An operand may be there twice.
+      const auto index = static_cast<size_t>(graph[id].constant);
+      const auto known = lent_.find(index);
+      if (known != lent_.end()) {
+        pointers_.push_back(&known->second);
+        continue;
+      }
+      Array array(graph[id].type.shape, std::move(graph.constants[index].values));
+      pointers_.push_back(&lent_.emplace(index, std::move(array)).first->second);
+    }
+  }
+  ~BorrowedOperands() {
+    for (auto& [index, array] : lent_) graph_.constants[index].values = std::move(array.values);
+  }
+  BorrowedOperands(const BorrowedOperands&) = delete;
+  BorrowedOperands& operator=(const BorrowedOperands&) = delete;
+
+  const std::vector<const Array*>& arrays() const { return pointers_; }
+
+ private:
+  Graph& graph_;
+  std::map<size_t, Array> lent_;  // by constant
+  std::vector<const Array*> pointers_;
+};
 
 }  // namespace
 
@@ -115,15 +147,12 @@ std::vector<TensorId> GraphBuilder::add(OpKind kind, Attrs attrs, std::vector<Te
         outputs.push_back(constant(output_name(k), types[k], {}));
       return outputs;
     }
-    std::vector<Array> operands;
-    for (TensorId id : op.inputs) operands.emplace_back(shape(id), *value(id));
-    std::vector<const Array*> pointers;
-    for (const Array& operand : operands) pointers.push_back(&operand);
     Signature signature = signature_of(graph_, op);
     signature.outputs = types;
     ForwardResult result;
     try {
-      result = interpret_forward(signature, pointers);
+      const BorrowedOperands operands(graph_, op.inputs);
+      result = interpret_forward(signature, operands.arrays());
     } catch (const Error& error) {
       throw error.within(fmt::format("{} \"{}\"", info.name, op.name));
     }

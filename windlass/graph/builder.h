@@ -14,7 +14,7 @@ namespace windlass {
 struct BuilderOptions {
   int64_t fold_limit = int64_t{1} << 22;        // elements of one result
   int64_t fold_total = int64_t{1} << 25;        // elements of all results together
-  double fold_work = double{int64_t{1} << 28};  // elementary steps of all evaluations together
+  double fold_work = double{int64_t{1} << 27};  // elementary steps of all evaluations together
 };
 
 // Grows a Graph; tensors and ops are appended, never removed. Errors of an op carry its name.

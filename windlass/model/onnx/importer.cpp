@@ -5,7 +5,6 @@
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/model/onnx/parameters.h"
-#include "windlass/model/onnx/restore.h"
 
 namespace windlass {
 namespace {
@@ -14,8 +13,6 @@ namespace {
 constexpr int kMaxDepth = 32;
 // Calls multiply: a small file could otherwise unfold to any size. This many nodes beyond its own.
 constexpr int64_t kMaxUnfolded = 200'000;
-// Values of stored tensors up to this size are looked at; larger ones are data without a doubt.
-constexpr int64_t kLookLimit = int64_t{1} << 22;
 // Names of nodes are for people; functions in functions would multiply their length.
 constexpr size_t kMaxName = 256;
 // Problems beyond this many are counted, not listed.
@@ -178,175 +175,6 @@ TensorId OnnxImporter::lookup(const std::string& name) {
     fail_unsupported("{}", reason->second);
   fail_input("value \"{}\" is read before it is computed: the graph is cyclic or out of order",
              name);
-}
-
-bool OnnxImporter::can_look_at(const OnnxTensor& tensor, bool once) {
-  const int64_t count = element_count(tensor.type.shape);
-  if (count > kLookLimit) return false;
-  // Many tensors may name the same bytes of another file.
-  return (once && !tensor.external) || builder_.spend(count, static_cast<double>(count));
-}
-
-TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
-  const int64_t count = element_count(tensor.type.shape);
-  if (tensor.type.dtype == DType::None)
-    fail_unsupported("initializer \"{}\" has an element type windlass does not know (ONNX type {})",
-                     tensor.name, tensor.onnx_type);
-  const bool anonymous = is_anonymous_name(tensor.name);
-  const bool floating = is_float(tensor.type.dtype);
-  const bool number =
-      count == 1 && (anonymous || tensor.type.shape.empty()) && !is_parameter_number(file_, tensor);
-  if (floating ? number : can_look_at(tensor, once))
-    return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
-  locate(file_, tensor);
-  if (!floating || is_buffer_name(tensor.name)) {
-    const TensorId id = builder_.buffer(tensor.name, tensor.type);
-    source_.emplace(id, &tensor);
-    return id;
-  }
-  // Masks and position biases are square and wider than any kernel.
-  constexpr int64_t kWiderThanKernels = 16;
-  const Shape& shape = tensor.type.shape;
-  const bool square = shape.size() >= 3 && shape.back() == shape[shape.size() - 2] &&
-                      shape.back() >= kWiderThanKernels;
-  if (anonymous && square && can_look_at(tensor, once)) {
-    std::vector<double> values = read_values(file_, tensor);
-    if (is_additive_mask(values))
-      return builder_.constant(tensor.name, tensor.type, std::move(values));
-    if (const auto bias = find_relative_bias(shape, values); bias && restores())
-      return restore_relative_bias(tensor, *bias);
-  }
-  const TensorId id = builder_.weight(tensor.name, tensor.type);
-  source_.emplace(id, &tensor);
-  return id;
-}
-
-TensorId OnnxImporter::restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias) {
-  note_once("relative position tables that the exporter had unfolded are restored");
-  const int64_t span = 2 * bias.side - 1, places = bias.side * bias.side;
-  const std::string& name = tensor.name;
-  const TensorId table =
-      restored_weight(name + ".table", {tensor.type.dtype, {span * span, bias.heads}}, bias.table);
-  const TensorId index =
-      builder_.constant(name + ".index", {DType::I64, {places * places}}, bias.index);
-  const TensorId rows = builder_.op(OpKind::Gather, AxisAttrs{0}, {table, index}, name + ".rows");
-  const TensorId square = builder_.op(OpKind::Reshape, ShapeAttrs{{places, places, bias.heads}},
-                                      {rows}, name + ".square");
-  const TensorId moved =
-      builder_.op(OpKind::Transpose, TransposeAttrs{{2, 0, 1}}, {square}, name + ".heads");
-  return builder_.op(OpKind::Reshape, ShapeAttrs{tensor.type.shape}, {moved}, name);
-}
-
-TensorId OnnxImporter::restored_weight(const std::string& name, TensorType type,
-                                       std::vector<double> values) {
-  const TensorId id = builder_.weight(name, std::move(type));
-  restored_values_[name] = values;
-  read_[id] = std::move(values);
-  return id;
-}
-
-TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
-  // Only values that were stored get names of their own; "onnx::" is how PyTorch calls folded ones.
-  const bool stored_name = !is_anonymous_name(name) || name.starts_with("onnx::");
-  const auto source = source_.find(id);
-  const bool deduplicates = file_.producer.starts_with("pytorch");
-  if (source == source_.end() || !stored_name || !deduplicates || !restores()) return id;
-  const OnnxTensor& tensor = *source->second;
-  const TensorId copy = is_buffer_name(name) ? builder_.buffer(name, tensor.type)
-                                             : builder_.weight(name, tensor.type);
-  source_.emplace(copy, &tensor);
-  copies_[name] = &tensor;
-  return copy;
-}
-
-TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
-  if (!restores() || !is_anonymous_initializer(operand)) return operand;
-  const Shape shape = builder_.shape(operand);
-  if (shape.size() != 2) return operand;
-  // Places spread over the matrix; equal random numbers at all of them are no accident.
-  constexpr int64_t kSamples = 64;
-  const int64_t count = element_count(shape);
-  int attempts = 16;  // models have one or two tables
-  for (TensorId table : tables_) {
-    const auto stored = source_.find(table);
-    if (stored == source_.end() || builder_.shape(table) != Shape{shape[1], shape[0]}) continue;
-    if (--attempts < 0) break;
-    std::vector<int64_t> here, there;
-    for (int64_t k = 0; k < std::min(kSamples, count); ++k) {
-      const int64_t row = (k * 7919) % shape[0], column = (k * 104729 + k / 3) % shape[1];
-      here.push_back(row * shape[1] + column);
-      there.push_back(column * shape[0] + row);
-    }
-    const auto a = sample_values(file_, *source_.at(operand), here);
-    const auto b = sample_values(file_, *stored->second, there);
-    if (!a || !b || *a != *b || is_uniform(*a)) continue;
-    note_once(
-        "a transposed copy of an embedding table is taken as the table itself (tied weights)");
-    return builder_.op(OpKind::Transpose, TransposeAttrs{{1, 0}}, {table}, name + ".table");
-  }
-  return operand;
-}
-
-bool OnnxImporter::restores_batch_norm(TensorId weight, TensorId bias) const {
-  return restores() && is_anonymous_initializer(weight) && is_anonymous_initializer(bias) &&
-         is_folded_convolution(file_, builder_.graph()[weight].name, builder_.graph()[bias].name);
-}
-
-TensorId OnnxImporter::restore_convolution_bias(TensorId bias, const std::string& name) {
-  if (!folded_biases_) return {};
-  const TensorType type = builder_.type(bias);
-  const auto count = static_cast<size_t>(element_count(type.shape));
-  return restored_weight(name + ".conv.bias", type, std::vector<double>(count, 0));
-}
-
-TensorId OnnxImporter::restore_batch_norm(TensorId x, TensorId bias, const std::string& name) {
-  note_once(
-      "exported for inference: batch normalisation that was folded into convolutions is restored "
-      "with "
-      "scale 1; see --as-exported");
-  const TensorType type = builder_.type(bias);
-  const auto count = static_cast<size_t>(element_count(type.shape));
-  const std::vector<double>* shifts = value_of(bias);
-  if (!shifts || !builder_.spend(4 * static_cast<int64_t>(count), 0))
-    fail_unsupported("a bias of {} values is too large for batch normalisation", count);
-  const TensorId scale = restored_weight(name + ".bn.weight", type, std::vector<double>(count, 1));
-  const TensorId shift = restored_weight(name + ".bn.bias", type, *shifts);
-  const TensorId mean = builder_.buffer(name + ".bn.running_mean", type);
-  const TensorId variance = builder_.buffer(name + ".bn.running_var", type);
-  restored_values_[name + ".bn.running_mean"] = std::vector<double>(count, 0);
-  restored_values_[name + ".bn.running_var"] = std::vector<double>(count, 1);
-  return builder_.op(OpKind::BatchNorm, BatchNormAttrs{}, {x, scale, shift, mean, variance},
-                     name + ".bn");
-}
-
-TensorId OnnxImporter::constant_tensor(const OnnxTensor& tensor, const std::string& name) {
-  const int64_t count = element_count(tensor.type.shape);
-  if (!builder_.spend(count, static_cast<double>(count)))
-    fail_unsupported("the file has too many known values: {} more", count);
-  return builder_.constant(name, tensor.type, read_values(file_, tensor));
-}
-
-const std::vector<double>* OnnxImporter::value_of(TensorId id) {
-  if (const auto* values = builder_.value(id)) return values;
-  const auto source = source_.find(id);
-  if (source == source_.end()) return nullptr;
-  auto known = read_.find(id);
-  if (known == read_.end()) {
-    if (!can_look_at(*source->second, false)) return nullptr;
-    known = read_.emplace(id, read_values(file_, *source->second)).first;
-  }
-  return &known->second;
-}
-
-void OnnxImporter::make_buffer(TensorId id) {
-  Tensor& tensor = builder_.tensor(id);
-  if (tensor.role != TensorRole::Weight) return;
-  tensor.role = TensorRole::Buffer;
-  tensor.trainable = false;
-}
-
-bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
-  return source_.contains(id) && is_anonymous_name(builder_.graph()[id].name);
 }
 
 void OnnxImporter::note_once(const std::string& note) {

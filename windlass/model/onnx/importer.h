@@ -64,6 +64,20 @@ class NodeContext {
   TensorId binary(BinaryFn fn, TensorId a, TensorId b, std::string_view part = "");
   TensorId reshape(TensorId x, Shape shape, std::string_view part = "");
   TensorId constant_like(TensorType type, std::vector<double> values);
+  // A constant whose element i is value_at(i). What it costs is taken from what the file may cost
+  // before the first element is made.
+  template <typename ValueAt>
+  TensorId make_constant(TensorType type, ValueAt value_at) {
+    const int64_t count = element_count(type.shape);
+    claim(count);
+    std::vector<double> values(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = value_at(i);
+    return builder().constant(name_, std::move(type), std::move(values));
+  }
+  // Takes the making of `count` known values, or work on as many, from what the file may cost.
+  // Throw Error{Unsupported} if too little is left.
+  void claim(int64_t count);
+  void claim_work(int64_t count);
 
   size_t output_count() const { return node_.outputs.size(); }
   bool wants(size_t i) const { return i < node_.outputs.size() && !node_.outputs[i].empty(); }
@@ -85,7 +99,11 @@ using ImportRule = void (*)(NodeContext&);
 // kind.
 using ImportTable = std::map<std::string_view, ImportRule>;
 void add_math_rules(ImportTable& table);
+void add_product_rules(ImportTable& table);
+void add_reduction_rules(ImportTable& table);
+void add_window_rules(ImportTable& table);
 void add_network_rules(ImportTable& table);
+void add_attention_rules(ImportTable& table);
 void add_layout_rules(ImportTable& table);
 void add_indexing_rules(ImportTable& table);
 void add_constant_rules(ImportTable& table);

@@ -8,7 +8,11 @@ const ImportTable& import_table() {
   static const ImportTable table = [] {
     ImportTable result;
     add_math_rules(result);
+    add_product_rules(result);
+    add_reduction_rules(result);
+    add_window_rules(result);
     add_network_rules(result);
+    add_attention_rules(result);
     add_layout_rules(result);
     add_indexing_rules(result);
     add_constant_rules(result);
@@ -35,8 +39,7 @@ std::optional<std::vector<double>> NodeContext::constant(size_t i) {
   if (!has(i)) return std::nullopt;
   const auto* values = importer_.value_of(in(i));
   if (!values) return std::nullopt;
-  if (!builder().spend(0, static_cast<double>(values->size())))
-    fail_unsupported("the file computes too much with known values before there is any data");
+  claim_work(static_cast<int64_t>(values->size()));
   return *values;
 }
 
@@ -115,9 +118,18 @@ TensorId NodeContext::reshape(TensorId x, Shape shape, std::string_view part) {
 }
 
 TensorId NodeContext::constant_like(TensorType type, std::vector<double> values) {
-  if (!builder().spend(static_cast<int64_t>(values.size()), static_cast<double>(values.size())))
-    fail_unsupported("the file has too many known values: {} more", values.size());
+  claim(static_cast<int64_t>(values.size()));
   return builder().constant(name_, std::move(type), std::move(values));
+}
+
+void NodeContext::claim(int64_t count) {
+  if (!builder().spend(count, static_cast<double>(count)))
+    fail_unsupported("the file has too many known values: {} more", count);
+}
+
+void NodeContext::claim_work(int64_t count) {
+  if (!builder().spend(0, static_cast<double>(count)))
+    fail_unsupported("the file computes too much with known values before there is any data");
 }
 
 void NodeContext::out(size_t i, TensorId id) {

@@ -74,8 +74,7 @@ void constant_of_shape(NodeContext& c) {
     value = values[0];
     dtype = given->tensor->type.dtype;
   }
-  const auto count = static_cast<size_t>(element_count(target));
-  c.out(0, c.constant_like({dtype, target}, std::vector<double>(count, value)));
+  c.out(0, c.make_constant({dtype, target}, [value](int64_t) { return value; }));
 }
 
 void range(NodeContext& c) {
@@ -85,18 +84,18 @@ void range(NodeContext& c) {
     if (values.size() != 1) fail_input("a bound has {} values, expected 1", values.size());
     operands[i] = values[0];
   }
-  const auto [start, limit, delta] = operands;
+  const double start = operands[0], limit = operands[1], delta = operands[2];
   if (delta == 0) fail_input("the step is 0");
   const double count = std::max(0.0, std::ceil((limit - start) / delta));
   if (!(count <= static_cast<double>(kLimit))) fail_unsupported("a range of {} elements", count);
-  std::vector<double> values;
-  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i)
-    values.push_back(start + delta * static_cast<double>(i));
-  c.out(0, c.constant_like({c.type(0).dtype, {static_cast<int64_t>(count)}}, std::move(values)));
+  const TensorType type = {c.type(0).dtype, {static_cast<int64_t>(count)}};
+  c.out(0,
+        c.make_constant(type, [&](int64_t i) { return start + delta * static_cast<double>(i); }));
 }
 
 void non_zero(NodeContext& c) {
   const auto values = c.required_constant(0, "which elements are not zero");
+  c.claim_work(4 * static_cast<int64_t>(values.size()));
   const Shape in = c.shape(0);
   const Ints strides = strides_of(in);
   std::vector<int64_t> found;
@@ -104,11 +103,11 @@ void non_zero(NodeContext& c) {
     if (values[i] != 0) found.push_back(static_cast<int64_t>(i));
   const Shape result = {static_cast<int64_t>(in.size()), static_cast<int64_t>(found.size())};
   require_small(result);
-  std::vector<double> indices;
-  for (size_t axis = 0; axis < in.size(); ++axis)
-    for (int64_t flat : found)
-      indices.push_back(static_cast<double>(flat / strides[axis] % in[axis]));
-  c.out(0, c.constant_like({DType::I64, result}, std::move(indices)));
+  c.out(0, c.make_constant({DType::I64, result}, [&](int64_t i) {
+    const auto axis = static_cast<size_t>(i / result[1]);
+    const int64_t flat = found[static_cast<size_t>(i % result[1])];
+    return static_cast<double>(flat / strides[axis] % in[axis]);
+  }));
 }
 
 // Keeps one triangle of the last two axes: a product with a mask of ones and zeros.
@@ -125,19 +124,16 @@ void trilu(NodeContext& c) {
   const int64_t rows = in[in.size() - 2], columns = in.back();
   const auto keeps = [&](int64_t i, int64_t j) { return upper ? j - i >= k : j - i <= k; };
   if (const auto* values = c.builder().value(c.in(0))) {
-    std::vector<double> result = *values;
-    for (size_t n = 0; n < result.size(); ++n) {
-      const auto within = static_cast<int64_t>(n) % (rows * columns);
-      if (!keeps(within / columns, within % columns)) result[n] = 0;
-    }
-    c.out(0, c.constant_like(c.type(0), std::move(result)));
+    c.out(0, c.make_constant(c.type(0), [&](int64_t n) {
+      const int64_t within = n % (rows * columns);
+      return keeps(within / columns, within % columns) ? (*values)[static_cast<size_t>(n)] : 0;
+    }));
     return;
   }
   require_small({rows, columns});
-  std::vector<double> mask;
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j) mask.push_back(keeps(i, j) ? 1 : 0);
-  const TensorId triangle = c.constant_like({DType::Bool, {rows, columns}}, std::move(mask));
+  const TensorId triangle = c.make_constant({DType::Bool, {rows, columns}}, [&](int64_t n) {
+    return keeps(n / columns, n % columns) ? 1 : 0;
+  });
   const TensorId zero = c.builder().scalar(0, c.type(0).dtype);
   c.out(0, c.emit(OpKind::Where, NoAttrs{}, {triangle, c.in(0), zero}));
 }
@@ -147,10 +143,8 @@ void eye_like(NodeContext& c) {
   if (in.size() != 2) fail_input("input has shape {}", format_shape(in));
   require_small(in);
   const int64_t k = c.int_attr("k", 0);
-  std::vector<double> values;
-  for (int64_t i = 0; i < in[0]; ++i)
-    for (int64_t j = 0; j < in[1]; ++j) values.push_back(j - i == k ? 1 : 0);
-  c.out(0, c.constant_like({c.type(0).dtype, in}, std::move(values)));
+  c.out(0, c.make_constant({c.type(0).dtype, in},
+                           [&](int64_t n) { return n % in[1] - n / in[1] == k ? 1 : 0; }));
 }
 
 // indices == range(depth) along a new axis, chosen between two values.
@@ -165,9 +159,8 @@ void one_hot(NodeContext& c) {
   shape.insert(shape.begin() + static_cast<int64_t>(axis), 1);
   Shape classes(rank, 1);
   classes[axis] = depth[0];
-  std::vector<double> ids(static_cast<size_t>(depth[0]));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<double>(i);
-  const TensorId numbers = c.constant_like({c.type(0).dtype, classes}, std::move(ids));
+  const TensorId numbers =
+      c.make_constant({c.type(0).dtype, classes}, [](int64_t i) { return static_cast<double>(i); });
   const TensorId hit =
       c.binary(BinaryFn::Equal, c.reshape(c.in(0), shape, "column"), numbers, "hit");
   const DType dtype = c.type(2).dtype;

@@ -91,8 +91,9 @@ Places element_places(NodeContext& c) {
 }
 
 TensorId row_numbers(NodeContext& c, const std::vector<int64_t>& rows) {
-  return c.constant_like({DType::I64, {static_cast<int64_t>(rows.size())}},
-                         std::vector<double>(rows.begin(), rows.end()));
+  return c.make_constant({DType::I64, {static_cast<int64_t>(rows.size())}}, [&](int64_t i) {
+    return static_cast<double>(rows[static_cast<size_t>(i)]);
+  });
 }
 
 void gather(NodeContext& c, const Places& places, const Shape& shape) {
@@ -123,6 +124,7 @@ void scatter(NodeContext& c, const Places& places) {
   if (element_count(updates) != checked_mul(count, places.width))
     fail_input("updates {} do not fit {} rows of {}", format_shape(updates), count, places.width);
   if (element_count(updates) == 0) return c.out(0, c.in(0));
+  c.claim_work(4 * places.row_count);
   std::vector<double> written(static_cast<size_t>(places.row_count));
   std::vector<int64_t> source(written.size());
   for (size_t i = 0; i < places.rows.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "windlass/base/error.h"
+#include "windlass/model/onnx/wire_fields.h"
 
 namespace windlass {
 namespace {
@@ -18,8 +19,6 @@ constexpr size_t kMaxMessages = 2'000'000;
 // Tensors have four or five entries that say where their value is.
 constexpr size_t kMaxLocationFields = 100;
 constexpr int64_t kProtobufLimit = std::numeric_limits<int32_t>::max();
-
-enum class WireType : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
 
 // Messages on the way to tensors.
 enum class Message : uint8_t {
@@ -80,19 +79,6 @@ constexpr std::array<PayloadField, 7> kPayloadFields = {
     PayloadField::Float, PayloadField::Int32,  PayloadField::String, PayloadField::Int64,
     PayloadField::Raw,   PayloadField::Double, PayloadField::Uint64};
 
-std::string_view field_name(PayloadField field) {
-  switch (field) {
-    case PayloadField::Float: return "float_data";
-    case PayloadField::Int32: return "int32_data";
-    case PayloadField::String: return "string_data";
-    case PayloadField::Int64: return "int64_data";
-    case PayloadField::Raw: return "raw_data";
-    case PayloadField::Double: return "double_data";
-    case PayloadField::Uint64: return "uint64_data";
-  }
-  return "";
-}
-
 // How an element of the field is stored outside a packed list.
 WireType element_type(PayloadField field) {
   switch (field) {
@@ -106,108 +92,6 @@ WireType element_type(PayloadField field) {
   }
   return WireType::Bytes;
 }
-
-size_t varint_width(uint64_t value) {
-  size_t width = 1;
-  while (value >>= 7) ++width;
-  return width;
-}
-
-// Appends `value`, padded with empty groups of seven bits to `width` bytes.
-void append_varint(std::string& out, uint64_t value, size_t width) {
-  for (size_t i = 0; i + 1 < width; ++i, value >>= 7)
-    out.push_back(static_cast<char>(0x80 | (value & 0x7f)));
-  out.push_back(static_cast<char>(value));
-}
-
-void append_varint(std::string& out, uint64_t value) {
-  append_varint(out, value, varint_width(value));
-}
-
-// A field with a length: tag, length, content.
-void append_bytes(std::string& out, uint32_t field, std::string_view content) {
-  append_varint(out, uint64_t{field} << 3 | static_cast<uint64_t>(WireType::Bytes));
-  append_varint(out, content.size());
-  out.append(content);
-}
-
-// One field of a message. Offsets are positions in the file.
-struct Field {
-  uint32_t number = 0;
-  WireType type = WireType::Varint;
-  size_t begin = 0;      // of the tag
-  size_t length_at = 0;  // Bytes: of the length
-  size_t content = 0;    // of the value
-  size_t end = 0;
-  uint64_t varint = 0;  // Varint: the value
-
-  size_t size() const { return end - content; }
-};
-
-// Walks the fields of the message in [position, end) of the file.
-class FieldReader {
- public:
-  FieldReader(std::span<const std::byte> file, size_t begin, size_t end, std::string_view message)
-      : file_(file), position_(begin), end_(end), message_(message) {}
-
-  bool done() const { return position_ == end_; }
-
-  Field next() {
-    Field field;
-    field.begin = position_;
-    const uint64_t tag = read_varint();
-    field.number = static_cast<uint32_t>(tag >> 3);
-    if (tag > std::numeric_limits<uint32_t>::max() || field.number == 0)
-      fail_input("byte {}: {} has a field with the invalid tag {}; the file is damaged or not ONNX",
-                 field.begin, message_, tag);
-    field.type = static_cast<WireType>(tag & 7);
-    field.content = position_;
-    uint64_t length = 0;
-    switch (field.type) {
-      case WireType::Varint: field.varint = read_varint(); break;
-      case WireType::Fixed64: length = 8; break;
-      case WireType::Fixed32: length = 4; break;
-      case WireType::Bytes:
-        field.length_at = position_;
-        length = read_varint();
-        field.content = position_;
-        break;
-      default:
-        fail_input("byte {}: field {} of {} has wire type {}; the file is damaged or not ONNX",
-                   field.begin, field.number, message_, tag & 7);
-    }
-    if (length > end_ - position_)
-      fail_input(
-          "byte {}: field {} of {} claims {} bytes where {} are left; the file is cut short "
-          "or damaged",
-          field.begin, field.number, message_, length, end_ - position_);
-    position_ += length;
-    field.end = position_;
-    return field;
-  }
-
-  uint64_t read_varint() {
-    const size_t begin = position_;
-    uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (position_ == end_)
-        fail_input("byte {}: a number in {} is cut short; the file is truncated or damaged", begin,
-                   message_);
-      const uint64_t byte = std::to_integer<uint64_t>(file_[position_++]);
-      if (shift == 63 && byte > 1) break;
-      value |= (byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    fail_input("byte {}: a number in {} exceeds 64 bits; the file is damaged or not ONNX", begin,
-               message_);
-  }
-
- private:
-  std::span<const std::byte> file_;
-  size_t position_;
-  size_t end_;
-  std::string_view message_;
-};
 
 std::string_view text_at(std::span<const std::byte> file, const Field& field) {
   return {reinterpret_cast<const char*>(file.data()) + field.content, field.size()};
@@ -433,53 +317,10 @@ class SkeletonReader {
   size_t messages_ = 0;
 };
 
-void append_element(std::vector<std::byte>& out, uint64_t value, int64_t element_bytes) {
-  for (int64_t i = 0; i < element_bytes; ++i, value >>= 8)
-    out.push_back(static_cast<std::byte>(value & 0xff));
-}
-
-// Appends the elements of one packed part.
-void append_list(std::span<const std::byte> file, size_t begin, size_t end, PayloadField field,
-                 int64_t element_bytes, std::vector<std::byte>& out) {
-  const bool fixed_width =
-      field == PayloadField::Raw || field == PayloadField::Float || field == PayloadField::Double;
-  if (fixed_width) {
-    out.insert(out.end(), file.begin() + begin, file.begin() + end);
-    return;
-  }
-  FieldReader reader(file, begin, end, field_name(field));
-  while (!reader.done()) append_element(out, reader.read_varint(), element_bytes);
-}
-
 }  // namespace
 
 Skeleton read_skeleton(std::span<const std::byte> file, const SkeletonOptions& options) {
   return SkeletonReader(file, options).read();
-}
-
-std::vector<std::byte> read_payload(std::span<const std::byte> file, const Payload& payload,
-                                    int64_t element_bytes) {
-  if (payload.field == PayloadField::String)
-    fail(ErrorKind::Unsupported, "tensor \"{}\" holds strings", payload.tensor);
-  ensure(element_bytes == 1 || element_bytes == 2 || element_bytes == 4 || element_bytes == 8,
-         "read_payload: element width");
-  const auto begin = static_cast<size_t>(payload.offset);
-  const auto end = begin + static_cast<size_t>(payload.length);
-  ensure(begin <= end && end <= file.size(), "read_payload: payload of another file");
-  std::vector<std::byte> out;
-  if (!payload.records) {
-    append_list(file, begin, end, payload.field, element_bytes, out);
-    return out;
-  }
-  FieldReader reader(file, begin, end, field_name(payload.field));
-  while (!reader.done()) {
-    const Field field = reader.next();
-    if (field.type == WireType::Varint)
-      append_element(out, field.varint, element_bytes);
-    else
-      append_list(file, field.content, field.end, payload.field, element_bytes, out);
-  }
-  return out;
 }
 
 }  // namespace windlass

@@ -1,0 +1,86 @@
+// What stored tensors become: weights, buffers, or constants whose values are known.
+
+#include "windlass/base/error.h"
+#include "windlass/model/onnx/importer.h"
+#include "windlass/model/onnx/parameters.h"
+
+namespace windlass {
+namespace {
+
+// Values of stored tensors up to this size are looked at; larger ones are data without a doubt.
+constexpr int64_t kLookLimit = int64_t{1} << 22;
+
+}  // namespace
+
+bool OnnxImporter::can_look_at(const OnnxTensor& tensor, bool once) {
+  const int64_t count = element_count(tensor.type.shape);
+  if (count > kLookLimit) return false;
+  // Many tensors may name the same bytes of another file.
+  return (once && !tensor.external) || builder_.spend(count, static_cast<double>(count));
+}
+
+TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
+  const int64_t count = element_count(tensor.type.shape);
+  if (tensor.type.dtype == DType::None)
+    fail_unsupported("initializer \"{}\" has an element type windlass does not know (ONNX type {})",
+                     tensor.name, tensor.onnx_type);
+  const bool anonymous = is_anonymous_name(tensor.name);
+  const bool floating = is_float(tensor.type.dtype);
+  const bool number =
+      count == 1 && (anonymous || tensor.type.shape.empty()) && !is_parameter_number(file_, tensor);
+  if (floating ? number : can_look_at(tensor, once))
+    return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
+  locate(file_, tensor);
+  if (!floating || is_buffer_name(tensor.name)) {
+    const TensorId id = builder_.buffer(tensor.name, tensor.type);
+    source_.emplace(id, &tensor);
+    return id;
+  }
+  // Masks and position biases are square and wider than any kernel.
+  constexpr int64_t kWiderThanKernels = 16;
+  const Shape& shape = tensor.type.shape;
+  const bool square = shape.size() >= 3 && shape.back() == shape[shape.size() - 2] &&
+                      shape.back() >= kWiderThanKernels;
+  if (anonymous && square && can_look_at(tensor, once)) {
+    std::vector<double> values = read_values(file_, tensor);
+    if (is_additive_mask(values))
+      return builder_.constant(tensor.name, tensor.type, std::move(values));
+    if (const auto bias = find_relative_bias(shape, values); bias && restores())
+      return restore_relative_bias(tensor, *bias);
+  }
+  const TensorId id = builder_.weight(tensor.name, tensor.type);
+  source_.emplace(id, &tensor);
+  return id;
+}
+
+TensorId OnnxImporter::constant_tensor(const OnnxTensor& tensor, const std::string& name) {
+  const int64_t count = element_count(tensor.type.shape);
+  if (!builder_.spend(count, static_cast<double>(count)))
+    fail_unsupported("the file has too many known values: {} more", count);
+  return builder_.constant(name, tensor.type, read_values(file_, tensor));
+}
+
+const std::vector<double>* OnnxImporter::value_of(TensorId id) {
+  if (const auto* values = builder_.value(id)) return values;
+  const auto source = source_.find(id);
+  if (source == source_.end()) return nullptr;
+  auto known = read_.find(id);
+  if (known == read_.end()) {
+    if (!can_look_at(*source->second, false)) return nullptr;
+    known = read_.emplace(id, read_values(file_, *source->second)).first;
+  }
+  return &known->second;
+}
+
+void OnnxImporter::make_buffer(TensorId id) {
+  Tensor& tensor = builder_.tensor(id);
+  if (tensor.role != TensorRole::Weight) return;
+  tensor.role = TensorRole::Buffer;
+  tensor.trainable = false;
+}
+
+bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
+  return source_.contains(id) && is_anonymous_name(builder_.graph()[id].name);
+}
+
+}  // namespace windlass

@@ -1,0 +1,171 @@
+// Import rules: matrix products and einsum.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "windlass/base/error.h"
+#include "windlass/model/onnx/importer.h"
+
+namespace windlass {
+namespace {
+
+void matmul(NodeContext& c) {
+  // Vectors are matrices with one row or column.
+  TensorId a = c.in(0), b = c.importer().tied_table(c.in(1), c.name());
+  const bool row = c.rank(0) == 1, column = c.rank(1) == 1;
+  if (c.rank(0) == 0 || c.rank(1) == 0) fail_input("cannot multiply scalars");
+  if (row) a = c.reshape(a, {1, c.shape(0)[0]}, "row");
+  if (column) b = c.reshape(b, {c.shape(1)[0], 1}, "column");
+  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{}, {a, b});
+  if (row || column) {
+    Shape shape = c.builder().shape(y);
+    if (column) shape.pop_back();
+    if (row) shape.erase(shape.end() - (column ? 1 : 2));
+    y = c.reshape(y, shape, "vector");
+  }
+  c.out(0, y);
+}
+
+void gemm(NodeContext& c) {
+  const double alpha = c.float_attr("alpha", 1), beta = c.float_attr("beta", 1);
+  const bool transpose_a = c.int_attr("transA", 0) != 0, transpose_b = c.int_attr("transB", 0) != 0;
+  const Shape b = c.shape(1);
+  if (b.size() != 2) fail_input("weight has shape {}", format_shape(b));
+  const auto is_weight = [&](size_t i) {
+    return c.builder().graph()[c.required(i)].role == TensorRole::Weight;
+  };
+  const bool bias_fits = !c.has(2) || (is_weight(2) && c.shape(2) == Shape{b[transpose_b ? 0 : 1]});
+  if (is_weight(1) && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
+    c.out(0, c.emit(OpKind::Linear, LinearAttrs{!transpose_b}, {c.in(0), c.in(1), c.in(2)}));
+    return;
+  }
+  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{transpose_a, transpose_b}, {c.in(0), c.in(1)},
+                      c.has(2) || alpha != 1 ? "product" : "");
+  if (alpha != 1) y = c.unary(UnaryFn::Affine, y, alpha, 0, c.has(2) ? "scaled" : "");
+  if (c.has(2)) {
+    TensorId bias = c.in(2);
+    if (beta != 1) bias = c.unary(UnaryFn::Affine, bias, beta, 0, "bias");
+    y = c.binary(BinaryFn::Add, y, bias);
+  }
+  c.out(0, y);
+}
+
+// Two-operand einsum as a batched product, one-operand as transpose and sum.
+void einsum(NodeContext& c) {
+  std::string equation = c.string_attr("equation", "");
+  std::erase(equation, ' ');
+  if (equation.find("...") != std::string::npos)
+    fail_unsupported("\"{}\": write out the letters that ... stands for", equation);
+  const size_t arrow = equation.find("->");
+  const std::string left = equation.substr(0, arrow);
+  std::vector<std::string> terms;
+  size_t begin = 0;
+  for (size_t i = 0; i <= left.size(); ++i) {
+    if (i != left.size() && left[i] != ',') continue;
+    terms.push_back(left.substr(begin, i - begin));
+    begin = i + 1;
+  }
+  std::string output;
+  if (arrow != std::string::npos) {
+    output = equation.substr(arrow + 2);
+  } else {
+    std::map<char, int> counts;
+    for (const auto& term : terms)
+      for (char letter : term) ++counts[letter];
+    for (const auto& [letter, count] : counts)
+      if (count == 1) output += letter;
+  }
+  if (terms.size() != c.input_count() || terms.empty() || terms.size() > 2)
+    fail_unsupported("\"{}\": only one or two operands are supported", equation);
+  std::map<char, int64_t> sizes;
+  std::vector<TensorId> operands;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    if (c.rank(i) != terms[i].size())
+      fail_input("\"{}\" does not fit operand {} of shape {}", equation, i,
+                 format_shape(c.shape(i)));
+    for (size_t k = 0; k < terms[i].size(); ++k) {
+      if (terms[i].find(terms[i][k]) != k)
+        fail_unsupported("\"{}\": a letter twice in one operand (a diagonal)", equation);
+      const auto [entry, inserted] = sizes.emplace(terms[i][k], c.shape(i)[k]);
+      if (!inserted && entry->second != c.shape(i)[k])
+        fail_input("\"{}\": sizes of {} differ: {} and {}", equation, terms[i][k], entry->second,
+                   c.shape(i)[k]);
+    }
+    operands.push_back(c.in(i));
+  }
+  for (char letter : output)
+    if (!sizes.contains(letter)) fail_input("\"{}\": {} is in no operand", equation, letter);
+  const auto in = [](const std::string& term, char letter) {
+    return term.find(letter) != std::string::npos;
+  };
+  // Letters that only one operand has and the output lacks are summed first.
+  for (size_t i = 0; i < terms.size(); ++i) {
+    Ints axes;
+    std::string rest;
+    for (size_t k = 0; k < terms[i].size(); ++k) {
+      const char letter = terms[i][k];
+      const bool elsewhere = in(output, letter) || (terms.size() == 2 && in(terms[1 - i], letter));
+      if (elsewhere)
+        rest += letter;
+      else
+        axes.push_back(static_cast<int64_t>(k));
+    }
+    if (axes.empty()) continue;
+    operands[i] = c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, axes, false}, {operands[i]},
+                         "sum" + std::to_string(i));
+    terms[i] = rest;
+  }
+  const auto ordered = [&](TensorId x, const std::string& from, const std::string& to,
+                           std::string_view part) {
+    if (from == to) return x;
+    Ints order;
+    for (char letter : to) order.push_back(static_cast<int64_t>(from.find(letter)));
+    return c.emit(OpKind::Transpose, TransposeAttrs{order}, {x}, part);
+  };
+  if (terms.size() == 1) {
+    c.out(0, ordered(operands[0], terms[0], output, ""));
+    return;
+  }
+  std::string batch, m, n, k;
+  for (char letter : terms[0]) {
+    if (!in(terms[1], letter))
+      m += letter;
+    else if (in(output, letter))
+      batch += letter;
+    else
+      k += letter;
+  }
+  for (char letter : terms[1])
+    if (!in(terms[0], letter)) n += letter;
+  const auto count = [&](const std::string& letters) {
+    int64_t product = 1;
+    for (char letter : letters) product *= sizes[letter];
+    return product;
+  };
+  const auto matrix = [&](TensorId x, int64_t rows, int64_t columns, std::string_view part) {
+    return c.reshape(x, {count(batch), rows, columns}, part);
+  };
+  const TensorId a = matrix(ordered(operands[0], terms[0], batch + m + k, "left"), count(m),
+                            count(k), "left_matrix");
+  const TensorId b = matrix(ordered(operands[1], terms[1], batch + k + n, "right"), count(k),
+                            count(n), "right_matrix");
+  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{}, {a, b}, "product");
+  Shape shape;
+  for (char letter : batch + m + n) shape.push_back(sizes[letter]);
+  y = c.reshape(y, shape, "result");
+  c.out(0, ordered(y, batch + m + n, output, ""));
+}
+
+}  // namespace
+
+void add_product_rules(ImportTable& table) {
+  const std::pair<std::string_view, ImportRule> rules[] = {
+      {"Einsum", einsum},
+      {"Gemm", gemm},
+      {"MatMul", matmul},
+  };
+  table.insert(std::begin(rules), std::end(rules));
+}
+
+}  // namespace windlass

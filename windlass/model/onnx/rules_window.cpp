@@ -1,0 +1,188 @@
+// Import rules: convolution, pooling, resizing.
+
+#include <algorithm>
+#include <cmath>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+#include "windlass/model/onnx/importer.h"
+
+namespace windlass {
+namespace {
+
+struct Window {
+  Ints kernel, stride, dilation, begin, end;
+};
+
+// Strides, dilations and padding with ONNX's defaults; auto_pad resolved from the input size.
+Window read_window(NodeContext& c, Ints kernel, bool transposed = false) {
+  const size_t n = kernel.size();
+  if (c.rank(0) != n + 2)
+    fail_input("kernel {} does not fit input {}", format_shape(kernel), format_shape(c.shape(0)));
+  Window w{kernel, c.ints_attr("strides", Ints(n, 1)), c.ints_attr("dilations", Ints(n, 1)),
+           Ints(n), Ints(n)};
+  const Ints pads = c.ints_attr("pads", Ints(2 * n));
+  if (w.stride.size() != n || w.dilation.size() != n || pads.size() != 2 * n)
+    fail_input("strides, dilations and pads need {0}, {0} and {1} entries", n, 2 * n);
+  for (size_t i = 0; i < n; ++i) {
+    if (w.stride[i] < 1 || w.dilation[i] < 1 || kernel[i] < 1)
+      fail_input("kernel {}, strides {} and dilations {} must be positive", format_shape(kernel),
+                 format_shape(w.stride), format_shape(w.dilation));
+    w.begin[i] = pads[i];
+    w.end[i] = pads[n + i];
+  }
+  const std::string auto_pad = c.string_attr("auto_pad", "NOTSET");
+  if (auto_pad == "NOTSET" || auto_pad.empty()) return w;
+  for (size_t i = 0; i < n; ++i) {
+    int64_t total = 0;
+    if (auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER") {
+      const int64_t extent = checked_add(checked_mul(kernel[i] - 1, w.dilation[i]), 1);
+      const int64_t size = c.shape(0)[i + 2];
+      const int64_t last = checked_mul(ceil_div(size, w.stride[i]) - 1, w.stride[i]);
+      total = std::max<int64_t>(
+          0, transposed ? extent - w.stride[i] : checked_add(last, extent) - size);
+    } else if (auto_pad != "VALID") {
+      fail_input("auto_pad is \"{}\"", auto_pad);
+    }
+    w.begin[i] = auto_pad == "SAME_LOWER" ? total - total / 2 : total / 2;
+    w.end[i] = total - w.begin[i];
+  }
+  return w;
+}
+
+Ints kernel_of_weight(NodeContext& c) {
+  const Shape w = c.shape(1);
+  if (w.size() < 3) fail_input("weight has shape {}, expected a kernel", format_shape(w));
+  return Ints(w.begin() + 2, w.end());
+}
+
+void conv(NodeContext& c) {
+  const Window w = read_window(c, kernel_of_weight(c));
+  const ConvAttrs attrs{.stride = w.stride,
+                        .dilation = w.dilation,
+                        .pad_begin = w.begin,
+                        .pad_end = w.end,
+                        .output_padding = {},
+                        .groups = c.int_attr("group", 1)};
+  OnnxImporter& importer = c.importer();
+  if (c.has(1) && c.has(2) && importer.restores_batch_norm(c.in(1), c.in(2))) {
+    const TensorId bias = importer.restore_convolution_bias(c.in(2), c.name());
+    const TensorId y = c.emit(OpKind::Conv, attrs, {c.in(0), c.in(1), bias}, "conv");
+    c.out(0, importer.restore_batch_norm(y, c.in(2), c.name()));
+    return;
+  }
+  c.out(0, c.emit(OpKind::Conv, attrs, {c.in(0), c.in(1), c.in(2)}));
+}
+
+void conv_transpose(NodeContext& c) {
+  Window w = read_window(c, kernel_of_weight(c), true);
+  const size_t n = w.kernel.size();
+  Ints extra = c.ints_attr("output_padding", Ints(n));
+  if (extra.size() != n) fail_input("output_padding needs {} entries", n);
+  if (c.has_attr("output_shape")) {
+    Ints size = c.ints_attr("output_shape", {});
+    if (size.size() == n + 2) size.erase(size.begin(), size.begin() + 2);
+    if (size.size() != n) fail_input("output_shape needs {} entries", n);
+    for (size_t i = 0; i < n; ++i) {
+      const int64_t span = checked_mul(w.stride[i], c.shape(0)[i + 2] - 1);
+      const int64_t extent = checked_add(checked_mul(w.kernel[i] - 1, w.dilation[i]), 1);
+      const int64_t total = checked_sub(checked_add(checked_add(span, extent), extra[i]), size[i]);
+      w.begin[i] = total / 2;
+      w.end[i] = total - total / 2;
+    }
+  }
+  c.out(0, c.emit(OpKind::Conv,
+                  ConvAttrs{.stride = w.stride,
+                            .dilation = w.dilation,
+                            .pad_begin = w.begin,
+                            .pad_end = w.end,
+                            .output_padding = extra,
+                            .groups = c.int_attr("group", 1),
+                            .transposed = true},
+                  {c.in(0), c.in(1), c.in(2)}));
+}
+
+void pool(NodeContext& c, PoolFn fn) {
+  const Window w = read_window(c, c.ints_attr("kernel_shape", {}));
+  if (fn == PoolFn::Max && c.wants(1))
+    fail_unsupported("the indices of max pooling as an output of the model");
+  c.out(0,
+        c.emit(OpKind::Pool,
+               PoolAttrs{fn, w.kernel, w.stride, w.dilation, w.begin, w.end,
+                         c.int_attr("ceil_mode", 0) != 0, c.int_attr("count_include_pad", 0) != 0},
+               {c.in(0)}));
+}
+void max_pool(NodeContext& c) { pool(c, PoolFn::Max); }
+void average_pool(NodeContext& c) { pool(c, PoolFn::Average); }
+
+template <ReduceFn fn>
+void global_pool(NodeContext& c) {
+  Ints axes;
+  for (size_t i = 2; i < c.rank(0); ++i) axes.push_back(static_cast<int64_t>(i));
+  c.out(0, c.emit(OpKind::Reduce, ReduceAttrs{fn, axes, true}, {c.in(0)}));
+}
+
+// Resize and the older Upsample: sizes, or scales of the sizes, of all axes.
+void resize(NodeContext& c) {
+  const bool upsample = c.node().op_type == "Upsample";
+  const size_t scales_input = upsample ? 1 : c.opset() < 11 ? 1 : 2;
+  const Shape x = c.shape(0);
+  if (x.size() < 3) fail_unsupported("input {} has no spatial axes", format_shape(x));
+  std::vector<double> scales;
+  if (c.has_attr("scales"))
+    scales = c.attr("scales")->floats;
+  else if (c.has(scales_input))
+    scales = c.required_constant(scales_input, "the scale");
+  Ints axes = c.ints_attr("axes", {});
+  if (axes.empty())
+    for (size_t i = 0; i < x.size(); ++i) axes.push_back(static_cast<int64_t>(i));
+  Shape size = x;
+  if (!scales.empty()) {
+    if (scales.size() != axes.size())
+      fail_input("{} scales for {} axes", scales.size(), axes.size());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const size_t axis = normalize_axis(axes[i], x.size());
+      if (!(scales[i] > 0 && scales[i] < 1e6)) fail_input("scale {} is out of range", scales[i]);
+      size[axis] = checked_int(std::floor(static_cast<double>(x[axis]) * scales[i]));
+    }
+  } else {
+    const Ints sizes = c.required_ints(3, "the size");
+    if (sizes.size() != axes.size()) fail_input("{} sizes for {} axes", sizes.size(), axes.size());
+    for (size_t i = 0; i < axes.size(); ++i) size[normalize_axis(axes[i], x.size())] = sizes[i];
+  }
+  if (size[0] != x[0] || size[1] != x[1]) fail_unsupported("resizing batch or channel");
+  const std::string mode = c.string_attr("mode", "nearest");
+  if (mode != "nearest" && mode != "linear")
+    fail_unsupported("mode \"{}\"; use nearest or linear", mode);
+  const std::string coordinates = c.string_attr(
+      "coordinate_transformation_mode", upsample || c.opset() < 11 ? "asymmetric" : "half_pixel");
+  ResizeCoordinates kind = ResizeCoordinates::HalfPixel;
+  if (coordinates == "align_corners")
+    kind = ResizeCoordinates::AlignCorners;
+  else if (coordinates == "asymmetric")
+    kind = ResizeCoordinates::Asymmetric;
+  else if (coordinates != "half_pixel" && coordinates != "pytorch_half_pixel")
+    fail_unsupported("coordinate_transformation_mode \"{}\"", coordinates);
+  c.out(0, c.emit(OpKind::Resize,
+                  ResizeAttrs{Ints(size.begin() + 2, size.end()),
+                              mode == "nearest" ? ResizeMode::Nearest : ResizeMode::Linear, kind},
+                  {c.in(0)}));
+}
+
+}  // namespace
+
+void add_window_rules(ImportTable& table) {
+  const std::pair<std::string_view, ImportRule> rules[] = {
+      {"AveragePool", average_pool},
+      {"Conv", conv},
+      {"ConvTranspose", conv_transpose},
+      {"GlobalAveragePool", global_pool<ReduceFn::Mean>},
+      {"GlobalMaxPool", global_pool<ReduceFn::Max>},
+      {"MaxPool", max_pool},
+      {"Resize", resize},
+      {"Upsample", resize},
+  };
+  table.insert(std::begin(rules), std::end(rules));
+}
+
+}  // namespace windlass
