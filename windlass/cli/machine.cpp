@@ -1,35 +1,31 @@
-// `windlass machine`: the machines that can be planned for.
+#include "windlass/cli/machine.h"
 
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/table.h"
-#include "windlass/machine/read_machine.h"
+#include "windlass/machine/probe.h"
+#include "windlass/machine/write_machine.h"
 
 namespace windlass {
 namespace {
 
 using nlohmann::ordered_json;
 
-struct MachineFlags {
-  std::string machine;
-  std::string memory;
+struct MachineVerb {
+  MachineFlags flags;
   bool json = false;
 };
 
-MachineOptions options_of(const MachineFlags& flags) {
-  MachineOptions options;
-  if (!flags.memory.empty()) options.memory = parse_bytes(flags.memory);
-  return options;
-}
-
-void list_machines(const MachineFlags& flags) {
+void list_machines(bool as_json) {
   ordered_json json = ordered_json::array();
   Table table({Align::Left, Align::Left});
   for (const MachinePreset& preset : machine_presets()) {
@@ -37,10 +33,11 @@ void list_machines(const MachineFlags& flags) {
     table.add({machine.name, machine.description});
     json.push_back({{"name", machine.name}, {"description", machine.description}});
   }
-  if (flags.json) {
+  if (as_json) {
     fmt::print("{}\n", json.dump(2));
     return;
   }
+  table.add({"local", "this host as CPU devices, measured on the spot"});
   fmt::print("{}", table.text());
   fmt::print("A number of nodes may follow: 8xa100-80g*4. A JSON file is a machine too.\n");
 }
@@ -115,12 +112,7 @@ void print_routes(const Machine& machine) {
              count < machine.devices.size() ? " (first devices)" : "", table.text("  "));
 }
 
-void show_machine(const MachineFlags& flags) {
-  const Machine machine = load_machine(flags.machine, options_of(flags));
-  if (flags.json) {
-    fmt::print("{}\n", to_json(machine).dump(2));
-    return;
-  }
+void print_machine(const Machine& machine) {
   fmt::print("{}: {}\n", machine.name, machine.description);
   std::map<size_t, int> counts;
   for (const Device& device : machine.devices) ++counts[device.type];
@@ -144,25 +136,83 @@ void show_machine(const MachineFlags& flags) {
   print_routes(machine);
 }
 
+void show_machine(const MachineVerb& verb) {
+  const Machine machine = verb.flags.load();
+  if (verb.json)
+    fmt::print("{}\n", to_json(machine).dump(2));
+  else
+    print_machine(machine);
+}
+
+// People at a terminal get a table; files and pipes get a machine file. With flags of `local` it is
+// that machine, figures and all.
+void probe_machine(const MachineVerb& verb) {
+  const MachineOptions options = verb.flags.machine_options();
+  const bool as_devices = options.devices || options.memory || options.link_bandwidth;
+  const ProbeResult found =
+      as_devices ? ProbeResult{load_machine("local", options), {}} : probe_host();
+  for (const std::string& note : found.notes) fmt::print(stderr, "note: {}\n", printable(note));
+  if (!verb.json && isatty(STDOUT_FILENO)) {
+    print_machine(found.machine);
+    fmt::print("\nTo keep these figures: windlass machine probe > here.json\n");
+  } else {
+    fmt::print("{}\n", machine_to_json(found.machine));
+  }
+}
+
 }  // namespace
+
+void MachineFlags::add_to(CLI::App& verb) {
+  verb.add_option("--memory", memory, "limit of each device, e.g. 10GiB");
+  verb.add_option("--devices", devices,
+                  "number of CPU devices of the machine \"local\" (default 1)");
+  verb.add_option("--link-bandwidth", link_bandwidth,
+                  "of each device's link to host memory on the machine \"local\", e.g. 12GB/s "
+                  "(default: measured)");
+}
+
+MachineOptions MachineFlags::machine_options() const {
+  MachineOptions options;
+  const auto read = [](const char* flag, const std::string& text, auto parse) {
+    try {
+      return parse(text);
+    } catch (const Error& error) {
+      throw error.within(flag);
+    }
+  };
+  if (!memory.empty()) options.memory = read("--memory", memory, parse_bytes);
+  if (!link_bandwidth.empty())
+    options.link_bandwidth = read("--link-bandwidth", link_bandwidth, parse_bandwidth);
+  if (devices) options.devices = *devices;
+  return options;
+}
+
+Machine MachineFlags::load() const { return load_machine(machine, machine_options()); }
 
 void add_machine(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("machine", "Machines that can be planned for.");
   verb->require_subcommand(1);
-  auto flags = std::make_shared<MachineFlags>();
+  auto values = std::make_shared<MachineVerb>();
   CLI::App* list = verb->add_subcommand("list", "Names and descriptions of the presets.");
-  list->add_flag("--json", flags->json, "print for programs");
-  list->callback([flags] { list_machines(*flags); });
+  list->add_flag("--json", values->json, "print for programs");
+  list->callback([values] { list_machines(values->json); });
   CLI::App* show = verb->add_subcommand("show", "Devices, memories and links of a machine.");
-  show->add_option("MACHINE", flags->machine,
-                   "preset such as 4x3090 or 8xa100-80g*4, or a JSON file")
+  show->add_option("MACHINE", values->flags.machine,
+                   "preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file")
       ->required();
-  show->add_option("--memory", flags->memory, "limit of each device, e.g. 10GiB");
-  show->add_flag("--json", flags->json, "print for programs");
-  show->callback([flags] { show_machine(*flags); });
+  values->flags.add_to(*show);
+  show->add_flag("--json", values->json, "print for programs");
+  show->callback([values] { show_machine(*values); });
+  CLI::App* probe = verb->add_subcommand(
+      "probe", "Measures this host and finds its NVIDIA cards; written to a file it is a machine.");
+  values->flags.add_to(*probe);
+  probe->add_flag("--json", values->json, "print the machine file on a terminal too");
+  probe->callback([values] { probe_machine(*values); });
   verb->footer(
       "Examples:\n  windlass machine list\n  windlass machine show 4x1080ti\n"
-      "  windlass machine show my_box.json --json");
+      "  windlass machine show my_box.json --json\n"
+      "  windlass machine show local --devices 2 --memory 512MiB --link-bandwidth 12GB/s\n"
+      "  windlass machine probe > here.json");
 }
 
 }  // namespace windlass

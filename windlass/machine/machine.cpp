@@ -3,72 +3,105 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <deque>
 #include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "windlass/base/error.h"
 
 namespace windlass {
 namespace {
 
-struct Neighbour {
-  EndpointId endpoint;
-  Hop hop;
-};
+using Neighbours = std::vector<std::vector<Neighbour>>;
 
-std::vector<std::vector<Neighbour>> neighbours_of(const Machine& machine) {
-  std::vector<std::vector<Neighbour>> result(machine.endpoints.size());
+Neighbours neighbours_of(const Machine& machine) {
+  Neighbours result(machine.endpoints.size());
+  const auto add = [&](EndpointId from, EndpointId to, Hop hop) {
+    const Endpoint& there = machine[to];
+    result[from.index()].push_back({to, there.node, there.kind == Endpoint::Kind::Switch, hop});
+  };
   for (size_t i = 0; i < machine.links.size(); ++i) {
     const Link& link = machine.links[i];
-    result[link.a.index()].push_back({link.b, {LinkId(i), true}});
-    result[link.b.index()].push_back({link.a, {LinkId(i), false}});
+    add(link.a, link.b, {LinkId(i), true});
+    add(link.b, link.a, {LinkId(i), false});
   }
   return result;
 }
 
-// Routes by breadth-first search over (hops, -bandwidth, link ids). Traffic passes through switches
-// only: a device or host is an end, not a way.
-std::optional<std::vector<Hop>> shortest_hops(const Machine& machine, EndpointId from,
-                                              EndpointId to) {
+// An endpoint that a search has come to, and how.
+struct Reached {
+  EndpointId endpoint;
+  int64_t hops = 0;
+  double bandwidth = 0;
+  size_t previous = 0;  // index into the list of reached ones
+  Hop hop;
+};
+
+// The reached endpoints in the order they were found. Few as a rule, so that they are looked
+// through; beyond that they are indexed.
+class ReachedList {
+ public:
+  Reached& operator[](size_t i) { return list_[i]; }
+  size_t size() const { return list_.size(); }
+
+  std::optional<size_t> find(EndpointId endpoint) const {
+    if (list_.size() > kFew) {
+      const auto found = index_.find(endpoint);
+      return found == index_.end() ? std::nullopt : std::optional(found->second);
+    }
+    for (size_t i = 0; i < list_.size(); ++i)
+      if (list_[i].endpoint == endpoint) return i;
+    return std::nullopt;
+  }
+
+  void add(const Reached& reached) {
+    list_.push_back(reached);
+    if (list_.size() == kFew + 1)
+      for (size_t i = 0; i < list_.size(); ++i) index_[list_[i].endpoint] = i;
+    if (list_.size() > kFew + 1) index_[reached.endpoint] = list_.size() - 1;
+  }
+
+ private:
+  static constexpr size_t kFew = 64;
+  std::vector<Reached> list_;
+  std::unordered_map<EndpointId, size_t> index_;
+};
+
+// Breadth-first search over (hops, -bandwidth, link ids). Traffic passes through switches only: a
+// device or host is an end, not a way, and so is not looked at unless it is the end.
+std::optional<std::vector<Hop>> shortest_hops(const Machine& machine, const Neighbours& neighbours,
+                                              EndpointId from, EndpointId to) {
   if (from == to) return std::vector<Hop>{};
-  const auto neighbours = neighbours_of(machine);
-  struct Reached {
-    int64_t hops = -1;
-    double bandwidth = 0;
-    EndpointId previous;
-    Hop hop;
-  };
-  std::vector<Reached> reached(machine.endpoints.size());
-  reached[from.index()] = {0, HUGE_VAL, {}, {}};
-  const bool inside = machine[from].node.valid() && machine[from].node == machine[to].node;
-  std::deque<EndpointId> open = {from};
-  while (!open.empty()) {
-    const EndpointId here = open.front();
-    open.pop_front();
-    if (here != from && machine[here].kind != Endpoint::Kind::Switch) continue;
-    const Reached current = reached[here.index()];
-    for (const Neighbour& next : neighbours[here.index()]) {
-      if (inside && machine[next.endpoint].node != machine[from].node) continue;
-      Reached& there = reached[next.endpoint.index()];
+  const NodeId here = machine[from].node, there = machine[to].node;
+  const bool inside = here.valid() && here == there;
+  ReachedList reached;
+  reached.add({from, 0, HUGE_VAL, 0, {}});
+  for (size_t i = 0; i < reached.size(); ++i) {
+    const Reached current = reached[i];
+    if (current.endpoint == to) break;  // all of its predecessors have been expanded
+    for (const Neighbour& next : neighbours[current.endpoint.index()]) {
+      if (!next.is_switch && next.endpoint != to) continue;
+      if (next.node != here && (inside || (next.node != there && next.node.valid()))) continue;
       const double bandwidth = std::min(current.bandwidth, machine[next.hop.link].bandwidth.value);
-      const bool fresh = there.hops < 0;
-      if (!fresh && (there.hops < current.hops + 1 || there.bandwidth >= bandwidth)) continue;
-      there = {current.hops + 1, bandwidth, here, next.hop};
-      if (fresh) open.push_back(next.endpoint);
+      const Reached found = {next.endpoint, current.hops + 1, bandwidth, i, next.hop};
+      if (const auto known = reached.find(next.endpoint)) {
+        Reached& old = reached[*known];
+        if (old.hops == found.hops && old.bandwidth < bandwidth) old = found;
+      } else {
+        reached.add(found);
+      }
     }
   }
-  if (reached[to.index()].hops < 0) return std::nullopt;
-  std::vector<Hop> hops;
-  for (EndpointId at = to; at != from; at = reached[at.index()].previous)
-    hops.push_back(reached[at.index()].hop);
-  std::reverse(hops.begin(), hops.end());
+  const auto end = reached.find(to);
+  if (!end) return std::nullopt;
+  std::vector<Hop> hops(static_cast<size_t>(reached[*end].hops));
+  size_t at = *end;
+  for (size_t k = hops.size(); k-- > 0; at = reached[at].previous) hops[k] = reached[at].hop;
   return hops;
 }
 
 // Endpoints that traffic from `from` reaches through switches; `inside`: without leaving its node.
-std::set<EndpointId> reachable(const Machine& machine,
-                               const std::vector<std::vector<Neighbour>>& neighbours,
+std::set<EndpointId> reachable(const Machine& machine, const Neighbours& neighbours,
                                EndpointId from, bool inside) {
   std::set<EndpointId> found = {from};
   std::vector<EndpointId> open = {from};
@@ -101,9 +134,14 @@ std::string_view precision_name(Precision precision) {
   return kNames[static_cast<size_t>(precision)];
 }
 
+void index_links(Machine& machine) { machine.neighbours = neighbours_of(machine); }
+
 Route find_route(const Machine& machine, EndpointId from, EndpointId to) {
+  const bool indexed = machine.neighbours.size() == machine.endpoints.size();
+  const Neighbours made = indexed ? Neighbours() : neighbours_of(machine);
+  const Neighbours& neighbours = indexed ? machine.neighbours : made;
   const auto require = [&](EndpointId a, EndpointId b) {
-    auto hops = shortest_hops(machine, a, b);
+    auto hops = shortest_hops(machine, neighbours, a, b);
     if (!hops)
       fail_input("machine \"{}\": no link leads from {} to {}", machine.name, machine[a].name,
                  machine[b].name);
@@ -111,16 +149,16 @@ Route find_route(const Machine& machine, EndpointId from, EndpointId to) {
   };
   const Endpoint& source = machine[from];
   const Endpoint& target = machine[to];
-  if (from != to && source.kind == Endpoint::Kind::Device &&
-      target.kind == Endpoint::Kind::Device) {
-    const NodeId node = machine.devices[static_cast<size_t>(source.index)].node;
-    const NodeId other = machine.devices[static_cast<size_t>(target.index)].node;
-    if (node == other && !machine[node].peer_to_peer) {
-      std::vector<Hop> hops = require(from, machine[node].endpoint);
-      const std::vector<Hop> down = require(machine[node].endpoint, to);
-      hops.insert(hops.end(), down.begin(), down.end());
-      return priced(machine, std::move(hops), true);
-    }
+  const bool within = from != to && source.kind == Endpoint::Kind::Device &&
+                      target.kind == Endpoint::Kind::Device && source.node == target.node;
+  if (within && !machine[source.node].peer_to_peer) {
+    const auto direct = shortest_hops(machine, neighbours, from, to);
+    if (direct && direct->size() == 1) return priced(machine, *direct, false);
+    const EndpointId host = machine[source.node].endpoint;
+    std::vector<Hop> hops = require(from, host);
+    const std::vector<Hop> down = require(host, to);
+    hops.insert(hops.end(), down.begin(), down.end());
+    return priced(machine, std::move(hops), true);
   }
   return priced(machine, require(from, to), false);
 }

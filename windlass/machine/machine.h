@@ -48,7 +48,8 @@ struct Node {
   Bytes memory;                     // of the host, usable for training
   BytesPerSecond memory_bandwidth;  // of the host
   FlopsPerSecond peak;              // fp32, of all its cores together: updates on the host
-  bool peer_to_peer = true;         // false: copies between devices go through host memory
+  bool peer_to_peer = true;         // false: copies between devices that no link joins directly
+                                    // go through host memory
   EndpointId endpoint;
 };
 
@@ -71,6 +72,21 @@ struct Link {
   bool full_duplex = true;
 };
 
+// One link of a route, and whether it is passed from its end a to its end b.
+struct Hop {
+  LinkId link;
+  bool forward = true;
+  bool operator==(const Hop&) const = default;
+};
+
+// What lies at the other end of a link.
+struct Neighbour {
+  EndpointId endpoint;
+  NodeId node;  // of that endpoint
+  bool is_switch = false;
+  Hop hop;
+};
+
 struct Machine {
   std::string name;
   std::string description;
@@ -79,19 +95,15 @@ struct Machine {
   std::vector<Node> nodes;
   std::vector<Endpoint> endpoints;
   std::vector<Link> links;
+  // Of each endpoint, in the order of link ids: index_links() makes it. Routes are found without
+  // it too, only slower.
+  std::vector<std::vector<Neighbour>> neighbours;
 
   const Device& operator[](DeviceId id) const { return devices[id.index()]; }
   const Node& operator[](NodeId id) const { return nodes[id.index()]; }
   const Link& operator[](LinkId id) const { return links[id.index()]; }
   const Endpoint& operator[](EndpointId id) const { return endpoints[id.index()]; }
   const DeviceType& type_of(DeviceId id) const { return device_types[devices[id.index()].type]; }
-};
-
-// One link of a route, and whether it is passed from its end a to its end b.
-struct Hop {
-  LinkId link;
-  bool forward = true;
-  bool operator==(const Hop&) const = default;
 };
 
 // How bytes get from one endpoint to another.
@@ -102,9 +114,14 @@ struct Route {
   bool staged = false;       // through host memory on the way, as a copy of its own
 };
 
+// Fills `neighbours`. To be called after the last change of endpoints and links.
+void index_links(Machine& machine);
+
 // The route with the fewest hops, ties by the larger bandwidth, then by the lower link ids. Inside
-// of a node it does not leave the node. Between devices of a node without peer-to-peer it leads
-// through the node's host. Throws Error{Input} if there is none. A route to itself has no hops.
+// of a node it does not leave the node; between two nodes it passes no third. Between devices of a
+// node without peer-to-peer it leads through the node's host, unless one link joins the two. Throws
+// Error{Input} if there is none. A route to itself has no hops. About a microsecond on an indexed
+// machine, and a nanosecond more for each link of the largest switch passed.
 Route find_route(const Machine& machine, EndpointId from, EndpointId to);
 
 // Throws Error{Input} naming what is wrong: no devices, unreachable devices, repeated names, sizes

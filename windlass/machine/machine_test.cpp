@@ -1,5 +1,8 @@
 #include "windlass/machine/machine.h"
 
+#include <cmath>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
@@ -42,6 +45,91 @@ TEST(Machine, WithoutPeerToPeerCopiesPassTheHost) {
   const Route route = between(load_machine("4x2080ti"), 0, 1);
   EXPECT_TRUE(route.staged);
   EXPECT_EQ(route.hops.size(), 6u);  // gpu0, pcie0, root, host, and back down
+}
+
+// All endpoints relaxed until nothing changes, third nodes left out.
+struct Best {
+  size_t hops = SIZE_MAX;
+  double bandwidth = 0;
+};
+Best slow_route(const Machine& machine, EndpointId from, EndpointId to) {
+  std::vector<Best> best(machine.endpoints.size());
+  best[from.index()] = {0, HUGE_VAL};
+  const NodeId here = machine[from].node, there = machine[to].node;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Link& link : machine.links)
+      for (const auto& [a, b] : {std::pair(link.a, link.b), std::pair(link.b, link.a)}) {
+        const Best& source = best[a.index()];
+        if (source.hops == SIZE_MAX) continue;
+        if (a != from && machine[a].kind != Endpoint::Kind::Switch) continue;
+        const NodeId node = machine[b].node;
+        if (node != here && (here == there || (node != there && node.valid()))) continue;
+        const Best found = {source.hops + 1, std::min(source.bandwidth, link.bandwidth.value)};
+        Best& old = best[b.index()];
+        if (found.hops > old.hops) continue;
+        if (found.hops == old.hops && found.bandwidth <= old.bandwidth) continue;
+        old = found;
+        changed = true;
+      }
+  }
+  return best[to.index()];
+}
+
+TEST(Machine, RoutesAreTheShortest) {
+  for (const char* name : {"4xv100-16g", "8xa100-80g*2", "4x1080ti*3", "laptop"}) {
+    const Machine machine = load_machine(name);
+    Machine plain = machine;
+    plain.neighbours.clear();
+    for (const Device& a : machine.devices)
+      for (const Device& b : machine.devices) {
+        const Route route = find_route(machine, a.endpoint, b.endpoint);
+        const Best expected = slow_route(machine, a.endpoint, b.endpoint);
+        EXPECT_EQ(route.hops.size(), expected.hops) << name << a.name << b.name;
+        EXPECT_EQ(route.bandwidth.value, expected.bandwidth) << name << a.name << b.name;
+        EXPECT_EQ(route.hops, find_route(plain, a.endpoint, b.endpoint).hops);
+      }
+  }
+}
+
+TEST(Machine, ADirectLinkNeedsNoPeerToPeer) {
+  std::string text(R"({
+    "name": "bridged",
+    "device_types": {
+      "card": {"memory": "24GiB", "peak": {"fp32": "30TFLOPS"}, "memory_bandwidth": "900GB/s"}
+    },
+    "nodes": [{
+      "host": {"memory": "64GiB", "memory_bandwidth": "50GB/s", "peak": "1TFLOPS"},
+      "devices": [{"type": "card", "count": 3}],
+      "peer_to_peer": false,
+      "links": [{"from": "gpu*", "to": "host", "bandwidth": "12GB/s"},
+                {"from": "gpu0", "to": "gpu1", "bandwidth": "50GB/s"}]
+    }]
+  })");
+  const Machine machine = machine_from_json(text, "bridged.json");
+  EXPECT_FALSE(between(machine, 0, 1).staged);
+  EXPECT_DOUBLE_EQ(between(machine, 1, 0).bandwidth.value, 50e9);
+  EXPECT_TRUE(between(machine, 0, 2).staged);
+}
+
+// A switch can have very many neighbours and a node very many switches.
+TEST(Machine, ManySwitches) {
+  std::string switches, links;
+  for (int i = 0; i < 1000; ++i) {
+    switches += fmt::format("{}\"s{}\"", i ? "," : "", i);
+    links += fmt::format(R"({{"from": "{}", "to": "s{}", "bandwidth": 1e9}},)",
+                         i ? fmt::format("s{}", i - 1) : "gpu0", i);
+  }
+  const std::string text = fmt::format(
+      R"({{"name": "chain", "device_types": {{"card": {{"memory": "1GiB",
+           "peak": {{"fp32": 1e12}}, "memory_bandwidth": 1e11}}}},
+         "nodes": [{{"host": {{"memory": "1GiB", "memory_bandwidth": 1e10, "peak": 1e12}},
+           "devices": [{{"type": "card"}}], "switches": [{}],
+           "links": [{} {{"from": "s999", "to": "host", "bandwidth": 1e9}}]}}]}})",
+      switches, links);
+  const Machine machine = machine_from_json(text, "chain.json");
+  EXPECT_EQ(find_route(machine, machine.devices[0].endpoint, machine.nodes[0].endpoint).hops.size(),
+            1001u);
 }
 
 TEST(Machine, NvlinkIsPreferredToPcie) {

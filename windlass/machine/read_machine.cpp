@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
+#include "windlass/machine/local.h"
 
 namespace windlass {
 namespace {
@@ -23,6 +25,7 @@ constexpr int64_t kMaxLinks = 1'000'000;
 constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 
 struct DeviceSpec {
+  std::string name;  // "gpu0"
   size_t type = 0;
   std::optional<Bytes> limit;
 };
@@ -117,16 +120,23 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
 
   std::vector<std::string> known;
   for (const DeviceType& type : types) known.push_back(type.name);
+  std::map<std::string, int64_t> numbers;
   for (JsonObject& device : object.objects("devices")) {
     const std::string name = device.text("type");
     const auto type = std::find(known.begin(), known.end(), name);
     if (type == known.end())
       fail_input("{}: no device type is called \"{}\"{}", device.where(), name,
                  did_you_mean(name, known));
-    DeviceSpec spec{static_cast<size_t>(type - known.begin()), std::nullopt};
+    DeviceSpec spec{"", static_cast<size_t>(type - known.begin()), std::nullopt};
     if (device.has("limit")) spec.limit = device.bytes("limit");
+    const std::string stem = device.text("name", "gpu");
+    if (stem != "gpu" && stem != "cpu")
+      fail_input("{}: \"name\" is \"{}\", expected gpu or cpu", device.where(), stem);
     const int64_t count = device.integer("count", 1, 1, kMaxDevices);
-    node.devices.insert(node.devices.end(), static_cast<size_t>(count), spec);
+    for (int64_t i = 0; i < count; ++i) {
+      spec.name = fmt::format("{}{}", stem, numbers[stem]++);
+      node.devices.push_back(spec);
+    }
     device.finish();
   }
   if (node.devices.empty()) fail_input("{}: has no devices", object.where());
@@ -165,7 +175,7 @@ class Assembler {
     Node node = spec.host;
     node.name = prefixed_ ? fmt::format("node{}", id.value) : "host";
     node.endpoint = endpoint(Endpoint::Kind::Host, id.value, "host");
-    for (size_t i = 0; i < spec.devices.size(); ++i) add_device(spec.devices[i], i, id);
+    for (const DeviceSpec& device : spec.devices) add_device(device, id);
     for (const std::string& name : spec.switches) {
       if (find(name).valid()) fail_input("switch \"{}\" has the name of something else", name);
       endpoint(Endpoint::Kind::Switch, -1, name);
@@ -188,11 +198,10 @@ class Assembler {
     return {};
   }
 
-  void add_device(const DeviceSpec& spec, size_t index, NodeId node) {
+  void add_device(const DeviceSpec& spec, NodeId node) {
     const DeviceType& type = machine_.device_types[spec.type];
-    const std::string name = fmt::format("gpu{}", index);
     Device device;
-    device.name = prefix_ + name;
+    device.name = prefix_ + spec.name;
     device.node = node;
     device.type = spec.type;
     const Bytes available = type.memory - type.reserved;
@@ -201,7 +210,7 @@ class Assembler {
       fail_input("device \"{}\" has {}, its limit cannot be {}", device.name,
                  format_bytes(type.memory), format_bytes(device.limit));
     device.endpoint =
-        endpoint(Endpoint::Kind::Device, static_cast<int32_t>(machine_.devices.size()), name);
+        endpoint(Endpoint::Kind::Device, static_cast<int32_t>(machine_.devices.size()), spec.name);
     machine_.devices.push_back(std::move(device));
   }
 
@@ -310,6 +319,7 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
   if (options.nodes && *options.nodes > 1)
     machine.name = fmt::format("{}*{}", machine.name, *options.nodes);
   check_machine(machine);
+  index_links(machine);
   return machine;
 }
 
@@ -335,6 +345,13 @@ Machine machine_from_json(std::string_view text, const std::string& where,
 
 Machine load_machine(const std::string& name, const MachineOptions& options) {
   std::error_code ignored;
+  if (name == "local")
+    return local_machine({.devices = options.devices.value_or(1),
+                          .memory = options.memory,
+                          .link_bandwidth = options.link_bandwidth});
+  if (options.devices || options.link_bandwidth)
+    fail_input("{}: a number of devices and a bandwidth of links are for the machine \"local\"",
+               name);
   if (fs::is_regular_file(name, ignored)) {
     try {
       return read_machine(read_text(name), options);
@@ -359,6 +376,7 @@ Machine load_machine(const std::string& name, const MachineOptions& options) {
     if (known.name == preset) return machine_from_json(known.text, name, chosen);
     names.emplace_back(known.name);
   }
+  names.emplace_back("local");
   fail_input("{}: no such machine file or preset{}; presets: {}", name, did_you_mean(preset, names),
              join(names, ", "));
 }

@@ -15,6 +15,9 @@ struct MachineOptions {
   std::optional<Bytes> memory = std::nullopt;  // limit of each device, instead of what it has
   std::optional<int64_t> nodes =
       std::nullopt;  // how many of the file's nodes, instead of its count
+  // For `local` alone, see LocalOptions.
+  std::optional<int64_t> devices = std::nullopt;
+  std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
 };
 
 // Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused
@@ -30,7 +33,8 @@ struct MachinePreset {
 std::vector<MachinePreset> machine_presets();
 
 // Reads MACHINE as the command line takes it: a preset ("4x3090"), a preset times a number of nodes
-// ("8xa100-80g*4"), or a JSON file. Throws Error{Input} with the nearest preset.
+// ("8xa100-80g*4"), `local` (local.h, measured on the spot), or a JSON file. Throws Error{Input}
+// with the nearest preset.
 Machine load_machine(const std::string& name, const MachineOptions& options = {});
 
 }  // namespace windlass

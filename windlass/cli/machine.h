@@ -1,0 +1,31 @@
+// Flags that every verb with a MACHINE shares.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "windlass/machine/read_machine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace windlass {
+
+// Raw values of the flags, to be turned into options after parsing. The verb itself adds the name
+// of the machine.
+struct MachineFlags {
+  std::string machine;
+  std::string memory;
+  std::string link_bandwidth;
+  std::optional<int64_t> devices;
+
+  void add_to(CLI::App& verb);
+
+  // Throw Error{Input} naming the flag or the machine.
+  MachineOptions machine_options() const;
+  Machine load() const;
+};
+
+}  // namespace windlass

@@ -1,0 +1,87 @@
+#include "windlass/machine/local.h"
+
+#include <algorithm>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kMaxDevices = 4096;
+constexpr Seconds kLaunchOverhead(1e-6);
+constexpr Seconds kCopyLatency(1e-6);  // handing a copy to another thread
+
+// Least of what one thread gets alone and its share when all devices are at work.
+template <typename Rate>
+Rate share(Rate one, Rate all, int64_t devices) {
+  return std::min(one, all / static_cast<double>(devices));
+}
+
+// What training may use of the host: the system and other programs keep a sixteenth.
+Bytes spare_memory(const HostFigures& host) {
+  return Bytes(host.memory.value - host.memory.value / 16);
+}
+
+Bytes device_memory(const LocalOptions& options, const HostFigures& host) {
+  const Bytes spare = spare_memory(host);
+  if (!options.memory) {
+    const int64_t fair = spare.value / (options.devices + 1);
+    return Bytes(std::max(kMiB.value, fair - fair % kMiB.value));
+  }
+  if (options.memory->value < 1) fail_input("local: the memory of a device must be above 0");
+  if (checked_mul(options.memory->value, options.devices) >= spare.value)
+    fail_input("local: {} device{} of {} leave nothing of the {} that this host can spare",
+               options.devices, options.devices == 1 ? "" : "s", format_bytes(*options.memory),
+               format_bytes(spare));
+  return *options.memory;
+}
+
+}  // namespace
+
+Machine local_machine(const LocalOptions& options) {
+  if (options.devices < 1 || options.devices > kMaxDevices)
+    fail_input("local: {} devices, expected 1 to {}", options.devices, kMaxDevices);
+  const HostFigures host = options.host ? *options.host : measure_host();
+  const BytesPerSecond link = options.link_bandwidth.value_or(host.copy_one);
+
+  Machine machine;
+  machine.name = "local";
+  machine.description = fmt::format("this host: {} core{}, {}", host.cores,
+                                    host.cores == 1 ? "" : "s", format_bytes(host.memory));
+  DeviceType type;
+  type.name = "cpu";
+  type.memory = device_memory(options, host);
+  type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, options.devices);
+  type.memory_bandwidth = share(host.triad_one, host.triad_all, options.devices);
+  type.launch_overhead = kLaunchOverhead;
+  type.source = "measured on this host: one thread, with as many at work as there are devices";
+  machine.device_types = {type};
+
+  Node node;
+  node.name = "host";
+  node.memory = spare_memory(host) - type.memory * options.devices;
+  node.memory_bandwidth = host.triad_all;
+  node.peak = host.peak_all;
+  node.endpoint = EndpointId(size_t{0});
+  const NodeId here(size_t{0});
+  const EndpointId root(size_t{1});
+  machine.nodes = {node};
+  machine.endpoints = {{Endpoint::Kind::Host, 0, "host", here},
+                       {Endpoint::Kind::Switch, -1, "root", here}};
+  for (int64_t i = 0; i < options.devices; ++i) {
+    const std::string name = fmt::format("cpu{}", i);
+    const EndpointId endpoint(machine.endpoints.size());
+    machine.endpoints.push_back({Endpoint::Kind::Device, static_cast<int32_t>(i), name, here});
+    machine.devices.push_back({name, here, 0, type.memory, endpoint});
+    machine.links.push_back({name + "-root", endpoint, root, link, kCopyLatency, true});
+  }
+  // A link as wide as was asked for is not narrowed by the segment that all share.
+  machine.links.push_back(
+      {"root-host", root, node.endpoint, std::max(host.copy_all, link), Seconds(0), true});
+  check_machine(machine);
+  index_links(machine);
+  return machine;
+}
+
+}  // namespace windlass
