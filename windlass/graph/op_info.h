@@ -4,9 +4,8 @@
 // legal splits, partial sums, halo exchange and the layouts of gradients are all derived from that:
 // the gradient of an operand has the operand's own map, and is a partial sum over every split loop
 // that the operand does not have. Three conventions make this exact:
-//  - an operand that is added to the result (a bias) and lacks a split Reduced loop belongs to the
-//  first
-//    piece of that loop: only that piece adds it and yields its gradient;
+//  - an operand that is added to the result (a bias) and lacks a split Reduced loop is added by the
+//    first piece of that loop only; its gradient is the same on all of them;
 //  - a piece of a mean (Reduce, the losses) divides by the count of the whole op, not by its own;
 //  - elements that no window touches (the tail of a strided convolution) have gradient zero.
 #pragma once
@@ -69,6 +68,9 @@ struct AxisMap {
   int64_t stride = 1;
   int64_t offset = 0;
   int64_t window = 1;
+  // The axis is so many runs of equal size laid end to end, and the loop goes through all of them at
+  // once: index i of the loop touches index i of every run.
+  int64_t blocks = 1;
 };
 using OperandMap = std::vector<AxisMap>;
 

@@ -163,8 +163,23 @@ std::vector<TensorType> infer_concat(const Signature& s) {
   return {{s.input(0).dtype, shape}};
 }
 
+// Makes the axis a loop over all parts at once, if they are of equal size: then one operand per part
+// has the loop as it is, and the joined one has it in blocks.
+void join_parts(LoopNest& nest, size_t axis, const std::vector<TensorType>& parts,
+                std::vector<OperandMap>& part_maps, OperandMap& joined_map) {
+  for (const TensorType& part : parts)
+    if (part.shape[axis] != parts[0].shape[axis]) return;
+  const auto loop = static_cast<int32_t>(axis);
+  nest.loops[axis] = {.name = nest.loops[axis].name, .size = parts[0].shape[axis]};
+  for (OperandMap& map : part_maps) map[axis] = {.loop = loop};
+  joined_map[axis] = {.loop = loop, .blocks = static_cast<int64_t>(parts.size())};
+}
+
 LoopNest concat_loops(const Signature& s) {
-  return whole_axis_loops(s, static_cast<size_t>(s.as<AxisAttrs>().axis), s.outputs[0].shape);
+  const auto axis = static_cast<size_t>(s.as<AxisAttrs>().axis);
+  LoopNest nest = whole_axis_loops(s, axis, s.outputs[0].shape);
+  join_parts(nest, axis, s.inputs, nest.inputs, nest.outputs[0]);
+  return nest;
 }
 
 std::vector<TensorType> infer_split(const Signature& s) {
@@ -187,7 +202,10 @@ std::vector<TensorType> infer_split(const Signature& s) {
 }
 
 LoopNest split_loops(const Signature& s) {
-  return whole_axis_loops(s, static_cast<size_t>(s.as<SplitAttrs>().axis), s.shape(0));
+  const auto axis = static_cast<size_t>(s.as<SplitAttrs>().axis);
+  LoopNest nest = whole_axis_loops(s, axis, s.shape(0));
+  join_parts(nest, axis, s.outputs, nest.outputs, nest.inputs[0]);
+  return nest;
 }
 
 std::vector<TensorType> infer_pad(const Signature& s) {

@@ -25,13 +25,15 @@ std::vector<bool> region(const OperandMap& map, const Shape& shape, const Ranges
     const int32_t loop = map[axis].loop;
     axes.push_back(loop < 0
                        ? Range{0, shape[axis]}
-                       : axis_range(map[axis], ranges[static_cast<size_t>(loop)], shape[axis]));
+                       : axis_range(map[axis], ranges[static_cast<size_t>(loop)],
+                                    shape[axis] / map[axis].blocks));
   }
   const Strides strides = row_major_strides(shape);
   std::vector<bool> inside(static_cast<size_t>(element_count(shape)), true);
   for (size_t i = 0; i < inside.size(); ++i) {
     for (size_t axis = 0; axis < shape.size(); ++axis) {
-      const int64_t at = static_cast<int64_t>(i) / strides[axis] % shape[axis];
+      const int64_t run = map[axis].loop < 0 ? shape[axis] : shape[axis] / map[axis].blocks;
+      const int64_t at = static_cast<int64_t>(i) / strides[axis] % shape[axis] % run;
       if (at < axes[axis].begin || at >= axes[axis].end) inside[i] = false;
     }
   }

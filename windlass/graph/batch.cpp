@@ -1,0 +1,179 @@
+// Marks spread along the loops of the ops until nothing changes: forward from the data, and
+// backward to operands that must have a batch axis because another operand has (random masks,
+// expanded constants). Linear in practice: each tensor is marked once.
+
+#include "windlass/graph/batch.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/op_info.h"
+
+namespace windlass {
+namespace {
+
+class BatchFinder {
+ public:
+  explicit BatchFinder(const Graph& graph) : graph_(graph) {
+    result_.axis.assign(graph.tensors.size(), -1);
+    result_.loop.assign(graph.ops.size(), -1);
+    for (const Op& op : graph.ops) nests_.push_back(loops_of(graph, op));
+  }
+
+  BatchAxes run() {
+    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
+      const Tensor& tensor = graph_.tensors[t];
+      const bool data = tensor.role == TensorRole::Input || tensor.role == TensorRole::Label;
+      if (!data || tensor.type.shape.empty()) continue;
+      result_.axis[t] = 0;
+      const int64_t size = tensor.type.shape[0];
+      result_.samples = result_.samples == 0 ? size : std::gcd(result_.samples, size);
+    }
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (size_t i = 0; i < graph_.ops.size(); ++i) changed |= visit(i, false);
+      for (size_t i = graph_.ops.size(); i-- > 0;) changed |= visit(i, true);
+    }
+    find_obstacle();
+    return std::move(result_);
+  }
+
+ private:
+  int32_t loop_at(const std::vector<OperandMap>& maps, size_t operand, TensorId id) const {
+    if (!id.valid() || operand >= maps.size()) return -1;
+    const int32_t axis = result_.axis[id.index()];
+    if (axis < 0 || static_cast<size_t>(axis) >= maps[operand].size()) return -1;
+    return maps[operand][static_cast<size_t>(axis)].loop;
+  }
+
+  int32_t find_loop(const Op& op, const LoopNest& nest) const {
+    for (size_t k = 0; k < op.inputs.size(); ++k)
+      if (const int32_t loop = loop_at(nest.inputs, k, op.inputs[k]); loop >= 0) return loop;
+    for (size_t k = 0; k < op.outputs.size(); ++k)
+      if (const int32_t loop = loop_at(nest.outputs, k, op.outputs[k]); loop >= 0) return loop;
+    return -1;
+  }
+
+  // Marks the axes that follow `loop` in the operands that have none yet.
+  bool mark(const std::vector<TensorId>& ids, const std::vector<OperandMap>& maps, int32_t loop,
+            bool inputs) {
+    bool changed = false;
+    for (size_t k = 0; k < ids.size(); ++k) {
+      if (!ids[k].valid() || k >= maps.size() || result_.axis[ids[k].index()] >= 0) continue;
+      const Tensor& tensor = graph_[ids[k]];
+      const bool fixed = tensor.role == TensorRole::Weight || tensor.role == TensorRole::Buffer;
+      if (inputs && fixed) continue;
+      for (size_t a = 0; a < maps[k].size(); ++a) {
+        if (maps[k][a].loop != loop || tensor.type.shape[a] == 1) continue;
+        result_.axis[ids[k].index()] = static_cast<int32_t>(a);
+        changed = true;
+        break;
+      }
+    }
+    return changed;
+  }
+
+  bool visit(size_t i, bool backward) {
+    const Op& op = graph_.ops[i];
+    if (result_.loop[i] < 0) result_.loop[i] = find_loop(op, nests_[i]);
+    const int32_t loop = result_.loop[i];
+    if (loop < 0) return false;
+    return backward ? mark(op.inputs, nests_[i].inputs, loop, true)
+                    : mark(op.outputs, nests_[i].outputs, loop, false);
+  }
+
+  void find_obstacle() {
+    if (result_.samples <= 1) {
+      result_.obstacle = "the batch is a single sample";
+      return;
+    }
+    for (size_t i = 0; i < graph_.ops.size() && result_.obstacle.empty(); ++i) {
+      const Op& op = graph_.ops[i];
+      const int32_t loop = result_.loop[i];
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        const TensorId id = op.inputs[k];
+        if (!id.valid() || result_.axis[id.index()] < 0) continue;
+        if (loop_at(nests_[i].inputs, k, id) == loop && loop >= 0) continue;
+        result_.obstacle = fmt::format("{} \"{}\" reads the samples of \"{}\" as a whole",
+                                       op_info(op.kind).name, op.name, graph_[id].name);
+        return;
+      }
+      if (loop < 0) continue;
+      const LoopDim& dim = nests_[i].loops[static_cast<size_t>(loop)];
+      const bool loss = !op.outputs.empty() && op.outputs[0] == graph_.loss;
+      if (dim.role == LoopRole::Coupled || dim.role == LoopRole::Whole)
+        result_.obstacle = fmt::format("{} \"{}\" computes over all samples of the batch together",
+                                       op_info(op.kind).name, op.name);
+      else if (dim.role == LoopRole::Reduced && !loss)
+        result_.obstacle = fmt::format("{} \"{}\" reduces over the samples before the loss",
+                                       op_info(op.kind).name, op.name);
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<LoopNest> nests_;
+  BatchAxes result_;
+};
+
+// Attributes that repeat the size of an output axis.
+void scale_attributes(Op& op, size_t axis, int64_t parts) {
+  const auto scale = [&](Shape& shape) { shape[axis] /= parts; };
+  if (auto* shape = std::get_if<ShapeAttrs>(&op.attrs)) scale(shape->shape);
+  if (auto* slice = std::get_if<SliceAttrs>(&op.attrs)) scale(slice->size);
+  if (auto* random = std::get_if<RandomAttrs>(&op.attrs)) scale(random->shape);
+}
+
+}  // namespace
+
+BatchAxes find_batch(const Graph& graph) { return BatchFinder(graph).run(); }
+
+Graph cut_batch(const Graph& graph, const BatchAxes& batch, int64_t parts) {
+  if (parts == 1) return graph;
+  if (parts < 1 || batch.samples % parts != 0)
+    fail_input("a batch of {} samples cannot be cut into {} equal micro-batches", batch.samples,
+               parts);
+  if (!batch.obstacle.empty()) fail_input("the batch cannot be cut: {}", batch.obstacle);
+  Graph cut = graph;
+  for (size_t t = 0; t < cut.tensors.size(); ++t) {
+    if (batch.axis[t] < 0) continue;
+    Tensor& tensor = cut.tensors[t];
+    int64_t& size = tensor.type.shape[static_cast<size_t>(batch.axis[t])];
+    if (size % parts != 0)
+      fail_input("the batch cannot be cut: \"{}\" has {} rows, not a multiple of {}", tensor.name,
+                 size, parts);
+    size /= parts;
+    if (tensor.constant < 0) continue;
+    // A constant that is repeated for each sample.
+    std::vector<double>& values = cut.constants[static_cast<size_t>(tensor.constant)].values;
+    const auto keep = static_cast<size_t>(element_count(tensor.type.shape));
+    for (size_t i = keep; i < values.size(); ++i)
+      if (batch.axis[t] != 0 || values[i] != values[i % keep])
+        fail_input("the batch cannot be cut: the constant \"{}\" differs from sample to sample",
+                   tensor.name);
+    values.resize(keep);
+  }
+  for (Op& op : cut.ops)
+    for (TensorId id : op.outputs)
+      if (batch.axis[id.index()] >= 0)
+        scale_attributes(op, static_cast<size_t>(batch.axis[id.index()]), parts);
+  for (const Op& op : cut.ops) {
+    // A rule that disagrees means the samples were not followed rightly: refuse, do not guess.
+    const Signature signature = signature_of(cut, op);
+    std::vector<TensorType> inferred;
+    try {
+      inferred = op_info(op.kind).infer(signature);
+    } catch (const Error& error) {
+      fail_input("the batch cannot be cut: {} \"{}\": {}", op_info(op.kind).name, op.name,
+                 error.message());
+    }
+    for (size_t k = 0; k < op.outputs.size(); ++k)
+      if (inferred[k] != cut[op.outputs[k]].type)
+        fail_input("the batch cannot be cut: {} \"{}\" would give {}, not {}",
+                   op_info(op.kind).name, op.name, format_type(inferred[k]),
+                   format_type(cut[op.outputs[k]].type));
+  }
+  return cut;
+}
+
+}  // namespace windlass
