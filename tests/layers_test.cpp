@@ -26,7 +26,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"machine", {"base/"}},
     {"cost", {"base/", "graph/", "machine/"}},
     {"strategy", {"base/", "graph/", "machine/"}},
-    {"task", {"base/", "graph/", "machine/", "cost/work", "strategy/"}},
+    {"task", {"base/", "graph/", "machine/", "cost/work", "cost/traffic", "strategy/"}},
     {"sim", {"base/", "machine/", "cost/", "task/"}},
     {"search", {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/"}},
     {"plan", {"base/", "graph/", "machine/", "strategy/", "task/", "sim/"}},

@@ -68,8 +68,8 @@ struct AxisMap {
   int64_t stride = 1;
   int64_t offset = 0;
   int64_t window = 1;
-  // The axis is so many runs of equal size laid end to end, and the loop goes through all of them at
-  // once: index i of the loop touches index i of every run.
+  // The axis is so many runs of equal size laid end to end, and the loop goes through all of them
+  // at once: index i of the loop touches index i of every run.
   int64_t blocks = 1;
 };
 using OperandMap = std::vector<AxisMap>;

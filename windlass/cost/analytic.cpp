@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "windlass/cost/cost_model.h"
+#include "windlass/cost/efficiency.h"
+
+namespace windlass {
+namespace {
+
+bool scattered(OpFamily family) {
+  switch (family) {
+    case OpFamily::Layout:
+    case OpFamily::Lookup:
+    case OpFamily::Routing:
+    case OpFamily::Pooling: return true;
+    default: return false;
+  }
+}
+
+Bytes moved(const Kernel& kernel) { return kernel.read + kernel.written; }
+
+class Analytic : public CostModel {
+ public:
+  explicit Analytic(const AnalyticOptions& options) : options_(options) {}
+
+  Price price(const Work& work, const DeviceType& device) const override {
+    Price result;
+    if (work.kernels.empty()) return result;
+    double launches = options_.op_issue;
+    for (const Kernel& kernel : work.kernels) {
+      launches += kernel.launches;
+      result.time += kernel_time(kernel, device);
+      result.workspace = std::max(result.workspace, workspace(kernel));
+    }
+    result.time = std::max(result.time, device.launch_overhead * launches);
+    return result;
+  }
+
+  Price price_on_host(const Work& work, const Node& node) const override {
+    Price result;
+    for (const Kernel& kernel : work.kernels) {
+      const Seconds memory = moved(kernel) / (node.memory_bandwidth * options_.host_stream_share);
+      const Seconds arithmetic =
+          Flops(2 * kernel.multiply_adds) / (node.peak * options_.vector_share) +
+          Flops(kernel.pointwise) / (node.peak * options_.pointwise_share);
+      result.time += std::max(memory, arithmetic) + options_.host_start * kernel.launches;
+      result.workspace = std::max(result.workspace, workspace(kernel));
+    }
+    return result;
+  }
+
+  Seconds step_overhead(const DeviceType& device) const override {
+    return device.launch_overhead * options_.step_issue;
+  }
+
+  std::string provenance() const override { return "analytic"; }
+
+ private:
+  // All launches of a kernel on the device, as if the host were never late.
+  Seconds kernel_time(Kernel kernel, const DeviceType& device) const {
+    if (options_.tf32 && kernel.precision == Precision::Fp32 &&
+        device.peak.contains(Precision::Tf32))
+      kernel.precision = Precision::Tf32;
+    Seconds busy = memory_time(kernel, device);
+    if (kernel.multiply_adds > 0)
+      busy = std::max(
+          busy, Flops(2 * kernel.multiply_adds) /
+                    (peak_of(device, kernel.precision) * efficiency(kernel, device, options_)));
+    const FlopsPerSecond scalar = peak_of(device, Precision::Fp32) * options_.pointwise_share;
+    busy = std::max(busy, Flops(kernel.pointwise) / scalar);
+    return busy + device.launch_overhead * options_.kernel_tail * kernel.launches;
+  }
+
+  Seconds memory_time(const Kernel& kernel, const DeviceType& device) const {
+    const double share =
+        scattered(kernel.family) ? options_.scattered_share : options_.stream_share;
+    return moved(kernel) / (device.memory_bandwidth * share);
+  }
+
+  // A product split along its inner size keeps at least one more copy of its result in fp32; a
+  // convolution unfolds its input, or part of it.
+  Bytes workspace(const Kernel& kernel) const {
+    Bytes result = kernel.scratch;
+    if (kernel.multiply_adds <= 0 || kernel.family == OpFamily::Attention) return result;
+    const bool unfolds = kernel.family == OpFamily::Convolution;
+    const Bytes most = unfolds ? options_.convolution_workspace : options_.product_workspace;
+    const double wanted = 4.0 * static_cast<double>(kernel.batch) * static_cast<double>(kernel.m) *
+                          static_cast<double>(unfolds ? kernel.k : kernel.n);
+    const double taken = std::min(wanted, static_cast<double>(most.value));
+    return result + Bytes(static_cast<int64_t>(taken));
+  }
+
+  AnalyticOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<CostModel> analytic_cost_model(const AnalyticOptions& options) {
+  return std::make_unique<Analytic>(options);
+}
+
+}  // namespace windlass

@@ -1,0 +1,72 @@
+// Prices: how long a piece of work takes on a kind of device, and how much workspace it needs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "windlass/cost/work.h"
+
+namespace windlass {
+
+struct Price {
+  Seconds time;
+  Bytes workspace;  // beside operands and results, while it runs
+};
+
+// The seam between the analytic model and a table measured on the user's own devices.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  virtual Price price(const Work& work, const DeviceType& device) const = 0;
+  // On the host's cores: `memory_bandwidth` and `peak` of the node.
+  virtual Price price_on_host(const Work& work, const Node& node) const = 0;
+  // Once per step and device: what no kernel accounts for (data loading, the framework's own work).
+  virtual Seconds step_overhead(const DeviceType& device) const = 0;
+  // Where the numbers come from, for reports: "analytic", "calibrated on ...".
+  virtual std::string provenance() const = 0;
+};
+
+// Constants of the analytic model, the same for all devices; docs/cost_model.md has the formulas
+// and names the source of each. Shares are of what the device's data sheet promises.
+struct AnalyticOptions {
+  // Share of the peak that the largest products reach: where 16-bit or tf32 arithmetic is faster
+  // than fp32 (matrix units), and elsewhere.
+  double matrix_share = 0.78;
+  double vector_share = 0.85;
+  // Of these, what convolutions and fused attention reach.
+  double convolution_share = 0.85;
+  double attention_share = 0.70;
+  // How much faster 3 x 3 convolutions of stride 1 are by Winograd's algorithm: where there are no
+  // matrix units for the precision, on devices of at least so much fp32 peak.
+  double winograd_gain = 1.6;
+  FlopsPerSecond winograd_peak = FlopsPerSecond(4e12);
+  // Share of the fp32 peak that scalar operations reach, and products without tiles: a matrix times
+  // a vector, depthwise convolutions.
+  double pointwise_share = 0.25;
+  // Inner size at which a product spends as long on filling its pipeline and writing its results as
+  // on multiplying; and the least inner size that is split to occupy more of the device.
+  double inner_half = 48;
+  double split_inner = 1024;
+  // Share of the memory bandwidth: long runs of bytes, and rows or windows here and there.
+  double stream_share = 0.85;
+  double scattered_share = 0.65;
+  // In units of DeviceType::launch_overhead: what a kernel takes beside its work, to start and to
+  // drain; what the host spends on an op beside launching its kernels; and on a step.
+  double kernel_tail = 0.5;
+  double op_issue = 1;
+  double step_issue = 500;
+  // fp32 products in tf32, where the device has it. Frameworks have this off for matrix products.
+  bool tf32 = false;
+  // Most that libraries take for split sums of a product, and for a convolution's unfolded input.
+  Bytes product_workspace = Bytes(8 << 20);
+  Bytes convolution_workspace = Bytes(32 << 20);
+  // Of the host: share of its bandwidth, and time to wake its cores for a kernel.
+  double host_stream_share = 0.70;
+  Seconds host_start = Seconds(10e-6);
+};
+
+// time = max(host, device): the host issues kernels ahead of the device, which runs them one after
+// the other, each in max(arithmetic, memory) and a tail. Growing work never gets cheaper.
+std::unique_ptr<CostModel> analytic_cost_model(const AnalyticOptions& options = {});
+
+}  // namespace windlass

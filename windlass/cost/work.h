@@ -1,0 +1,59 @@
+// Work: what a piece of an op asks of one device, apart from any graph. A CostModel prices it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "windlass/graph/op_info.h"
+#include "windlass/machine/machine.h"
+
+namespace windlass {
+
+// A kernel that a device runs without interruption. A contraction is a batch of products
+// [m, k] x [k, n]; anything else has multiply_adds = 0 and is priced by its bytes. Fused attention
+// has m queries, n keys, depth k and one product of the batch a head; pairs that a causal or
+// windowed kernel leaves out are not in its multiply_adds.
+struct Kernel {
+  OpFamily family = OpFamily::Elementwise;
+  Precision precision = Precision::Fp32;  // of the arithmetic
+  int64_t batch = 1;
+  int64_t m = 0, n = 0, k = 0;
+  double multiply_adds = 0;
+  double pointwise = 0;  // scalar operations beside the multiply-adds
+  Bytes read;
+  Bytes written;
+  int32_t launches = 1;   // of the same size; m, n, k are of one, the totals above of all of them
+  Bytes scratch;          // that the algorithm keeps beside its operands
+  bool winograd = false;  // a dense 3 x 3 convolution of stride 1: fewer multiplications would do
+
+  bool operator==(const Kernel&) const = default;
+};
+
+// The kernels of one piece of an op, run one after the other.
+struct Work {
+  std::vector<Kernel> kernels;
+
+  bool operator==(const Work&) const = default;
+};
+
+// Arithmetic that tensors of a type are multiplied in.
+Precision precision_of(DType dtype);
+
+// What each of the split loops of an op is cut into, on the device with the largest piece: local
+// sizes, parallel to LoopNest::loops.
+using LocalSizes = std::vector<int64_t>;
+
+// Work of a piece of an op of a graph, whichever its pass. `local` are the loop sizes of the piece.
+// Forward: one kernel, recurrent layers excepted. Backward: one kernel for each wanted gradient of
+// a contraction. None for views, for empty pieces and where no gradient is computed.
+Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local);
+
+// Work of updating `elements` weights at once, as optimizers that treat all weights in one launch
+// do. Reads gradient, master (else weight) and fp32 states; writes all but the gradient.
+Work update_work(OptimizerKind optimizer, double elements, DType weight, DType gradient,
+                 bool master);
+
+// Work of reading and writing so many bytes: packing, casting, compressing.
+Work memory_work(Bytes read, Bytes written);
+
+}  // namespace windlass

@@ -1,0 +1,391 @@
+// An event loop over the moments when something ends.
+//
+// Lanes run in order, so only the next task of each lane can start: at any time there is at most
+// one waiting or running task for each lane, and a task is known by its first lane. A task that
+// waits for predecessors hangs on the first one that has not ended, and is looked at again when
+// that one ends; its list of predecessors is walked once. What the loop needs of a task is laid out
+// in the order of the lanes beforehand, since lanes drift apart and memory is read best in order.
+// Time: O(tasks x log lanes + lists), and rates of traffic as fair_share.h says.
+#include "windlass/sim/simulate.h"
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/sim/buffers.h"
+#include "windlass/sim/end_times.h"
+#include "windlass/sim/fair_share.h"
+
+namespace windlass {
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr uint32_t kLargestPrice = (uint32_t{1} << 30) - 1;
+
+// A task as one of its lanes sees it.
+struct Entry {
+  uint32_t task = kNone;
+  uint32_t predecessor_begin = 0, predecessor_end = 0;
+  uint32_t use_begin = 0, use_end = 0;
+  uint32_t several_lanes : 1 = 0;
+  uint32_t shares : 1 = 0;   // moves volume over links
+  uint32_t price : 30 = 0;   // if it shares: index into traffics
+  Nanoseconds duration = 0;  // at least 1 unless it shares
+  int64_t workspace = 0;
+};
+
+// A lane, and what is known of the task that is next or runs on it, if this is its first lane.
+struct LaneState {
+  enum class Phase : uint8_t { Waiting, Fixed, Latency, Traffic };
+
+  uint32_t position = 0;  // in entries
+  uint32_t task = kNone;  // there
+  MemoryId memory;        // of the team
+  Phase phase = Phase::Waiting;
+  uint32_t predecessors_met = 0;  // index into predecessors
+  uint32_t next_waiter = kNone;   // another lane whose task waits for the same predecessor
+  MemoryId full;                  // that keeps it from starting
+};
+
+// Tasks that have not ended: no waiter, or the first of the lanes whose tasks wait for it.
+constexpr Nanoseconds kNotEnded = -1;
+constexpr Nanoseconds with_waiter(uint32_t lane) {
+  return kNotEnded - 1 - static_cast<Nanoseconds>(lane);
+}
+constexpr uint32_t waiter_of(Nanoseconds end) {
+  return end == kNotEnded ? kNone : static_cast<uint32_t>(kNotEnded - 1 - end);
+}
+
+// A task that starts now if it fits. Ordered by task.
+struct Ready {
+  uint32_t task = 0;
+  uint32_t lane = 0;
+};
+
+}  // namespace
+
+struct Simulator::State {
+  const TaskGraph* graph = nullptr;
+  const TaskTimes* times = nullptr;
+  SimResult result;  // while it runs, `end` of tasks that have not ended holds their waiters
+  Nanoseconds now = 0;
+  size_t ended = 0;
+
+  std::vector<LaneState> lanes;
+  std::vector<Entry> entries;         // by lane, in order of task, one without task after each
+  std::vector<uint32_t> entry_begin;  // by lane
+  std::vector<Ready> ready;           // ascending
+  std::vector<Ready> blocked;         // tasks that only memory keeps from starting
+  EndTimes due;
+  LiveBuffers buffers;
+  FairShare traffic;
+  bool traffic_changed = false;
+
+  void run(const SimOptions& options);
+  void prepare(const SimOptions& options);
+  void lay_out();
+  Entry entry_of(size_t task) const;
+
+  std::span<const Use> uses_of(const Entry& entry) const {
+    return {graph->uses.data() + entry.use_begin, graph->uses.data() + entry.use_end};
+  }
+
+  void reached(uint32_t lane_id);
+  void check_predecessors(uint32_t lane_id);
+  void add_ready(Ready task);
+  void advance(uint32_t lane_id);
+  void start(Ready task);
+  void come(uint32_t lane_id);
+  void end(uint32_t lane_id);
+  void recheck_blocked();
+
+  void report_failure();
+  void report_out_of_memory();
+  void report_deadlock();
+  uint32_t waits_for(uint32_t task) const;
+};
+
+Entry Simulator::State::entry_of(size_t task) const {
+  const Task& priced = graph->tasks[task];
+  Entry entry;
+  entry.task = static_cast<uint32_t>(task);
+  entry.predecessor_begin = graph->predecessor_begin[task];
+  entry.predecessor_end = graph->predecessor_begin[task + 1];
+  entry.use_begin = graph->use_begin[task];
+  entry.use_end = graph->use_begin[task + 1];
+  entry.several_lanes = graph->lane_begin[task + 1] - graph->lane_begin[task] > 1;
+  entry.workspace = times->workspace[task];
+  if (moves(priced.kind)) {
+    const auto price = static_cast<size_t>(priced.price);
+    entry.shares = !graph->loads[price].empty() && graph->traffics[price].volume.value > 0;
+    entry.price = static_cast<uint32_t>(priced.price) & kLargestPrice;
+  }
+  entry.duration = std::max<Nanoseconds>(entry.shares ? 0 : 1, times->duration[task]);
+  return entry;
+}
+
+void Simulator::State::lay_out() {
+  lanes.assign(graph->lanes.size(), {});
+  for (LaneId lane : graph->task_lanes) ++lanes[lane.index()].position;
+  entry_begin.clear();
+  uint32_t begin = 0;
+  for (LaneState& lane : lanes) {
+    entry_begin.push_back(begin);
+    begin += lane.position + 1;
+    lane.position = entry_begin.back();
+  }
+  entries.resize(begin);
+  for (size_t i = 0; i < graph->size(); ++i) {
+    const Entry entry = entry_of(i);
+    for (LaneId id : graph->lanes_of(TaskId(i))) {
+      LaneState& lane = lanes[id.index()];
+      if (lane.task == entry.task) continue;  // named twice
+      lane.task = entry.task;
+      entries[lane.position++] = entry;
+    }
+  }
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    LaneState& lane = lanes[i];
+    entries[lane.position].task = kNone;
+    lane.position = entry_begin[i];
+    lane.task = entries[lane.position].task;
+    const TeamId team = graph->lanes[i].team;
+    if (team.valid()) lane.memory = (*graph)[team].memory;
+  }
+}
+
+void Simulator::State::prepare(const SimOptions& options) {
+  const size_t count = graph->size();
+  ensure(times->duration.size() == count && times->workspace.size() == count,
+         "task times do not belong to the task graph");
+  ensure(graph->traffics.size() <= kLargestPrice, "more traffic than the simulator can tell apart");
+  result.status = SimStatus::Done;
+  result.makespan = 0;
+  result.start.resize(count);
+  result.end.assign(count, kNotEnded);
+  result.failed_task = {};
+  result.failed_memory = {};
+  result.missing_bytes = 0;
+  result.cycle.clear();
+  now = 0;
+  ended = 0;
+  lay_out();
+  ready.clear();
+  blocked.clear();
+  due.reset(lanes.size());
+  buffers.reset(*graph, options.enforce_limits, result.peaks);
+  traffic.reset(graph->links, lanes.size());
+  traffic_changed = false;
+}
+
+void Simulator::State::add_ready(Ready task) {
+  ready.push_back(task);
+  for (size_t i = ready.size() - 1; i > 0 && ready[i - 1].task > ready[i].task; --i)
+    std::swap(ready[i - 1], ready[i]);
+}
+
+// The lane is the first of its task, which is next on all its lanes.
+void Simulator::State::check_predecessors(uint32_t lane_id) {
+  LaneState& lane = lanes[lane_id];
+  const uint32_t end = entries[lane.position].predecessor_end;
+  for (uint32_t i = lane.predecessors_met; i < end; ++i) {
+    Nanoseconds& ends = result.end[graph->predecessors[i].index()];
+    if (ends >= 0) continue;
+    lane.predecessors_met = i + 1;
+    lane.next_waiter = waiter_of(ends);
+    ends = with_waiter(lane_id);
+    return;
+  }
+  add_ready({lane.task, lane_id});
+}
+
+// The lane has come to a task; goes on if all lanes of the task have.
+void Simulator::State::reached(uint32_t lane_id) {
+  const LaneState& lane = lanes[lane_id];
+  const Entry& entry = entries[lane.position];
+  if (entry.several_lanes) {
+    const auto all = graph->lanes_of(TaskId(size_t{entry.task}));
+    for (LaneId other : all)
+      if (lanes[other.index()].task != entry.task) return;
+    lane_id = static_cast<uint32_t>(all.front().value);
+  }
+  lanes[lane_id].predecessors_met = entry.predecessor_begin;
+  check_predecessors(lane_id);
+}
+
+void Simulator::State::advance(uint32_t lane_id) {
+  LaneState& lane = lanes[lane_id];
+  lane.task = entries[++lane.position].task;
+  if (lane.task != kNone) reached(lane_id);
+}
+
+void Simulator::State::start(Ready task) {
+  LaneState& lane = lanes[task.lane];
+  const Entry& entry = entries[lane.position];
+  lane.full =
+      buffers.start(TaskId(size_t{task.task}), uses_of(entry), lane.memory, entry.workspace, now);
+  if (lane.full.valid()) {
+    blocked.push_back(task);
+    return;
+  }
+  result.start[task.task] = now;
+  lane.phase = entry.shares ? LaneState::Phase::Latency : LaneState::Phase::Fixed;
+  if (entry.duration > 0) {
+    due.set(task.lane, now + entry.duration);
+  } else {
+    come(task.lane);
+  }
+}
+
+void Simulator::State::come(uint32_t lane_id) {
+  LaneState& lane = lanes[lane_id];
+  lane.phase = LaneState::Phase::Traffic;
+  const size_t price = entries[lane.position].price;
+  traffic.join(lane_id, graph->traffics[price].volume.value, graph->loads[price]);
+  traffic_changed = true;
+}
+
+void Simulator::State::end(uint32_t lane_id) {
+  LaneState& lane = lanes[lane_id];
+  const Entry& entry = entries[lane.position];
+  if (lane.phase == LaneState::Phase::Traffic) {
+    traffic.leave(lane_id);
+    traffic_changed = true;
+  }
+  ++ended;
+  buffers.end(uses_of(entry), lane.memory, entry.workspace, now);
+  uint32_t waiter = waiter_of(result.end[entry.task]);
+  result.end[entry.task] = now;
+  while (waiter != kNone) {
+    const uint32_t next = lanes[waiter].next_waiter;
+    check_predecessors(waiter);
+    waiter = next;
+  }
+  if (!entry.several_lanes) {
+    advance(lane_id);
+    return;
+  }
+  const uint32_t task = entry.task;
+  for (LaneId held : graph->lanes_of(TaskId(size_t{task})))
+    if (lanes[held.index()].task == task) advance(static_cast<uint32_t>(held.value));
+}
+
+void Simulator::State::recheck_blocked() {
+  size_t kept = 0;
+  for (const Ready& task : blocked) {
+    if (buffers.released(lanes[task.lane].full, now)) {
+      add_ready(task);
+    } else {
+      blocked[kept++] = task;
+    }
+  }
+  blocked.resize(kept);
+}
+
+void Simulator::State::run(const SimOptions& options) {
+  prepare(options);
+  result.failed_memory = buffers.too_small_at_start();
+  if (result.failed_memory.valid()) {
+    report_failure();
+    return;
+  }
+  for (uint32_t i = 0; i < lanes.size(); ++i) {
+    const uint32_t task = lanes[i].task;
+    if (task == kNone) continue;
+    if (graph->task_lanes[graph->lane_begin[task]].index() == i) reached(i);
+  }
+  while (true) {
+    for (const Ready& task : ready) start(task);
+    ready.clear();
+    if (traffic_changed) {
+      traffic_changed = false;
+      for (const FairShare::Due& flow : traffic.settle(now)) due.set(flow.slot, flow.end);
+    }
+    if (due.empty()) break;
+    now = due.time();
+    do {
+      const uint32_t lane = due.slot();
+      due.clear(lane);
+      if (lanes[lane].phase == LaneState::Phase::Latency) {
+        come(lane);
+      } else {
+        end(lane);
+        result.makespan = now;
+      }
+    } while (due.time() == now);
+    if (!blocked.empty()) recheck_blocked();
+  }
+  if (ended != graph->size()) report_failure();
+}
+
+void Simulator::State::report_failure() {
+  for (size_t i = 0; i < graph->size(); ++i) {
+    if (result.end[i] >= 0) continue;
+    result.start[i] = -1;
+    result.end[i] = -1;
+  }
+  if (result.failed_memory.valid()) {
+    result.status = SimStatus::OutOfMemory;
+    result.missing_bytes = result.peaks[result.failed_memory.index()].bytes -
+                           (*graph)[result.failed_memory].limit.value;
+  } else if (!blocked.empty()) {
+    report_out_of_memory();
+  } else {
+    report_deadlock();
+  }
+}
+
+void Simulator::State::report_out_of_memory() {
+  const Ready first =
+      *std::min_element(blocked.begin(), blocked.end(),
+                        [](const Ready& a, const Ready& b) { return a.task < b.task; });
+  const LaneState& lane = lanes[first.lane];
+  const Entry& entry = entries[lane.position];
+  result.status = SimStatus::OutOfMemory;
+  result.failed_task = TaskId(size_t{first.task});
+  const auto [memory, bytes] = buffers.missing(uses_of(entry), lane.memory, entry.workspace);
+  result.failed_memory = memory;
+  result.missing_bytes = bytes;
+}
+
+uint32_t Simulator::State::waits_for(uint32_t task) const {
+  const TaskId id(size_t{task});
+  for (TaskId before : graph->predecessors_of(id))
+    if (result.end[before.index()] < 0) return static_cast<uint32_t>(before.value);
+  for (LaneId lane : graph->lanes_of(id))
+    if (lanes[lane.index()].task != task) return lanes[lane.index()].task;
+  return kNone;
+}
+
+void Simulator::State::report_deadlock() {
+  result.status = SimStatus::Deadlock;
+  const auto stuck = std::find(result.end.begin(), result.end.end(), -1);
+  auto task = static_cast<uint32_t>(stuck - result.end.begin());
+  std::vector<uint32_t> step(graph->size(), kNone);
+  std::vector<uint32_t> path;
+  for (; step[task] == kNone; task = waits_for(task)) {
+    step[task] = static_cast<uint32_t>(path.size());
+    path.push_back(task);
+  }
+  for (size_t i = step[task]; i < path.size(); ++i) result.cycle.emplace_back(size_t{path[i]});
+}
+
+Simulator::Simulator() : state_(std::make_unique<State>()) {}
+Simulator::~Simulator() = default;
+Simulator::Simulator(Simulator&&) noexcept = default;
+Simulator& Simulator::operator=(Simulator&&) noexcept = default;
+
+const SimResult& Simulator::run(const TaskGraph& graph, const TaskTimes& times,
+                                const SimOptions& options) {
+  state_->graph = &graph;
+  state_->times = &times;
+  state_->run(options);
+  return state_->result;
+}
+
+SimResult simulate(const TaskGraph& graph, const Machine& machine, const CostModel& cost,
+                   const SimOptions& options) {
+  const TaskTimes times = price_tasks(graph, machine, cost);
+  return Simulator().run(graph, times, options);
+}
+
+}  // namespace windlass

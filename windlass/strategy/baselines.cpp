@@ -1,0 +1,271 @@
+#include "windlass/strategy/baselines.h"
+
+#include <algorithm>
+#include <map>
+
+#include "windlass/base/error.h"
+#include "windlass/strategy/stages.h"
+#include "windlass/strategy/tensor_parallel.h"
+
+namespace windlass {
+namespace {
+
+class Generator {
+ public:
+  Generator(const BaselineSpec& spec, const TrainingGraph& training, const BatchAxes& batch,
+            const Machine& machine)
+      : spec_(spec), training_(training), batch_(batch), machine_(machine) {}
+
+  Strategy run() {
+    result_ = plain_strategy(training_, DeviceId(size_t{0}));
+    result_.name = spec_.name;
+    result_.micro_batches = spec_.micro_batches;
+    result_.bucket = spec_.bucket;
+    result_.virtual_memory = spec_.virtualise;
+    if (spec_.harmony_packs)
+      make_packs();
+    else
+      make_stages();
+    split_ops();
+    choose_actions();
+    for (Residency& weight : result_.weights)
+      weight = {.zero = static_cast<uint8_t>(spec_.zero),
+                .host = spec_.host_weights || spec_.harmony_packs,
+                .host_update = spec_.host_update || spec_.harmony_packs};
+    return std::move(result_);
+  }
+
+ private:
+  const Graph& graph() const { return training_.graph; }
+
+  void make_stages() {
+    result_.groups.clear();
+    const int64_t each = spec_.dp * spec_.tp;
+    for (int64_t p = 0; p < spec_.pp; ++p) {
+      std::vector<DeviceId>& group = result_.groups.emplace_back();
+      for (int64_t i = 0; i < each; ++i)
+        group.push_back(DeviceId(static_cast<size_t>(p * each + i)));
+    }
+    const std::vector<size_t> ends =
+        cut_evenly(training_, static_cast<size_t>(spec_.pp * spec_.interleave));
+    result_.stages.clear();
+    for (size_t s = 0; s < ends.size(); ++s) {
+      const auto group = static_cast<int32_t>(s % static_cast<size_t>(spec_.pp));
+      result_.stages.push_back({s == 0 ? 0 : ends[s - 1], ends[s], group, group});
+    }
+    if (spec_.pp > 1)
+      result_.schedule = spec_.gpipe ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
+    else if (spec_.gpipe)
+      result_.schedule = ScheduleKind::GPipe;
+  }
+
+  // Packs go round the devices, the backward pass on from where the forward pass ends.
+  void make_packs() {
+    const bool replicas = spec_.dp > 1 || machine_.devices.size() == 1;
+    const size_t devices = machine_.devices.size();
+    result_.schedule = ScheduleKind::Packs;
+    result_.groups.clear();
+    if (replicas) {
+      std::vector<DeviceId>& group = result_.groups.emplace_back();
+      for (size_t d = 0; d < devices; ++d) group.push_back(DeviceId(d));
+    } else {
+      for (size_t d = 0; d < devices; ++d) result_.groups.push_back({DeviceId(d)});
+    }
+    size_t count = static_cast<size_t>(spec_.packs);
+    if (count == 0) count = default_packs();
+    const std::vector<size_t> ends = cut_evenly(training_, count);
+    const size_t n = result_.groups.size();
+    result_.stages.clear();
+    for (size_t s = 0; s < ends.size(); ++s)
+      result_.stages.push_back({s == 0 ? 0 : ends[s - 1], ends[s], static_cast<int32_t>(s % n),
+                                static_cast<int32_t>((2 * (ends.size() - 1) - s) % n)});
+  }
+
+  // As many packs as keep the weights, gradients and activations of one within half of a device.
+  size_t default_packs() const {
+    const TrainingTotals totals = totals_of(training_);
+    int64_t limit = machine_.devices[0].limit.value;
+    for (const Device& device : machine_.devices) limit = std::min(limit, device.limit.value);
+    const int64_t wanted = totals.weights.value + totals.weight_gradients.value +
+                           totals.saved.value / std::max<int64_t>(1, spec_.dp);
+    const auto n = static_cast<int64_t>(machine_.devices.size());
+    int64_t packs = std::max<int64_t>(n, (2 * wanted + limit - 1) / std::max<int64_t>(1, limit));
+    packs = (packs + n - 1) / n * n;
+    const auto cuts = static_cast<int64_t>(training_.forward_ops);
+    return static_cast<size_t>(std::min(packs, std::max<int64_t>(1, cuts / 4)));
+  }
+
+  void split_ops() {
+    const auto parts = static_cast<int32_t>(spec_.tp);
+    const auto dp = static_cast<int32_t>(spec_.dp);
+    if (spec_.one_weird_trick) {
+      splits_ = dense_splits(graph(), training_.forward_ops, dp);
+    } else {
+      splits_ =
+          megatron_splits(graph(), training_.forward_ops, batch_, parts, spec_.sequence_parallel);
+    }
+    result_.shardings.clear();
+    std::map<Sharding, int32_t> known;
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      Sharding sharding;
+      if (spec_.one_weird_trick && splits_[i].split.loop >= 0) {
+        sharding.splits = {splits_[i].split};
+      } else {
+        sharding.splits = {along_batch(i, dp)};
+        if (!spec_.one_weird_trick) sharding.splits.push_back(splits_[i].split);
+      }
+      const auto [entry, fresh] =
+          known.try_emplace(sharding, static_cast<int32_t>(result_.shardings.size()));
+      if (fresh) result_.shardings.push_back(sharding);
+      result_.ops[i] = entry->second;
+    }
+  }
+
+  Split along_batch(size_t op, int32_t parts) const {
+    const int32_t loop = batch_.loop[op];
+    if (loop < 0 || parts == 1) return {-1, parts};
+    const LoopNest nest = loops_of(graph(), graph().ops[op]);
+    const LoopDim& dim = nest.loops[static_cast<size_t>(loop)];
+    if (dim.role == LoopRole::Whole) return {-1, parts};
+    if (dim.size < parts)
+      fail_input("strategy \"{}\": \"{}\" has {} rows of samples, too few for {} replicas",
+                 spec_.name, graph().ops[op].name, dim.size, parts);
+    return {loop, parts};
+  }
+
+  void choose_actions() {
+    if (spec_.sequence_parallel) {
+      // Parts are kept; whoever reads the whole gathers it again.
+      for (size_t s = 0; s < training_.saved.size(); ++s) {
+        const OpId producer = training_.saved[s].producer;
+        if (producer.valid() && producer.index() < splits_.size() &&
+            splits_[producer.index()].sequence)
+          result_.saved[s] = MemoryAction::Regather;
+      }
+    }
+    if (spec_.offload) {
+      for (size_t s = 0; s < training_.saved.size(); ++s)
+        if (training_.saved[s].producer.valid()) result_.saved[s] = MemoryAction::Offload;
+    }
+    if (spec_.harmony_packs) {
+      recompute_in_packs();
+      return;
+    }
+    switch (spec_.recompute) {
+      case RecomputePolicy::None: break;
+      case RecomputePolicy::Selective: recompute_attention(); break;
+      case RecomputePolicy::Full: recompute_between(block_checkpoints(training_)); break;
+      case RecomputePolicy::Sqrt: recompute_between(sqrt_checkpoints(training_)); break;
+    }
+  }
+
+  // A saved tensor that passes one of the ends, or belongs to no piece, stays; others go.
+  void recompute_between(const Checkpoints& checkpoints) {
+    const auto consumers = consumers_of(graph());
+    const std::vector<TensorId> roots = storage_roots(graph());
+    std::vector<size_t> last_reader(graph().tensors.size(), 0);
+    for (size_t t = 0; t < graph().tensors.size(); ++t)
+      for (OpId reader : consumers[t])
+        if (reader.index() < training_.forward_ops)
+          last_reader[roots[t].index()] = std::max(last_reader[roots[t].index()], reader.index());
+    for (size_t s = 0; s < training_.saved.size(); ++s) {
+      const OpId producer = training_.saved[s].producer;
+      if (!producer.valid()) continue;
+      const size_t made = producer.index();
+      if (made < checkpoints.first || made >= checkpoints.last) continue;
+      const auto end = std::ranges::upper_bound(checkpoints.ends, made);
+      const bool passes =
+          end != checkpoints.ends.end() && last_reader[training_.saved[s].tensor.index()] >= *end;
+      if (!passes) result_.saved[s] = MemoryAction::Recompute;
+    }
+  }
+
+  void recompute_in_packs() {
+    Checkpoints checkpoints;
+    for (const Stage& stage : result_.stages) checkpoints.ends.push_back(stage.last);
+    // The last pack goes back at once: nothing of it is computed again.
+    checkpoints.last = result_.stages.back().first;
+    recompute_between(checkpoints);
+    for (size_t s = 0; s < training_.saved.size(); ++s) {
+      const OpId producer = training_.saved[s].producer;
+      if (producer.valid() && producer.index() < checkpoints.last &&
+          result_.saved[s] == MemoryAction::Keep)
+        result_.saved[s] = MemoryAction::Offload;
+    }
+  }
+
+  // Scores, probabilities and masks: what lies between the two products of unfused attention.
+  void recompute_attention() {
+    std::vector<bool> inside(training_.forward_ops, false);
+    const auto consumers = consumers_of(graph());
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      if (graph().ops[i].kind != OpKind::Softmax) continue;
+      std::vector<size_t> marked = {i};
+      bool before = false, after = false;
+      // Back to the product that makes the scores.
+      for (std::vector<TensorId> pending = graph().ops[i].inputs; !pending.empty();) {
+        const TensorId id = pending.back();
+        pending.pop_back();
+        if (!id.valid() || !graph()[id].producer.valid()) continue;
+        const size_t at = graph()[id].producer.index();
+        const OpKind kind = graph().ops[at].kind;
+        const bool product = kind == OpKind::MatMul;
+        if (!product && kind != OpKind::Binary && kind != OpKind::Unary && kind != OpKind::Where)
+          continue;
+        marked.push_back(at);
+        before = before || product;
+        if (!product) pending.push_back(graph().ops[at].inputs[0]);
+      }
+      // On to the product with the values.
+      for (std::vector<TensorId> pending = graph().ops[i].outputs; !pending.empty();) {
+        const TensorId id = pending.back();
+        pending.pop_back();
+        for (OpId reader : consumers[id.index()]) {
+          if (reader.index() >= training_.forward_ops) continue;
+          const OpKind kind = graph()[reader].kind;
+          if (kind == OpKind::MatMul) after = true;
+          if (kind != OpKind::Dropout && kind != OpKind::Cast) continue;
+          marked.push_back(reader.index());
+          for (TensorId out : graph()[reader].outputs) pending.push_back(out);
+        }
+      }
+      if (before && after)
+        for (size_t op : marked) inside[op] = true;
+    }
+    for (size_t s = 0; s < training_.saved.size(); ++s) {
+      const OpId producer = training_.saved[s].producer;
+      if (producer.valid() && producer.index() < training_.forward_ops && inside[producer.index()])
+        result_.saved[s] = MemoryAction::Recompute;
+    }
+  }
+
+  const BaselineSpec& spec_;
+  const TrainingGraph& training_;
+  const BatchAxes& batch_;
+  const Machine& machine_;
+  std::vector<TensorSplit> splits_;
+  Strategy result_;
+};
+
+}  // namespace
+
+Strategy make_baseline(const BaselineSpec& spec, const TrainingGraph& training,
+                       const BatchAxes& batch, const Machine& machine) {
+  return Generator(spec, training, batch, machine).run();
+}
+
+PreparedStep prepare_step(const Graph& graph, const BaselineSpec& spec, const Machine& machine,
+                          const TrainingOptions& options) {
+  PreparedStep step;
+  step.spec = spec;
+  BatchAxes batch = find_batch(graph);
+  step.samples = batch.samples;
+  resolve(step.spec, machine, batch.samples);
+  const Graph cut = cut_batch(graph, batch, step.spec.micro_batches);
+  if (step.spec.micro_batches > 1) batch = find_batch(cut);
+  step.training = differentiate(cut, options);
+  step.strategy = make_baseline(step.spec, step.training, batch, machine);
+  return step;
+}
+
+}  // namespace windlass

@@ -1,0 +1,196 @@
+#include "windlass/strategy/layout.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+bool identity(const AxisMap& map) { return map.stride == 1 && map.offset == 0 && map.window == 1; }
+
+// Writes a split in units (windows that tile the axis) as a plain cut where the parts come out the
+// same.
+void simplify(Digit& digit, int64_t axis_size) {
+  const AxisMap& map = digit.map;
+  const bool tiles = map.offset == 0 && map.stride == map.window &&
+                     digit.loop_size * map.stride * digit.blocks == axis_size;
+  if (!tiles || (map.stride != 1 && digit.loop_size % digit.parts != 0)) return;
+  digit.loop_size = axis_size / digit.blocks;
+  digit.map = {.loop = 0};
+}
+
+Digit digit_for(const LoopNest& nest, const Sharding& sharding, const Split& split,
+                const OperandMap& map, const Shape& shape, Access access) {
+  Digit digit;
+  digit.parts = split.parts;
+  if (split.loop < 0) return digit;
+  const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
+  for (size_t a = 0; a < map.size(); ++a) {
+    if (map[a].loop != split.loop) continue;
+    digit.kind = Digit::Kind::Axis;
+    digit.axis = static_cast<int32_t>(a);
+    digit.blocks = split.blocks * static_cast<int32_t>(map[a].blocks);
+    digit.loop_size = loop.size / split.blocks;
+    digit.map = map[a];
+    digit.map.loop = 0;
+    digit.map.blocks = 1;
+    const auto digits = std::ranges::count(sharding.splits, split.loop, &Split::loop);
+    if (digits == 1 || digit.map.stride == 1) simplify(digit, shape[a]);
+    return digit;
+  }
+  if (access == Access::Result && loop.role == LoopRole::Reduced) {
+    digit.kind = Digit::Kind::Partial;
+    digit.combine = loop.combine;
+  }
+  // Over a reduced or coupled loop every piece knows the whole gradient of what lacks the loop.
+  if (access == Access::GiveGradient && loop.role == LoopRole::Free)
+    digit.kind = Digit::Kind::Partial;
+  return digit;
+}
+
+}  // namespace
+
+int64_t size_of(const Sharding& sharding) {
+  int64_t size = 1;
+  for (const Split& split : sharding.splits) size *= split.parts;
+  return size;
+}
+
+Range part_of(int64_t size, int64_t parts, int64_t index) {
+  const int64_t small = size / parts, larger = size % parts;
+  const int64_t begin = index * small + std::min(index, larger);
+  return {begin, begin + small + (index < larger ? 1 : 0)};
+}
+
+std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding) {
+  std::vector<int64_t> sizes;
+  for (const LoopDim& loop : nest.loops) sizes.push_back(loop.size);
+  for (const Split& split : sharding.splits) {
+    if (split.loop < 0) continue;
+    int64_t& size = sizes[static_cast<size_t>(split.loop)];
+    size = largest_part(size / split.blocks, split.parts) * split.blocks;
+  }
+  return sizes;
+}
+
+bool Digit::operator==(const Digit& other) const {
+  if (kind != other.kind || parts != other.parts) return false;
+  if (kind == Kind::Partial) return combine == other.combine;
+  if (kind == Kind::Copy) return true;
+  return axis == other.axis && loop_size == other.loop_size && blocks == other.blocks &&
+         map.stride == other.map.stride && map.offset == other.map.offset &&
+         map.window == other.map.window;
+}
+
+bool Layout::partial() const {
+  return std::ranges::any_of(digits, [](const Digit& d) { return d.kind == Digit::Kind::Partial; });
+}
+
+bool Layout::halo() const {
+  return std::ranges::any_of(digits, [](const Digit& d) {
+    return d.kind == Digit::Kind::Axis && !(d.map.offset == 0 && d.map.stride == d.map.window);
+  });
+}
+
+Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
+                 const Shape& shape, Access access) {
+  Layout layout;
+  for (const Split& split : sharding.splits) {
+    if (split.parts == 1) continue;
+    Digit digit = digit_for(nest, sharding, split, map, shape, access);
+    // Neighbouring digits that do the same are one.
+    if (!layout.digits.empty()) {
+      Digit& last = layout.digits.back();
+      const bool same = last.kind == digit.kind && digit.kind != Digit::Kind::Axis &&
+                        last.combine == digit.combine;
+      if (same) {
+        last.parts *= digit.parts;
+        continue;
+      }
+    }
+    layout.digits.push_back(digit);
+  }
+  return layout;
+}
+
+Box box_of(const Layout& layout, const Shape& shape, int64_t member) {
+  Box box;
+  for (int64_t size : shape) box.push_back({0, size});
+  int64_t inner = 1;
+  for (const Digit& digit : layout.digits) inner *= digit.parts;
+  // Ranges of loops, narrowed digit by digit; a loop is known by the axis it cuts.
+  std::vector<Range> loops(shape.size(), Range{0, -1});
+  std::vector<const Digit*> last(shape.size(), nullptr);
+  for (const Digit& digit : layout.digits) {
+    inner /= digit.parts;
+    const int64_t index = member / inner % digit.parts;
+    if (digit.kind != Digit::Kind::Axis) continue;
+    const auto axis = static_cast<size_t>(digit.axis);
+    Range& loop = loops[axis];
+    if (loop.end < 0) loop = {0, digit.loop_size};
+    const Range part = part_of(loop.size(), digit.parts, index);
+    loop = {loop.begin + part.begin, loop.begin + part.end};
+    last[axis] = &digit;
+  }
+  for (size_t a = 0; a < shape.size(); ++a)
+    if (last[a]) box[a] = axis_range(last[a]->map, loops[a], shape[a] / last[a]->blocks);
+  return box;
+}
+
+int64_t largest_elements(const Layout& layout, const Shape& shape) {
+  // Member 0 has the largest parts, unless parts in the middle have a halo on both sides.
+  int64_t members = 1;
+  bool axes = false;
+  std::vector<int64_t> blocks(shape.size(), 1);
+  for (const Digit& digit : layout.digits) {
+    members *= digit.parts;
+    if (digit.kind != Digit::Kind::Axis) continue;
+    axes = true;
+    blocks[static_cast<size_t>(digit.axis)] = digit.blocks;
+  }
+  if (!axes) return element_count(shape);
+  int64_t most = 0;
+  const int64_t tries = layout.halo() ? members : 1;
+  for (int64_t m = 0; m < tries; ++m) {
+    int64_t count = 1;
+    const Box box = box_of(layout, shape, m);
+    for (size_t a = 0; a < box.size(); ++a)
+      count *= std::max<int64_t>(0, box[a].size()) * blocks[a];
+    most = std::max(most, count);
+  }
+  return most;
+}
+
+std::string format_layout(const Layout& layout) {
+  std::string text = "[";
+  for (const Digit& digit : layout.digits) {
+    if (text.size() > 1) text += ", ";
+    switch (digit.kind) {
+      case Digit::Kind::Copy: text += fmt::format("copy {}", digit.parts); break;
+      case Digit::Kind::Partial: text += fmt::format("partial {}", digit.parts); break;
+      case Digit::Kind::Axis:
+        text += fmt::format("axis{}/{}", digit.axis, digit.parts);
+        if (digit.blocks > 1) text += fmt::format("x{}", digit.blocks);
+        if (!identity(digit.map)) text += "*";
+        break;
+    }
+  }
+  return text + "]";
+}
+
+std::string format_sharding(const Sharding& sharding, const LoopNest& nest) {
+  std::string text;
+  for (const Split& split : sharding.splits) {
+    if (!text.empty()) text += " ";
+    text += fmt::format("{}/{}",
+                        split.loop < 0 ? "copy" : nest.loops[static_cast<size_t>(split.loop)].name,
+                        split.parts);
+    if (split.blocks > 1) text += fmt::format("x{}", split.blocks);
+  }
+  return text.empty() ? "whole" : text;
+}
+
+}  // namespace windlass

@@ -1,0 +1,95 @@
+// Where a tensor lies over a group of devices.
+//
+// The members of a group are numbered 0 .. n-1 and read as numbers of several digits, outermost
+// first. A Sharding gives each digit a loop of the op to split, or nothing: then the members that
+// differ in it do the same. From the loop nest follows the layout of each operand, digit by digit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "windlass/graph/op_info.h"
+
+namespace windlass {
+
+// One digit of the member number, split over a loop of the op. With blocks, the loop is read as so
+// many equal runs and each of them is cut: a member has one piece of every run. That is how a
+// product that yields queries, keys and values side by side is split by heads.
+struct Split {
+  int32_t loop = -1;  // -1: copies
+  int32_t parts = 1;
+  int32_t blocks = 1;
+  auto operator<=>(const Split&) const = default;
+};
+
+// How one op is split over a group. The product of the parts is the size of the group.
+struct Sharding {
+  std::vector<Split> splits;  // outermost first
+  auto operator<=>(const Sharding&) const = default;
+};
+
+int64_t size_of(const Sharding& sharding);
+
+// Piece `index` of [0, size) cut into `parts`: sizes differ by at most one, larger ones first.
+Range part_of(int64_t size, int64_t parts, int64_t index);
+// Size of the largest piece.
+constexpr int64_t largest_part(int64_t size, int64_t parts) { return (size + parts - 1) / parts; }
+
+// Sizes of the loops of the largest piece: that of member 0.
+std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding);
+
+// What one digit does to a tensor.
+struct Digit {
+  enum class Kind : uint8_t {
+    Copy,     // members hold the same
+    Axis,     // members hold different parts of an axis
+    Partial,  // members hold results of the same shape that must be combined
+  };
+  Kind kind = Kind::Copy;
+  CombineFn combine = CombineFn::Sum;  // Partial
+  int32_t parts = 1;
+  // Axis: part p of the loop [0, loop_size) touches what `map` says of the axis. A plain cut of the
+  // axis has loop_size = axis size and the identity map.
+  int32_t axis = -1;
+  int64_t loop_size = 0;  // of one block
+  int32_t blocks = 1;
+  AxisMap map = {};
+
+  bool operator==(const Digit& other) const;
+};
+
+// Layout of a tensor over a group: digits, outermost first, whose parts multiply to its size.
+// Digits of one part are left out.
+struct Layout {
+  std::vector<Digit> digits;
+
+  bool operator==(const Layout&) const = default;
+  bool partial() const;
+  bool halo() const;  // some parts of an axis overlap or leave gaps
+};
+
+// How an op touches an operand.
+enum class Access : uint8_t {
+  Read,          // an input, as the op wants it
+  Result,        // an output, as the op leaves it: partial over split reduced loops
+  ReadGradient,  // the gradient of an output, as the backward op wants it
+  GiveGradient,  // the gradient of an input, as the backward op leaves it: partial over split free
+                 // loops that the input lacks
+};
+Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
+                 const Shape& shape, Access access);
+
+// The part of each axis that a member holds; of an axis in blocks, the part of the first one.
+using Box = std::vector<Range>;
+Box box_of(const Layout& layout, const Shape& shape, int64_t member);
+
+// Elements that the member with most holds.
+int64_t largest_elements(const Layout& layout, const Shape& shape);
+
+// "[axis0/4, copy 2]".
+std::string format_layout(const Layout& layout);
+// "b/4 n/2 copy/2", with the names of the loops.
+std::string format_sharding(const Sharding& sharding, const LoopNest& nest);
+
+}  // namespace windlass

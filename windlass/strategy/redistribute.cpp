@@ -1,0 +1,278 @@
+// Both layouts are refined to common digits. If each digit can then be changed on its own, the
+// change is a collective over that digit; otherwise the pieces are intersected pair by pair.
+
+#include "windlass/strategy/redistribute.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+using Digits = std::vector<Digit>;
+
+bool plain(const Digit& digit) {
+  return digit.kind != Digit::Kind::Axis ||
+         (digit.map.offset == 0 && digit.map.stride == digit.map.window);
+}
+
+// Cuts `digit` into an outer one of `parts` and the rest. Only if nested cuts give the same pieces.
+std::optional<std::pair<Digit, Digit>> cut(const Digit& digit, int32_t parts) {
+  if (digit.parts % parts != 0) return std::nullopt;
+  if (digit.kind == Digit::Kind::Axis && digit.loop_size % digit.parts != 0) return std::nullopt;
+  std::pair<Digit, Digit> halves{digit, digit};
+  halves.first.parts = parts;
+  halves.second.parts = digit.parts / parts;
+  return halves;
+}
+
+// Both as digits of the same parts, if possible.
+std::optional<std::pair<Digits, Digits>> align(const Layout& from, const Layout& to) {
+  std::pair<Digits, Digits> aligned;
+  Digits a(from.digits.rbegin(), from.digits.rend()), b(to.digits.rbegin(), to.digits.rend());
+  while (!a.empty() && !b.empty()) {
+    const int32_t parts = std::min(a.back().parts, b.back().parts);
+    for (Digits* side : {&a, &b}) {
+      Digits& out = side == &a ? aligned.first : aligned.second;
+      if (side->back().parts == parts) {
+        out.push_back(side->back());
+        side->pop_back();
+        continue;
+      }
+      const auto halves = cut(side->back(), parts);
+      if (!halves) return std::nullopt;
+      out.push_back(halves->first);
+      side->back() = halves->second;
+    }
+  }
+  return aligned;
+}
+
+// Digit i may change on its own if no digit inside of it cuts the same axis.
+bool independent(const Digits& digits, size_t i, int32_t axis) {
+  for (size_t j = 0; j < digits.size(); ++j)
+    if (j != i && digits[j].kind == Digit::Kind::Axis && digits[j].axis == axis && j > i)
+      return false;
+  return true;
+}
+
+Layout pack(const Digits& digits) {
+  Layout layout;
+  for (const Digit& digit : digits) {
+    if (digit.parts == 1) continue;
+    if (!layout.digits.empty()) {
+      Digit& last = layout.digits.back();
+      if (last.kind == digit.kind && digit.kind != Digit::Kind::Axis &&
+          last.combine == digit.combine) {
+        last.parts *= digit.parts;
+        continue;
+      }
+    }
+    layout.digits.push_back(digit);
+  }
+  return layout;
+}
+
+class Planner {
+ public:
+  Planner(const Shape& shape, Digits from, Digits to)
+      : shape_(shape), now_(std::move(from)), to_(std::move(to)) {
+    int64_t place = 1;
+    places_.resize(now_.size());
+    for (size_t i = now_.size(); i-- > 0;) {
+      places_[i] = place;
+      place *= now_[i].parts;
+    }
+  }
+
+  // Steps by collectives, or nothing if it cannot be done so.
+  std::optional<Redistribution> run() {
+    for (size_t i = 0; i < now_.size(); ++i) {
+      if (!plain(now_[i]) && !(now_[i] == to_[i])) return std::nullopt;
+      if (!plain(to_[i]) && !(now_[i] == to_[i])) return std::nullopt;
+      if (now_[i] == to_[i]) continue;
+      for (const Digit& digit : {now_[i], to_[i]})
+        if (digit.kind == Digit::Kind::Axis &&
+            (!independent(now_, i, digit.axis) || !independent(to_, i, digit.axis)))
+          return std::nullopt;
+    }
+    // Cheapest first: partial sums are scattered, copies cut, parts exchanged, and only then
+    // gathered.
+    combine(Digit::Kind::Axis);
+    combine(Digit::Kind::Copy);
+    for (size_t i = 0; i < now_.size(); ++i)
+      if (now_[i].kind == Digit::Kind::Copy) now_[i] = to_[i];
+    for (size_t i = 0; i < now_.size(); ++i)
+      if (now_[i].kind == Digit::Kind::Axis && to_[i].kind == Digit::Kind::Axis &&
+          !(now_[i] == to_[i]))
+        step(Collective::AllToAll, {i});
+    std::vector<size_t> gather;
+    for (size_t i = 0; i < now_.size(); ++i)
+      if (now_[i].kind == Digit::Kind::Axis && to_[i].kind == Digit::Kind::Copy)
+        gather.push_back(i);
+    if (!gather.empty()) step(Collective::AllGather, gather);
+    return std::move(result_);
+  }
+
+ private:
+  // Combines the partial sums whose digit becomes `kind`, all in one step.
+  void combine(Digit::Kind kind) {
+    std::vector<size_t> which;
+    for (size_t i = 0; i < now_.size(); ++i)
+      if (now_[i].kind == Digit::Kind::Partial && to_[i].kind == kind) which.push_back(i);
+    if (which.empty()) return;
+    step(kind == Digit::Kind::Axis ? Collective::ReduceScatter : Collective::AllReduce, which);
+  }
+
+  void step(Collective collective, const std::vector<size_t>& which) {
+    Move move;
+    move.collective = collective;
+    const int64_t before = largest_elements(pack(now_), shape_);
+    int64_t parts = 1;
+    for (size_t i : which) {
+      move.digits.push_back({places_[i], now_[i].parts});
+      parts *= now_[i].parts;
+      now_[i] = to_[i];
+    }
+    std::ranges::sort(move.digits);
+    move.result = pack(now_);
+    move.result_elements = largest_elements(move.result, shape_);
+    switch (collective) {
+      case Collective::AllReduce:
+      case Collective::ReduceScatter: move.elements = before; break;
+      case Collective::AllGather: move.elements = move.result_elements; break;
+      case Collective::AllToAll: move.elements = before * parts; break;
+      case Collective::Broadcast: break;
+    }
+    result_.moves.push_back(std::move(move));
+  }
+
+  const Shape& shape_;
+  Digits now_, to_;
+  std::vector<int64_t> places_;
+  Redistribution result_;
+};
+
+int64_t volume(const Box& a, const Box& b) {
+  int64_t count = 1;
+  for (size_t i = 0; i < a.size(); ++i)
+    count *= std::max<int64_t>(0, std::min(a[i].end, b[i].end) - std::max(a[i].begin, b[i].begin));
+  return count;
+}
+
+bool blocked(const Layout& layout) {
+  return std::ranges::any_of(layout.digits, [](const Digit& d) { return d.blocks > 1; });
+}
+
+// Piece by piece. Of several members that hold the same, each destination takes the one nearest in
+// number. Overlapping source pieces (gradients with a halo) are all fetched and added.
+Move pairwise(const Shape& shape, const Layout& from, int64_t from_members, const Layout& to,
+              int64_t to_members, bool same_group) {
+  Move move;
+  move.pairwise = true;
+  move.sums = from.halo();
+  move.result = to;
+  move.result_elements = largest_elements(to, shape);
+  std::vector<std::pair<Box, std::vector<int64_t>>> pieces;  // distinct boxes and who holds them
+  for (int64_t m = 0; m < from_members; ++m) {
+    const Box box = box_of(from, shape, m);
+    const auto known = std::ranges::find(pieces, box, &std::pair<Box, std::vector<int64_t>>::first);
+    if (known != pieces.end())
+      known->second.push_back(m);
+    else
+      pieces.push_back({box, {m}});
+  }
+  for (int64_t to_member = 0; to_member < to_members; ++to_member) {
+    const Box wanted = box_of(to, shape, to_member);
+    const int64_t same = to_member * from_members / to_members;
+    for (const auto& [box, holders] : pieces) {
+      const int64_t elements = volume(box, wanted);
+      if (elements == 0) continue;
+      const int64_t holder = *std::ranges::min_element(
+          holders, {}, [&](int64_t m) { return m > same ? m - same : same - m; });
+      if (!same_group || holder != to_member) move.copies.push_back({holder, to_member, elements});
+    }
+  }
+  return move;
+}
+
+// The layout with every partial digit copied and every block gathered.
+Layout settled(const Layout& layout, bool gather_blocks) {
+  Digits digits = layout.digits;
+  for (Digit& digit : digits) {
+    const bool change = digit.kind == Digit::Kind::Partial ||
+                        (gather_blocks && digit.kind == Digit::Kind::Axis && digit.blocks > 1);
+    if (change) digit = Digit{.parts = digit.parts};
+  }
+  return pack(digits);
+}
+
+}  // namespace
+
+Redistribution redistribute(const Shape& shape, const Layout& from, const Layout& to,
+                            int64_t members) {
+  if (from == to) return {};
+  if (const auto aligned = align(from, to))
+    if (auto steps = Planner(shape, aligned->first, aligned->second).run()) return *steps;
+  Redistribution result;
+  Layout now = from;
+  if (from.partial() || blocked(from)) {
+    const Layout whole = settled(from, true);
+    const auto aligned = align(from, whole);
+    ensure(aligned.has_value(), "a layout does not align with itself");
+    auto steps = Planner(shape, aligned->first, aligned->second).run();
+    ensure(steps.has_value(), "partial sums cannot be combined");
+    result = std::move(*steps);
+    now = whole;
+  }
+  if (blocked(to)) {
+    // Gather everything; the blocks are then cut out of the copies.
+    const Layout copies;
+    const Move move =
+        pairwise(shape, now, members, Layout{{Digit{.parts = static_cast<int32_t>(members)}}},
+                 members, true);
+    if (!move.copies.empty()) result.moves.push_back(move);
+    return result;
+  }
+  Move move = pairwise(shape, now, members, to, members, true);
+  if (!move.copies.empty()) result.moves.push_back(std::move(move));
+  return result;
+}
+
+Redistribution send(const Shape& shape, const Layout& from, int64_t from_members, const Layout& to,
+                    int64_t to_members) {
+  Redistribution result;
+  Layout now = from;
+  if (from.partial() || blocked(from)) {
+    now = settled(from, true);
+    result = redistribute(shape, from, now, from_members);
+  }
+  const Layout target = settled(to, true);
+  result.moves.push_back(pairwise(shape, now, from_members, target, to_members, false));
+  return result;
+}
+
+std::string format_redistribution(const Redistribution& redistribution) {
+  static constexpr std::array<std::string_view, 5> kNames = {
+      "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast"};
+  std::string text;
+  for (const Move& move : redistribution.moves) {
+    if (!text.empty()) text += ", ";
+    if (move.pairwise) {
+      text += fmt::format("{} copies", move.copies.size());
+      continue;
+    }
+    int64_t parts = 1;
+    for (const MemberDigit& digit : move.digits) parts *= digit.parts;
+    text += fmt::format("{} {}", kNames[static_cast<size_t>(move.collective)], parts);
+  }
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace windlass

@@ -1,0 +1,59 @@
+// From one layout of a tensor to another: one general redistribution. For each destination piece,
+// the overlapping source pieces, plus a sum where the source holds partial sums; as collectives
+// where it is one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "windlass/machine/collective.h"
+#include "windlass/strategy/layout.h"
+
+namespace windlass {
+
+// A digit of the member number by its place value: members that differ in these digits only form
+// the groups of a collective.
+struct MemberDigit {
+  int64_t place = 1;  // member / place % parts
+  int64_t parts = 1;
+  auto operator<=>(const MemberDigit&) const = default;
+};
+
+// Elements that go from a member of the source group to one of the destination group.
+struct MemberCopy {
+  int64_t from = 0, to = 0;
+  int64_t elements = 0;
+};
+
+// A step of a redistribution.
+struct Move {
+  bool pairwise = false;  // copies; else a collective
+  Collective collective = Collective::AllReduce;
+  std::vector<MemberDigit> digits;  // over which; ascending by place
+  int64_t elements = 0;             // collective: of the unsplit tensor, as plan_collective counts
+  std::vector<MemberCopy> copies;   // pairwise; what a member has already is not among them
+  bool sums = false;                // pairwise: what arrives is added
+  Layout result;
+  int64_t result_elements = 0;  // of the member with most
+};
+
+// Steps that bring a tensor from one layout to another, none if what each member wants is part of
+// what it has.
+struct Redistribution {
+  std::vector<Move> moves;
+};
+
+// Inside of one group of `members`.
+Redistribution redistribute(const Shape& shape, const Layout& from, const Layout& to,
+                            int64_t members);
+
+// From one group to another that shares no device with it. Partial sums are combined in the source
+// group first.
+Redistribution send(const Shape& shape, const Layout& from, int64_t from_members, const Layout& to,
+                    int64_t to_members);
+
+// "reduce-scatter 8, all-gather 2".
+std::string format_redistribution(const Redistribution& redistribution);
+
+}  // namespace windlass

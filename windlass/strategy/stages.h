@@ -1,0 +1,27 @@
+// Where a network is cut: pipeline stages, packs, checkpoints.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+
+namespace windlass {
+
+// Ends of `count` contiguous pieces of the forward ops, the last one being all of them. A block
+// that is repeated is shared out evenly, as people do by hand, where its number allows it;
+// otherwise the heaviest piece is as light as the cut points allow. Throws Error{Input} if the
+// network cannot be cut into so many pieces.
+std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count);
+
+// Ends of the pieces whose inputs are kept when everything inside is computed again: the repeated
+// blocks where there are some, else cuts that are about even in saved bytes.
+struct Checkpoints {
+  std::vector<size_t> ends;  // ascending
+  size_t first = 0;          // ops before and after stay as they are
+  size_t last = 0;
+};
+Checkpoints block_checkpoints(const TrainingGraph& training);
+Checkpoints sqrt_checkpoints(const TrainingGraph& training);
+
+}  // namespace windlass

@@ -1,0 +1,156 @@
+#include "windlass/strategy/strategy.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+void check_groups(const Machine& machine, const Strategy& strategy) {
+  if (strategy.groups.empty()) fail_input("strategy: there is no device group");
+  for (size_t g = 0; g < strategy.groups.size(); ++g) {
+    std::set<DeviceId> seen;
+    if (strategy.groups[g].empty()) fail_input("strategy: group {} has no devices", g);
+    for (DeviceId device : strategy.groups[g]) {
+      if (!device.valid() || device.index() >= machine.devices.size())
+        fail_input("strategy: group {} names device {}, but {} has {} devices", g, device.value,
+                   machine.name, machine.devices.size());
+      if (!seen.insert(device).second)
+        fail_input("strategy: group {} names {} twice", g, machine[device].name);
+    }
+  }
+}
+
+void check_stages(const TrainingGraph& training, const Strategy& strategy) {
+  if (strategy.stages.empty()) fail_input("strategy: there is no stage");
+  size_t next = 0;
+  for (size_t s = 0; s < strategy.stages.size(); ++s) {
+    const Stage& stage = strategy.stages[s];
+    if (stage.first != next || stage.last < stage.first)
+      fail_input("strategy: stage {} has ops {} to {}, expected them to begin at {}", s,
+                 stage.first, stage.last, next);
+    next = stage.last;
+    for (int32_t group : {stage.group, stage.backward_group})
+      if (group < 0 || static_cast<size_t>(group) >= strategy.groups.size())
+        fail_input("strategy: stage {} is on group {} of {}", s, group, strategy.groups.size());
+    if (stage.group != stage.backward_group && strategy.schedule != ScheduleKind::Packs)
+      fail_input("strategy: stage {} changes its group for the backward pass, which only packs do",
+                 s);
+  }
+  if (next != training.forward_ops)
+    fail_input("strategy: the stages cover {} of {} ops", next, training.forward_ops);
+  if (strategy.schedule == ScheduleKind::AllAtOnce && strategy.stages.size() != 1)
+    fail_input("strategy: {} stages need a pipeline schedule", strategy.stages.size());
+}
+
+}  // namespace
+
+std::string_view action_name(MemoryAction action) {
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "keep", "regather", "recompute", "offload", "compress8", "compress4", "compress2"};
+  return kNames[static_cast<size_t>(action)];
+}
+
+int compressed_bits(MemoryAction action) {
+  switch (action) {
+    case MemoryAction::Compress8: return 8;
+    case MemoryAction::Compress4: return 4;
+    case MemoryAction::Compress2: return 2;
+    default: return 0;
+  }
+}
+
+std::string_view schedule_name(ScheduleKind kind) {
+  static constexpr std::array<std::string_view, 4> kNames = {"all-at-once", "gpipe", "1f1b",
+                                                             "packs"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Strategy plain_strategy(const TrainingGraph& training, DeviceId device) {
+  Strategy strategy;
+  strategy.name = "plain";
+  strategy.groups = {{device}};
+  strategy.stages = {{.first = 0, .last = training.forward_ops}};
+  strategy.shardings = {{}};
+  strategy.ops.assign(training.forward_ops, 0);
+  strategy.saved.assign(training.saved.size(), MemoryAction::Keep);
+  strategy.weights.resize(training.graph.ops.size() - training.forward_ops - training.backward_ops);
+  return strategy;
+}
+
+std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops) {
+  std::vector<int32_t> stages(forward_ops, 0);
+  for (size_t s = 0; s < strategy.stages.size(); ++s)
+    for (size_t i = strategy.stages[s].first; i < strategy.stages[s].last; ++i)
+      stages[i] = static_cast<int32_t>(s);
+  return stages;
+}
+
+void check_outline(const TrainingGraph& training, const Machine& machine,
+                   const Strategy& strategy) {
+  const size_t updates = training.graph.ops.size() - training.forward_ops - training.backward_ops;
+  if (strategy.ops.size() != training.forward_ops)
+    fail_input("strategy: it splits {} ops, the model has {}", strategy.ops.size(),
+               training.forward_ops);
+  if (strategy.saved.size() != training.saved.size())
+    fail_input("strategy: it has actions for {} saved tensors, the model has {}",
+               strategy.saved.size(), training.saved.size());
+  if (strategy.weights.size() != updates)
+    fail_input("strategy: it places {} weights, the model trains {}", strategy.weights.size(),
+               updates);
+  if (strategy.micro_batches < 1)
+    fail_input("strategy: {} micro-batches, expected at least 1", strategy.micro_batches);
+  if (strategy.prefetch < 0) fail_input("strategy: prefetch is {}", strategy.prefetch);
+  check_groups(machine, strategy);
+  check_stages(training, strategy);
+  for (size_t i = 0; i < strategy.ops.size(); ++i)
+    if (strategy.ops[i] < 0 || static_cast<size_t>(strategy.ops[i]) >= strategy.shardings.size())
+      fail_input("strategy: op {} has sharding {} of {}", i, strategy.ops[i],
+                 strategy.shardings.size());
+  for (const Residency& residency : strategy.weights)
+    if (residency.zero > 3) fail_input("strategy: ZeRO stage {}, expected 0 to 3", residency.zero);
+}
+
+void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                    size_t group_size) {
+  if (size_of(sharding) != static_cast<int64_t>(group_size))
+    fail_input("strategy: op \"{}\" is split over {} devices, its group has {}", op.name,
+               size_of(sharding), group_size);
+  std::vector<int64_t> left;
+  for (const LoopDim& loop : nest.loops) left.push_back(loop.size);
+  for (const Split& split : sharding.splits) {
+    if (split.parts < 1 || split.blocks < 1)
+      fail_input("strategy: op \"{}\" has a split into {} parts", op.name, split.parts);
+    if (split.loop < 0) continue;
+    if (static_cast<size_t>(split.loop) >= nest.loops.size())
+      fail_input("strategy: op \"{}\" has no loop {}", op.name, split.loop);
+    const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
+    if (split.parts > 1 && loop.role == LoopRole::Whole)
+      fail_input("strategy: {} \"{}\" cannot be split along {}", op_info(op.kind).name, op.name,
+                 loop.name);
+    int64_t& size = left[static_cast<size_t>(split.loop)];
+    if (size % split.blocks != 0 || size / split.blocks < split.parts)
+      fail_input("strategy: {} \"{}\": {} of size {} cannot be cut into {} parts",
+                 op_info(op.kind).name, op.name, loop.name, loop.size, split.parts);
+    size = size / split.blocks / split.parts * split.blocks;
+  }
+}
+
+void check_strategy(const TrainingGraph& training, const Machine& machine,
+                    const Strategy& strategy) {
+  check_outline(training, machine, strategy);
+  for (const Stage& stage : strategy.stages) {
+    for (size_t i = stage.first; i < stage.last; ++i) {
+      const Op& op = training.graph.ops[i];
+      const LoopNest nest = loops_of(training.graph, op);
+      for (int32_t group : {stage.group, stage.backward_group})
+        check_sharding(op, nest, strategy.shardings[static_cast<size_t>(strategy.ops[i])],
+                       strategy.groups[static_cast<size_t>(group)].size());
+    }
+  }
+}
+
+}  // namespace windlass

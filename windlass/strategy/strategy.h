@@ -1,0 +1,90 @@
+// A strategy: decisions only. How each op is split, what is kept, where weights live, in which
+// order the work is done. Plain data, written to plan files; lower() turns it into tasks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/machine/machine.h"
+#include "windlass/strategy/layout.h"
+
+namespace windlass {
+
+// What becomes of a saved tensor between the forward and the backward pass.
+enum class MemoryAction : uint8_t {
+  Keep,
+  Regather,   // only the parts as they were produced are kept; redistributed again when read
+  Recompute,  // its op is run again
+  Offload,    // to host memory and back
+  Compress8,  // lossy: changes the mathematics
+  Compress4,
+  Compress2,
+};
+std::string_view action_name(MemoryAction action);
+// Bits of an element after compression; 0 for actions that are exact.
+int compressed_bits(MemoryAction action);
+
+// Where a weight, its gradient and its optimizer state live. Replicas are the members of its group
+// that hold the same part of the weight.
+struct Residency {
+  // 0: every replica holds everything. 1: each holds a share of the optimizer state, 2: and of the
+  // gradient, 3: and of the weight.
+  uint8_t zero = 0;
+  bool host = false;         // the weight lives in host memory and is streamed to where it is used
+  bool host_update = false;  // optimizer state lives in host memory and the host updates
+  bool operator==(const Residency&) const = default;
+};
+
+enum class ScheduleKind : uint8_t {
+  AllAtOnce,  // one stage: forward and backward of one micro-batch after the other
+  GPipe,      // all forward, then all backward
+  OneFOneB,   // one forward, one backward; interleaved if a group has several stages
+  Packs,      // each stage runs all micro-batches before the group goes on to its next one
+};
+std::string_view schedule_name(ScheduleKind kind);
+
+// Forward ops [first, last) and who runs them. The groups of both passes differ in wrap-around
+// schedules only.
+struct Stage {
+  size_t first = 0, last = 0;
+  int32_t group = 0;           // forward
+  int32_t backward_group = 0;  // backward, recomputation and update
+  bool operator==(const Stage&) const = default;
+};
+
+struct Strategy {
+  std::string name;  // how it was made, for people
+  int64_t micro_batches = 1;
+  ScheduleKind schedule = ScheduleKind::AllAtOnce;
+  std::vector<std::vector<DeviceId>> groups;
+  std::vector<Stage> stages;  // cover the forward ops in order
+  std::vector<Sharding> shardings;
+  std::vector<int32_t> ops;         // by forward op: index into shardings
+  std::vector<MemoryAction> saved;  // parallel to TrainingGraph::saved
+  std::vector<Residency> weights;   // by update op: of the weight it updates
+  Bytes bucket{25 << 20};           // weights and gradients are moved in batches of about this size
+  // Demand paging instead of a plan: each device keeps what was used last, the rest is on the host.
+  bool virtual_memory = false;
+  int32_t prefetch = 2;  // ops ahead of its use that an offloaded tensor is fetched
+};
+
+// Everything on one device, plainly.
+Strategy plain_strategy(const TrainingGraph& training, DeviceId device);
+
+// The stage of each forward op.
+std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
+
+// Throws Error{Input} with the reason if the strategy is not one for this graph and machine: sizes
+// that do not match, a loop that cannot be split, more parts than the loop has, a group that names
+// a device twice, stages that do not cover the ops, a schedule that does not fit the stages.
+void check_strategy(const TrainingGraph& training, const Machine& machine,
+                    const Strategy& strategy);
+// Its parts: everything but the shardings, and one of them.
+void check_outline(const TrainingGraph& training, const Machine& machine, const Strategy& strategy);
+void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                    size_t group_size);
+
+}  // namespace windlass

@@ -1,0 +1,317 @@
+// Values: where they are, and how they come to be where they are wanted.
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/task/emitter.h"
+
+namespace windlass {
+namespace {
+
+int64_t rounded(int64_t bytes) {
+  return (bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
+}
+
+}  // namespace
+
+int64_t Emitter::bytes(TensorId tensor, int64_t elements) const {
+  return elements * element_bytes(training_.graph[tensor].type.dtype);
+}
+
+MemoryAction Emitter::action(TensorId tensor) const {
+  const int32_t index = facts_.saved_index[tensor.index()];
+  return index < 0 ? MemoryAction::Keep : strategy_.saved[static_cast<size_t>(index)];
+}
+
+TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch) {
+  std::ranges::sort(predecessors_);
+  const auto repeated = std::ranges::unique(predecessors_);
+  predecessors_.erase(repeated.begin(), repeated.end());
+  const TaskId id = graph_.add(
+      {.kind = kind, .price = price, .micro_batch = micro_batch, .op = op, .tensor = tensor},
+      lanes_, predecessors_, uses_);
+  const Lane& lane = graph_[lanes_[0]];
+  if (lane.kind == LaneKind::Compute) last_compute_[lane.team.index()] = id;
+  lanes_.clear();
+  predecessors_.clear();
+  uses_.clear();
+  return id;
+}
+
+// A task that comes later on the same lane follows anyway.
+void Emitter::after(TaskId task) {
+  if (!task.valid()) return;
+  for (LaneId lane : graph_.lanes_of(task))
+    if (std::ranges::find(lanes_, lane) != lanes_.end()) return;
+  predecessors_.push_back(task);
+}
+
+void Emitter::after(const Value& value, size_t team) {
+  if (!value.ready.valid()) return;
+  after(value.per_team ? TaskId(value.ready.index() + team) : value.ready);
+}
+
+void Emitter::use(const Value& value, size_t team, bool write) {
+  uses_.push_back({BufferId(value.buffer.index() + team), write});
+}
+
+BufferId Emitter::buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
+                          int64_t bytes, bool at_start, bool at_end) {
+  BufferId first_buffer;
+  for (TeamId team : teams(group).teams) {
+    const BufferId id = graph_.add({.memory = graph_[team].memory,
+                                    .kind = kind,
+                                    .at_start = at_start,
+                                    .at_end = at_end,
+                                    .micro_batch = micro_batch,
+                                    .tensor = tensor,
+                                    .bytes = Bytes(rounded(bytes))});
+    if (!first_buffer.valid()) first_buffer = id;
+  }
+  return first_buffer;
+}
+
+// On the hosts of each team. `shared`: members that hold the same part use one copy.
+BufferId Emitter::host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
+                               int64_t bytes, bool shared, int32_t layout, bool persistent) {
+  int64_t copies = 1;
+  if (shared) copies = replicas(layout);
+  BufferId first_buffer;
+  for (TeamId team : teams(group).teams) {
+    // One buffer a team: its other hosts hold the same.
+    const HostShare& host = teams_->hosts(team).front();
+    const int64_t parts = std::max<int64_t>(1, host.members / copies);
+    const BufferId id = graph_.add({.memory = host.memory,
+                                    .kind = kind,
+                                    .at_start = persistent,
+                                    .at_end = persistent,
+                                    .micro_batch = micro_batch,
+                                    .tensor = tensor,
+                                    .bytes = Bytes(bytes * parts)});
+    if (!first_buffer.valid()) first_buffer = id;
+  }
+  return first_buffer;
+}
+
+const Emitter::Value* Emitter::find(Phase phase, TensorId tensor, int32_t micro_batch,
+                                    int32_t layout, int32_t group) const {
+  for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
+    const Value& value = values_[static_cast<size_t>(i)];
+    if (value.group == group && value.layout == layout) return &value;
+    i = value.next;
+  }
+  return nullptr;
+}
+
+const Emitter::Value* Emitter::first(Phase phase, TensorId tensor, int32_t micro_batch) const {
+  const int32_t head = heads_[phase][row(tensor, micro_batch)];
+  return head < 0 ? nullptr : &values_[static_cast<size_t>(head)];
+}
+
+Emitter::Value Emitter::put(Phase phase, TensorId tensor, int32_t micro_batch, Value value) {
+  value.next = -1;
+  const auto index = static_cast<int32_t>(values_.size());
+  values_.push_back(value);
+  int32_t* link = &heads_[phase][row(tensor, micro_batch)];
+  while (*link >= 0) link = &values_[static_cast<size_t>(*link)].next;
+  *link = index;
+  return value;
+}
+
+// Data, constants and statistics are where they are wanted from the start.
+Emitter::Value Emitter::data(TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group) {
+  if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
+  const Tensor& t = training_.graph[tensor];
+  const bool each_step = t.role == TensorRole::Input || t.role == TensorRole::Label;
+  const int64_t elements = largest_elements(tables_.layout(layout), t.type.shape);
+  const BufferId buffer =
+      buffers(group, each_step ? BufferKind::Input : BufferKind::Weight, tensor,
+              each_step ? micro_batch : -1, bytes(tensor, elements), true, !each_step);
+  return put(kForward, tensor, micro_batch, {.group = group, .layout = layout, .buffer = buffer});
+}
+
+Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout,
+                              int32_t group) {
+  const Tensor& t = training_.graph[tensor];
+  if (!t.producer.valid()) {
+    if (t.role == TensorRole::Weight) return weight(tensor, layout, group);
+    const bool each_step = t.role == TensorRole::Input || t.role == TensorRole::Label;
+    return data(tensor, each_step ? micro_batch : 0, layout, group);
+  }
+  if (phase == kAgain) {
+    if (const Value* there = find(kAgain, tensor, micro_batch, layout, group)) return *there;
+    if (const Value* other = first(kAgain, tensor, micro_batch))
+      return redistribute(kAgain, tensor, micro_batch, *other, layout, group);
+    const MemoryAction how = action(tensor);
+    const int32_t source_group =
+        strategy_.stages[static_cast<size_t>(item_stage_)].group;  // of the forward pass
+    const Value* there = find(kForward, tensor, micro_batch, layout, source_group);
+    const Value* made = first(kForward, tensor, micro_batch);
+    ensure(made != nullptr, "a saved value was never made");
+    if (there == nullptr || how == MemoryAction::Regather) there = made;
+    Value found = *there;
+    if (how == MemoryAction::Offload || compressed_bits(how) > 0)
+      found = restore(tensor, micro_batch, found, group);
+    if (found.group == group && found.layout == layout) return found;
+    return redistribute(kAgain, tensor, micro_batch, found, layout, group);
+  }
+  if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
+  const Value* made = first(kForward, tensor, micro_batch);
+  ensure(made != nullptr, "a value is read before it is made");
+  return redistribute(kForward, tensor, micro_batch, *made, layout, group);
+}
+
+Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
+                                     const Value& from, int32_t layout, int32_t group) {
+  const Tensor& t = training_.graph[tensor];
+  Value now = from;
+  for (const MoveTemplate& move :
+       tables_.moves(t.type, from.layout, group_id(from.group), layout, group_id(group))) {
+    const int32_t target = move.crosses ? group : now.group;
+    const std::vector<TeamId>& senders = teams(now.group).teams;
+    const std::vector<TeamId>& receivers = teams(target).teams;
+    if (move.crosses) {
+      for (TeamId a : senders)
+        for (TeamId b : receivers) lanes_.push_back(teams_->send_lane(a, b));
+    } else {
+      for (TeamId a : senders) lanes_.push_back(teams_->lane(a, LaneKind::Communicate));
+    }
+    Value next = now;
+    next.group = target;
+    next.layout = move.layout;
+    if (!move.in_place)
+      next.buffer = buffers(target, BufferKind::Communication, tensor, micro_batch,
+                            bytes(tensor, move.elements));
+    for (size_t k = 0; k < senders.size(); ++k) {
+      after(now, k);
+      use(now, k, move.in_place);
+    }
+    if (!move.in_place)
+      for (size_t k = 0; k < receivers.size(); ++k) use(next, k, true);
+    next.ready = add(move.crosses ? TaskKind::Send : TaskKind::Collective, move.traffic, {}, tensor,
+                     micro_batch);
+    next.per_team = false;
+    now = next;
+  }
+  now.layout = layout;
+  now.group = group;
+  if (now.buffer == from.buffer && now.ready != from.ready) {
+    // Combined in place: the partial value is no more.
+    for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
+      Value& value = values_[static_cast<size_t>(i)];
+      i = value.next;
+      if (value.buffer != from.buffer || value.layout != from.layout) continue;
+      now.next = value.next;
+      value = now;
+      return now;
+    }
+  }
+  return put(phase, tensor, micro_batch, now);
+}
+
+void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action) {
+  Stash& stash = stashes_[value.buffer.value];
+  if (stash.out) return;
+  stash.out = true;
+  const auto& list = teams(value.group).teams;
+  const int64_t size = graph_[value.buffer].bytes.value;
+  const int bits = compressed_bits(action);
+  stash.stored = {.group = value.group, .layout = value.layout};
+  if (bits > 0) {
+    // Groups of 64 elements share a scale and an offset of 16 bits each.
+    const int64_t elements = size / element_bytes(training_.graph[tensor].type.dtype);
+    const int64_t small = (elements * bits + 7) / 8 + elements / 64 * 4;
+    stash.stored.buffer = buffers(value.group, BufferKind::Stash, tensor, micro_batch, small);
+    const int32_t work = tables_.work(memory_work(Bytes(size), Bytes(small)));
+    for (size_t k = 0; k < list.size(); ++k) {
+      lanes_.push_back(teams_->lane(list[k], LaneKind::Compute));
+      after(value, k);
+      use(value, k, false);
+      use(stash.stored, k, true);
+      const TaskId task = add(TaskKind::Compress, work, {}, tensor, micro_batch);
+      if (k == 0) stash.stored.ready = task;
+    }
+    stash.stored.per_team = true;
+    return;
+  }
+  stash.stored.buffer = host_buffers(value.group, BufferKind::Stash, tensor, micro_batch, size,
+                                     false, value.layout, false);
+  for (size_t k = 0; k < list.size(); ++k) {
+    lanes_.push_back(teams_->lane(list[k], LaneKind::SwapOut));
+    after(value, k);
+    // Readers of the forward pass come first, so that the copy frees the memory.
+    after(last_compute_[list[k].index()]);
+    use(value, k, false);
+    use(stash.stored, k, true);
+    const int32_t traffic = tables_.host_copies(group_id(value.group),
+                                                teams(value.group).members[k], true, Bytes(size));
+    const TaskId task = add(TaskKind::SwapOut, traffic, {}, tensor, micro_batch);
+    if (k == 0) stash.stored.ready = task;
+  }
+  stash.stored.per_team = true;
+}
+
+Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Value& value,
+                                int32_t group) {
+  const auto found = stashes_.find(value.buffer.value);
+  if (found == stashes_.end()) return value;
+  Stash& stash = found->second;
+  if (stash.back && stash.restored.group == group) {
+    Value again = stash.restored;
+    again.layout = value.layout;
+    return again;
+  }
+  const auto& list = teams(group).teams;
+  const Buffer stored = graph_[stash.stored.buffer];
+  const int64_t size = graph_[value.buffer].bytes.value;
+  const bool compressed = graph_[stored.memory].team.valid();
+  stash.back = true;
+  stash.restored = {.group = compressed ? value.group : group, .layout = value.layout};
+  stash.restored.buffer =
+      buffers(stash.restored.group, BufferKind::Activation, tensor, micro_batch, size);
+  const int32_t work = compressed ? tables_.work(memory_work(stored.bytes, Bytes(size))) : -1;
+  for (size_t k = 0; k < list.size(); ++k) {
+    const LaneKind lane = compressed ? LaneKind::Compute : LaneKind::SwapIn;
+    lanes_.push_back(teams_->lane(list[k], lane));
+    after(stash.stored, k);
+    after(last_compute_[list[k].index()]);  // what triggers the copy
+    use(stash.stored, k, false);
+    use(stash.restored, k, true);
+    const int32_t price = compressed ? work
+                                     : tables_.host_copies(group_id(group), teams(group).members[k],
+                                                           false, Bytes(size));
+    const TaskId task =
+        add(compressed ? TaskKind::Decompress : TaskKind::SwapIn, price, {}, tensor, micro_batch);
+    if (k == 0) stash.restored.ready = task;
+  }
+  stash.restored.per_team = true;
+  return stash.restored;
+}
+
+// Starts the copies of what a backward op, or what is computed again for it, will read.
+void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
+  const auto fetch = [&](TensorId tensor, int32_t layout) {
+    if (!tensor.valid() || action(tensor) != MemoryAction::Offload) return;
+    const int32_t source = strategy_.stages[static_cast<size_t>(item_stage_)].group;
+    const Value* there = find(kForward, tensor, micro_batch, layout, source);
+    if (there == nullptr) there = first(kForward, tensor, micro_batch);
+    if (there != nullptr) restore(tensor, micro_batch, *there, group);
+  };
+  const Op& op = training_.graph[backward];
+  for (OpId again : recompute_.before[backward.index()]) {
+    const OpTemplate& made = tables_.op(again, sharding_ids_[again.index()], group_id(group));
+    const Op& source = training_.graph[again];
+    for (size_t i = 0; i < source.inputs.size(); ++i)
+      fetch(source.inputs[i], made.inputs[i].layout);
+  }
+  if (!op.forward.valid()) return;
+  const OpTemplate& made =
+      tables_.op(op.forward, sharding_ids_[op.forward.index()], group_id(group));
+  for (size_t s = 0; s < op.saved.size(); ++s) {
+    int32_t layout = -1;
+    const TensorId tensor = saved_tensor(op, s, made, layout);
+    fetch(tensor, layout);
+  }
+}
+
+}  // namespace windlass

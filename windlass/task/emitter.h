@@ -1,0 +1,234 @@
+// The walk that turns a strategy into tasks: item by item of the schedule, op by op.
+//
+// A value is a tensor of one micro-batch as it lies on one group in one layout, in a buffer. Ops
+// ask for the value they want; if it is not there it is made from one that is, by a redistribution,
+// a copy from the host or by computing it again. Buffers live exactly as long as tasks use them, so
+// whoever asks for the value of the forward pass in the backward pass keeps it alive.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "windlass/task/lower.h"
+#include "windlass/task/order.h"
+#include "windlass/task/recompute.h"
+#include "windlass/task/tables.h"
+#include "windlass/task/teams.h"
+
+namespace windlass {
+
+// Facts of a training graph that do not depend on the strategy.
+struct TrainingFacts {
+  explicit TrainingFacts(const TrainingGraph& training);
+
+  std::vector<TensorId> roots;        // storage of each tensor
+  std::vector<int32_t> saved_index;   // by tensor: index of its storage in `saved`, or -1
+  std::vector<int32_t> update_index;  // by tensor: weights, which update op; or -1
+  // Terms of the gradient of each updated weight, and the sums of them that need no task of their
+  // own: terms are added up where they are made.
+  std::vector<std::vector<TensorId>> terms;  // by update
+  std::vector<int32_t> term_of;              // by tensor: update whose gradient it is a term of
+  // Terms that are read by others as well (a weight that is added to an activation), with their
+  // update: they take a task to be added.
+  std::vector<std::pair<int32_t, TensorId>> shared_terms;
+  std::vector<bool> dropped;  // by op
+};
+
+class Emitter {
+ public:
+  Emitter(const TrainingGraph& training, const Machine& machine, Tables& tables, TaskGraph& graph);
+
+  // Replaces the tasks of the graph by those of the strategy. Storage is reused from call to call.
+  void run(const Strategy& strategy);
+
+ private:
+  enum Phase : uint8_t { kForward, kAgain };
+
+  struct Value {
+    int32_t group = -1;
+    int32_t layout = -1;
+    BufferId buffer = {};   // of the group's first team; those of the others follow
+    TaskId ready = {};      // after which it is there; none: from the start
+    bool per_team = false;  // `ready` is the task of the first team; those of the others follow
+    int32_t next = -1;      // next value of the same tensor
+  };
+
+  // A saved value that left its memory.
+  struct Stash {
+    Value stored;  // its buffers: on the host, or compressed
+    Value restored;
+    bool out = false, back = false;
+  };
+
+  // Gradient of a weight, summed over micro-batches on one group.
+  struct Sum {
+    Value value;
+    int32_t micro_batch = -1;  // of sums that are reduced each time
+    int64_t elements = 0;
+    int32_t terms = 0;  // added so far
+    bool queued = false;
+  };
+
+  struct Streamed {
+    int32_t run = -1;
+    Value value;
+  };
+
+  // A trained weight. By update op.
+  struct WeightState {
+    int32_t home = 0;   // group that updates it
+    int32_t stage = 0;  // of the home
+    int32_t layout = -1;
+    int64_t elements = 0;            // of the member with most
+    int32_t unit = -1;               // that it is streamed with; -1: resident
+    std::vector<Streamed> streamed;  // by group; empty unless streamed
+    BufferId rest;                   // streamed: where it rests
+    BufferId shard;                  // ZeRO 2 and 3: its share of the gradient
+    std::vector<Sum> sums;
+    std::vector<Value> extra;  // gradients that came from other groups
+    int32_t terms_left = 0;    // of the whole step, in all groups
+  };
+
+  // Streamed weights that travel together.
+  struct Unit {
+    std::vector<int32_t> updates = {};
+    int32_t stage = 0;
+    Residency residency = {};
+    int64_t bytes = 0;
+  };
+
+  // Gradients that are reduced and updated together.
+  struct BucketKey {
+    int32_t group = 0;
+    uint8_t zero = 0;
+    bool host = false, host_update = false;
+    std::vector<MemberDigit> digits;  // over which they are partial
+    auto operator<=>(const BucketKey&) const = default;
+  };
+  struct Bucket {
+    std::vector<std::pair<int32_t, Sum>> entries;
+    int64_t bytes = 0;
+  };
+
+  // --- emit_ops.cpp
+  void prepare(const Strategy& strategy);
+  void plan_stashes();
+  void run_item(const WorkItem& item);
+  void stash_after(OpId op, const WorkItem& item);
+  void forward(OpId op, int32_t micro_batch, int32_t group, Phase phase);
+  void backward(OpId op, int32_t micro_batch, int32_t group);
+  void finish_results(OpId op, int32_t coupling, TaskId first_task, int32_t group,
+                      int32_t micro_batch);
+  void accumulate(OpId op, int32_t micro_batch, int32_t group);
+  TensorId saved_tensor(const Op& backward, size_t saved, const OpTemplate& made,
+                        int32_t& layout) const;
+
+  // --- emit_values.cpp
+  Value value(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group);
+  Value data(TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group);
+  const Value* find(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout,
+                    int32_t group) const;
+  const Value* first(Phase phase, TensorId tensor, int32_t micro_batch) const;
+  Value put(Phase phase, TensorId tensor, int32_t micro_batch, Value value);
+  Value redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
+                     int32_t layout, int32_t group);
+  void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
+  Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
+  void prefetch(OpId backward, int32_t micro_batch, int32_t group);
+  BufferId buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
+                   int64_t bytes, bool at_start = false, bool at_end = false);
+  BufferId host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
+                        int64_t bytes, bool shared, int32_t layout, bool persistent);
+
+  // --- emit_weights.cpp
+  void plan_weights();
+  Value weight(TensorId tensor, int32_t layout, int32_t group);
+  Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
+  void fetch(int32_t unit, int32_t group);
+  BufferId rest_buffers(int32_t update);
+  BufferId sum_buffer(int32_t update, TensorId tensor, int32_t layout, int64_t elements,
+                      int32_t group, int32_t micro_batch);
+  void add_term(int32_t update, const Value& term, int32_t micro_batch);
+  void finish_term(int32_t update, int32_t layout, int32_t group, int32_t micro_batch, TaskId ready,
+                   bool per_team);
+  void queue(int32_t update, const Sum& sum);
+  void flush(const BucketKey& key, Bucket& bucket);
+  void flush_all();
+  void finish_updates();
+  void update_on_device(const BucketKey& key, const Bucket& bucket);
+  void update_on_host(const BucketKey& key, const Bucket& bucket);
+  void gather_weights(const BucketKey& key, const Bucket& bucket, const Value& done,
+                      int64_t weight_bytes);
+  void refresh_copies();
+  int64_t replicas(int32_t layout) const;
+  int64_t state_bytes(int32_t update, int64_t elements) const;
+  const Op& update_op(int32_t update) const;
+
+  // --- tasks
+  TaskId add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch);
+  void after(const Value& value, size_t team);
+  void after(TaskId task);
+  void use(const Value& value, size_t team, bool write);
+  void use(BufferId buffer, bool write) { uses_.push_back({buffer, write}); }
+  const GroupTeams& teams(int32_t group) const { return teams_->of_group(group); }
+  int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }
+  size_t row(TensorId tensor, int32_t micro_batch) const {
+    return static_cast<size_t>(micro_batch) * training_.graph.tensors.size() + tensor.index();
+  }
+  MemoryAction action(TensorId tensor) const;
+  int64_t bytes(TensorId tensor, int64_t elements) const;
+
+  const TrainingGraph& training_;
+  const Machine& machine_;
+  const TrainingFacts facts_;
+  Tables& tables_;
+  TaskGraph& graph_;
+  Strategy strategy_;
+  std::unique_ptr<Teams> teams_;
+  std::vector<int32_t> group_ids_;  // interned
+  std::vector<int32_t> sharding_ids_;
+  std::vector<int32_t> stage_of_;                  // by op of the training graph
+  std::vector<std::vector<OpId>> backward_ops_;    // by stage
+  std::vector<std::vector<int32_t>> stash_after_;  // by forward op: saved tensors
+  RecomputePlan recompute_;
+
+  std::vector<Value> values_;
+  std::vector<int32_t> heads_[2];
+  std::map<int32_t, Stash> stashes_;  // by buffer
+  std::vector<TaskId> last_compute_;  // by team
+
+  std::vector<WeightState> weights_;
+  std::vector<Unit> units_;
+  std::map<BucketKey, Bucket> buckets_;
+  std::vector<std::pair<BucketKey, Bucket>> ready_updates_;
+
+  int32_t run_ = 0;  // of the item being emitted
+  int32_t item_stage_ = 0;
+  bool item_backward_ = false;
+
+  // Terms of each weight's gradient that are still to come, in the step and in a micro-batch. By
+  // update and group.
+  std::vector<int32_t> terms_left_, terms_each_;
+  size_t at_group(int32_t update, int32_t group) const {
+    return static_cast<size_t>(update) * strategy_.groups.size() + static_cast<size_t>(group);
+  }
+
+  // A result of the op being emitted.
+  struct Result {
+    TensorId tensor;
+    Value value;
+    int32_t update = -1;
+  };
+  std::vector<Value> operands_;
+  std::vector<Result> results_;
+
+  // The task being put together.
+  std::vector<LaneId> lanes_;
+  std::vector<TaskId> predecessors_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace windlass

@@ -1,0 +1,276 @@
+#include "windlass/task/tables.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "windlass/base/hash.h"
+
+namespace windlass {
+namespace {
+
+uint64_t hash_of(const Layout& layout) {
+  Hasher hasher;
+  for (const Digit& digit : layout.digits)
+    hasher.add(static_cast<int32_t>(digit.kind))
+        .add(digit.parts)
+        .add(digit.axis)
+        .add(digit.loop_size)
+        .add(digit.blocks)
+        .add(digit.map.stride)
+        .add(digit.map.offset)
+        .add(digit.map.window);
+  return hasher.result();
+}
+
+uint64_t hash_of(const Work& work) {
+  Hasher hasher;
+  for (const Kernel& k : work.kernels)
+    hasher.add(static_cast<int32_t>(k.family))
+        .add(k.m)
+        .add(k.n)
+        .add(k.k)
+        .add(k.batch)
+        .add(k.multiply_adds)
+        .add(k.pointwise)
+        .add(k.read.value)
+        .add(k.written.value);
+  return hasher.result();
+}
+
+// Members of a group that differ only in `digits`, one list for each value of the others.
+std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
+                                   const std::vector<MemberDigit>& digits) {
+  std::vector<DeviceGroup> result;
+  std::map<int64_t, size_t> index;
+  for (size_t m = 0; m < group.size(); ++m) {
+    auto rest = static_cast<int64_t>(m);
+    for (const MemberDigit& digit : digits)
+      rest -= static_cast<int64_t>(m) / digit.place % digit.parts * digit.place;
+    const auto [entry, fresh] = index.try_emplace(rest, result.size());
+    if (fresh) result.emplace_back();
+    result[entry->second].push_back(group[m]);
+  }
+  return result;
+}
+
+}  // namespace
+
+Tables::Tables(const TrainingGraph& training, const Machine& machine)
+    : training_(training), machine_(machine) {
+  backward_of_.resize(training.forward_ops);
+  op_index_.resize(training.forward_ops);
+  for (size_t i = training.forward_ops; i < training.graph.ops.size(); ++i)
+    if (const OpId forward = training.graph.ops[i].forward; forward.valid())
+      backward_of_[forward.index()] = OpId(i);
+}
+
+int32_t Tables::intern(const Layout& layout) {
+  std::vector<int32_t>& same = layout_index_[hash_of(layout)];
+  for (int32_t id : same)
+    if (layouts_[static_cast<size_t>(id)] == layout) return id;
+  same.push_back(static_cast<int32_t>(layouts_.size()));
+  layouts_.push_back(layout);
+  return same.back();
+}
+
+int32_t Tables::intern(const Sharding& sharding) {
+  const auto [entry, fresh] =
+      sharding_index_.try_emplace(sharding, static_cast<int32_t>(shardings_.size()));
+  if (fresh) shardings_.push_back(sharding);
+  return entry->second;
+}
+
+int32_t Tables::intern(const std::vector<DeviceId>& group) {
+  const auto [entry, fresh] = group_index_.try_emplace(group, static_cast<int32_t>(groups_.size()));
+  if (fresh) groups_.push_back(group);
+  return entry->second;
+}
+
+int32_t Tables::work(const Work& work) {
+  std::vector<int32_t>& same = work_index_[hash_of(work)];
+  for (int32_t id : same)
+    if (works[static_cast<size_t>(id)] == work) return id;
+  same.push_back(static_cast<int32_t>(works.size()));
+  works.push_back(work);
+  return same.back();
+}
+
+int32_t Tables::add_traffic(Traffic traffic) {
+  traffics.push_back(std::move(traffic));
+  return static_cast<int32_t>(traffics.size() - 1);
+}
+
+const OpTemplate& Tables::op(OpId op, int32_t sharding, int32_t group) {
+  auto& known = op_index_[op.index()];
+  for (const auto& [s, g, index] : known)
+    if (s == sharding && g == group) return templates_[static_cast<size_t>(index)];
+  known.emplace_back(sharding, group, static_cast<int32_t>(templates_.size()));
+  templates_.push_back(make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group));
+  return templates_.back();
+}
+
+OperandTemplate Tables::operand(const LoopNest& nest, const Sharding& sharding,
+                                const OperandMap& map, const TensorType& type, Access access) {
+  if (!type.present()) return {};
+  const Layout layout = layout_of(nest, sharding, map, type.shape, access);
+  return {intern(layout), largest_elements(layout, type.shape)};
+}
+
+OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
+  const Graph& graph = training_.graph;
+  const LoopNest nest = loops_of(graph, op);
+  check_sharding(op, nest, sharding, this->group(group).size());
+  const LocalSizes local = local_sizes(nest, sharding);
+  OpTemplate result;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const TensorType type = graph.type_of(op.inputs[i]);
+    result.inputs.push_back(operand(nest, sharding, nest.inputs[i], type, Access::Read));
+    result.input_gradients.push_back(
+        operand(nest, sharding, nest.inputs[i], type, Access::GiveGradient));
+  }
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    const TensorType type = graph.type_of(op.outputs[i]);
+    result.outputs.push_back(operand(nest, sharding, nest.outputs[i], type, Access::Result));
+    result.output_gradients.push_back(
+        operand(nest, sharding, nest.outputs[i], type, Access::ReadGradient));
+  }
+  for (size_t i = 0; i < op.auxiliaries.size(); ++i)
+    result.auxiliaries.push_back(operand(nest, sharding, nest.auxiliaries[i],
+                                         graph.type_of(op.auxiliaries[i]), Access::Result));
+  result.writes.assign(op.inputs.size(), false);
+  if (const auto& writes = op_info(op.kind).writes)
+    for (int32_t input : writes(signature_of(graph, op)))
+      result.writes[static_cast<size_t>(input)] = true;
+  const bool view = op_info(op.kind).view;
+  if (!view) result.work = work(work_of(graph, op, nest, local));
+  const OpId self(static_cast<size_t>(&op - graph.ops.data()));
+  if (const OpId backward = backward_of_[self.index()]; backward.valid() && !view)
+    result.backward_work = work(work_of(graph, graph[backward], nest, local));
+  result.coupling = coupling(op, nest, sharding, group, false);
+  result.backward_coupling = coupling(op, nest, sharding, group, true);
+  return result;
+}
+
+int32_t Tables::coupling(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                         int32_t group, bool backward) {
+  // Statistics and sums are exchanged in fp32.
+  constexpr double kScalarBytes = 4;
+  const LocalSizes local = local_sizes(nest, sharding);
+  std::vector<MemberDigit> digits;
+  double scalars = 0;
+  int64_t place = size_of(sharding);
+  for (const Split& split : sharding.splits) {
+    place /= split.parts;
+    if (split.loop < 0 || split.parts == 1) continue;
+    const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
+    if (loop.role != LoopRole::Coupled) continue;
+    const int64_t each = backward ? loop.coupling.backward : loop.coupling.forward;
+    digits.push_back({place, split.parts});
+    scalars = std::max(scalars, static_cast<double>(each));
+  }
+  if (scalars == 0) return -1;
+  for (size_t l = 0; l < nest.loops.size(); ++l)
+    if (nest.loops[l].role != LoopRole::Coupled && nest.loops[l].role != LoopRole::Reduced)
+      scalars *= static_cast<double>(local[l]);
+  std::ranges::sort(digits);
+  (void)op;
+  return collective(Collective::AllReduce, group, digits,
+                    Bytes(static_cast<int64_t>(scalars * kScalarBytes)));
+}
+
+int32_t Tables::collective(Collective collective, int32_t group,
+                           const std::vector<MemberDigit>& digits, Bytes bytes) {
+  const auto [entry, fresh] =
+      collective_index_.try_emplace({collective, group, digits, bytes.value}, -1);
+  if (fresh) {
+    const auto members = subgroups(this->group(group), digits);
+    entry->second = add_traffic(plan_collective(machine_, collective, members, bytes));
+  }
+  return entry->second;
+}
+
+int32_t Tables::host_copies(int32_t group, const std::vector<int32_t>& members, bool to_host,
+                            Bytes bytes) {
+  const auto [entry, fresh] = host_index_.try_emplace({group, members, to_host, bytes.value}, -1);
+  if (fresh) {
+    std::vector<Copy> copies;
+    for (int32_t m : members) {
+      const Device& device = machine_[this->group(group)[static_cast<size_t>(m)]];
+      const EndpointId host = machine_[device.node].endpoint;
+      copies.push_back(to_host ? Copy{device.endpoint, host, bytes}
+                               : Copy{host, device.endpoint, bytes});
+    }
+    entry->second = add_traffic(plan_copies(machine_, copies));
+  }
+  return entry->second;
+}
+
+int32_t Tables::copies(int32_t from_group, int32_t to_group, const std::vector<MemberCopy>& copies,
+                       int64_t element_size) {
+  std::vector<Copy> list;
+  for (const MemberCopy& copy : copies)
+    list.push_back({machine_[group(from_group)[static_cast<size_t>(copy.from)]].endpoint,
+                    machine_[group(to_group)[static_cast<size_t>(copy.to)]].endpoint,
+                    Bytes(copy.elements * element_size)});
+  return add_traffic(plan_copies(machine_, list));
+}
+
+const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t from_layout,
+                                               int32_t from_group, int32_t to_layout,
+                                               int32_t to_group) {
+  const auto [entry, fresh] = move_index_.try_emplace(
+      {type.shape, type.dtype, from_layout, from_group, to_layout, to_group}, -1);
+  if (!fresh) return moves_[static_cast<size_t>(entry->second)];
+  const auto from_members = static_cast<int64_t>(group(from_group).size());
+  const auto to_members = static_cast<int64_t>(group(to_group).size());
+  const Redistribution plan =
+      from_group == to_group
+          ? redistribute(type.shape, layout(from_layout), layout(to_layout), from_members)
+          : send(type.shape, layout(from_layout), from_members, layout(to_layout), to_members);
+  std::vector<MoveTemplate> steps;
+  const int64_t size = element_bytes(type.dtype);
+  for (const Move& move : plan.moves) {
+    MoveTemplate step;
+    step.layout = intern(move.result);
+    step.elements = move.result_elements;
+    step.sums = move.sums;
+    step.crosses = move.pairwise && from_group != to_group;
+    step.in_place = !move.pairwise && move.collective == Collective::AllReduce;
+    step.traffic = move.pairwise ? copies(from_group, to_group, move.copies, size)
+                                 : collective(move.collective, from_group, move.digits,
+                                              Bytes(move.elements * size));
+    steps.push_back(step);
+  }
+  entry->second = static_cast<int32_t>(moves_.size());
+  moves_.push_back(std::move(steps));
+  return moves_.back();
+}
+
+int32_t Tables::settled(int32_t id) {
+  Layout layout = this->layout(id);
+  if (!layout.partial()) return id;
+  Layout result;
+  for (Digit digit : layout.digits) {
+    if (digit.kind == Digit::Kind::Partial) digit = Digit{.parts = digit.parts};
+    if (!result.digits.empty() && result.digits.back().kind == Digit::Kind::Copy &&
+        digit.kind == Digit::Kind::Copy)
+      result.digits.back().parts *= digit.parts;
+    else
+      result.digits.push_back(digit);
+  }
+  return intern(result);
+}
+
+std::vector<MemberDigit> Tables::partial_digits(int32_t id) const {
+  std::vector<MemberDigit> digits;
+  int64_t place = 1;
+  const Layout& layout = this->layout(id);
+  for (size_t i = layout.digits.size(); i-- > 0;) {
+    const Digit& digit = layout.digits[i];
+    if (digit.kind == Digit::Kind::Partial) digits.push_back({place, digit.parts});
+    place *= digit.parts;
+  }
+  return digits;
+}
+
+}  // namespace windlass

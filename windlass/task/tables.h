@@ -1,0 +1,109 @@
+// What lowering works out once: layouts, the templates of ops under a sharding, redistributions,
+// and the traffic of each. Everything is found again by small integers.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/strategy/redistribute.h"
+#include "windlass/strategy/strategy.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+// An operand of an op under a sharding.
+struct OperandTemplate {
+  int32_t layout = -1;
+  int64_t elements = 0;  // of the member with most
+};
+
+// A forward op and its backward op under a sharding, on a group.
+struct OpTemplate {
+  int32_t work = -1;           // -1: a view
+  int32_t backward_work = -1;  // -1: a view, or no backward op
+  int32_t coupling = -1;       // traffic of what the pieces exchange; -1: nothing
+  int32_t backward_coupling = -1;
+  std::vector<OperandTemplate> inputs, outputs, auxiliaries;
+  std::vector<bool> writes;                       // by input: overwritten by the forward op
+  std::vector<OperandTemplate> output_gradients;  // as the backward op reads them
+  std::vector<OperandTemplate> input_gradients;   // as it leaves them
+};
+
+// A step of a redistribution, priced.
+struct MoveTemplate {
+  int32_t traffic = -1;
+  int32_t layout = -1;
+  int64_t elements = 0;  // of the member with most, afterwards
+  bool in_place = false;
+  bool crosses = false;  // from one group to another
+  bool sums = false;
+};
+
+class Tables {
+ public:
+  Tables(const TrainingGraph& training, const Machine& machine);
+
+  int32_t intern(const Layout& layout);
+  int32_t intern(const Sharding& sharding);
+  int32_t intern(const std::vector<DeviceId>& group);
+  const Layout& layout(int32_t id) const { return layouts_[static_cast<size_t>(id)]; }
+  const std::vector<DeviceId>& group(int32_t id) const { return groups_[static_cast<size_t>(id)]; }
+
+  // The op must be a forward op.
+  const OpTemplate& op(OpId op, int32_t sharding, int32_t group);
+
+  // From one layout of a tensor to another, in a group or between two.
+  const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
+                                         int32_t from_group, int32_t to_layout, int32_t to_group);
+
+  // Traffic of a collective over digits of a group; of copies between the members and host memory.
+  int32_t collective(Collective collective, int32_t group, const std::vector<MemberDigit>& digits,
+                     Bytes bytes);
+  int32_t host_copies(int32_t group, const std::vector<int32_t>& members, bool to_host,
+                      Bytes bytes);
+  // The same pairwise copies between members of two groups.
+  int32_t copies(int32_t from_group, int32_t to_group, const std::vector<MemberCopy>& copies,
+                 int64_t element_size);
+
+  int32_t work(const Work& work);
+
+  // The sum-free form of a layout: partial digits become copies.
+  int32_t settled(int32_t layout);
+  // Digits over which a gradient in this layout is partial, and their number of members.
+  std::vector<MemberDigit> partial_digits(int32_t layout) const;
+
+  std::vector<Work> works;
+  std::vector<Traffic> traffics;
+
+ private:
+  OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
+  OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
+                          const TensorType& type, Access access);
+  int32_t coupling(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
+                   bool backward);
+  int32_t add_traffic(Traffic traffic);
+
+  const TrainingGraph& training_;
+  const Machine& machine_;
+  std::vector<OpId> backward_of_;  // by forward op
+  std::vector<Layout> layouts_;
+  std::vector<Sharding> shardings_;
+  std::vector<std::vector<DeviceId>> groups_;
+  std::unordered_map<uint64_t, std::vector<int32_t>> layout_index_, work_index_;
+  std::map<Sharding, int32_t> sharding_index_;
+  std::map<std::vector<DeviceId>, int32_t> group_index_;
+  std::vector<std::vector<std::tuple<int32_t, int32_t, int32_t>>> op_index_;  // by op
+  std::deque<OpTemplate> templates_;  // references stay valid
+  std::map<std::tuple<Shape, DType, int32_t, int32_t, int32_t, int32_t>, int32_t> move_index_;
+  std::deque<std::vector<MoveTemplate>> moves_;
+  std::map<std::tuple<Collective, int32_t, std::vector<MemberDigit>, int64_t>, int32_t>
+      collective_index_;
+  std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
+};
+
+}  // namespace windlass

@@ -1,0 +1,174 @@
+#include "windlass/task/task_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/op_info.h"
+
+namespace windlass {
+namespace {
+
+template <typename... Args>
+void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) fail(ErrorKind::Internal, format, std::forward<Args>(args)...);
+}
+
+}  // namespace
+
+std::string_view task_kind_name(TaskKind kind) {
+  static constexpr std::array<std::string_view, 13> kNames = {
+      "forward",    "recompute", "backward", "update", "host-update", "compress", "decompress",
+      "collective", "reduce",    "gather",   "send",   "swap-out",    "swap-in"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::string_view lane_kind_name(LaneKind kind) {
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "compute", "communicate", "reduce", "send", "swap-out", "swap-in", "host"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::string_view buffer_kind_name(BufferKind kind) {
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "weight",    "weight gradient", "optimizer state", "activation",
+      "transient", "communication",   "stash",           "input"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+TaskId TaskGraph::add(const Task& task, std::span<const LaneId> on, std::span<const TaskId> after,
+                      std::span<const Use> using_buffers) {
+  if (lane_begin.empty()) {
+    lane_begin.push_back(0);
+    predecessor_begin.push_back(0);
+    use_begin.push_back(0);
+  }
+  tasks.push_back(task);
+  task_lanes.insert(task_lanes.end(), on.begin(), on.end());
+  predecessors.insert(predecessors.end(), after.begin(), after.end());
+  uses.insert(uses.end(), using_buffers.begin(), using_buffers.end());
+  lane_begin.push_back(static_cast<uint32_t>(task_lanes.size()));
+  predecessor_begin.push_back(static_cast<uint32_t>(predecessors.size()));
+  use_begin.push_back(static_cast<uint32_t>(uses.size()));
+  return TaskId(tasks.size() - 1);
+}
+
+void TaskGraph::clear_tasks() {
+  tasks.clear();
+  buffers.clear();
+  lane_begin.clear();
+  predecessor_begin.clear();
+  use_begin.clear();
+  task_lanes.clear();
+  predecessors.clear();
+  uses.clear();
+}
+
+BufferId TaskGraph::add(const Buffer& buffer) {
+  buffers.push_back(buffer);
+  return BufferId(buffers.size() - 1);
+}
+
+void check_task_graph(const TaskGraph& graph) {
+  const auto in = [](auto id, const auto& list) { return id.valid() && id.index() < list.size(); };
+  const size_t count = graph.size();
+  expect(count == 0 ||
+             (graph.lane_begin.size() == count + 1 && graph.predecessor_begin.size() == count + 1 &&
+              graph.use_begin.size() == count + 1),
+         "task graph: lists do not match the tasks");
+  expect(graph.loads.size() == graph.traffics.size(), "task graph: links are not shared yet");
+  for (const Buffer& buffer : graph.buffers)
+    expect(in(buffer.memory, graph.memories) && buffer.bytes.value >= 0,
+           "task graph: a buffer of {} bytes in memory {}", buffer.bytes.value,
+           buffer.memory.value);
+  for (size_t i = 0; i < count; ++i) {
+    const TaskId id(i);
+    const Task& task = graph[id];
+    const size_t prices = moves(task.kind) ? graph.traffics.size() : graph.works.size();
+    expect(task.price >= 0 && static_cast<size_t>(task.price) < prices,
+           "task graph: task {} has price {} of {}", i, task.price, prices);
+    expect(!graph.lanes_of(id).empty(), "task graph: task {} is on no lane", i);
+    for (LaneId lane : graph.lanes_of(id))
+      expect(in(lane, graph.lanes), "task graph: task {} is on lane {}", i, lane.value);
+    for (TaskId before : graph.predecessors_of(id))
+      expect(in(before, graph.tasks), "task graph: task {} follows task {}", i, before.value);
+    for (const Use& use : graph.uses_of(id))
+      expect(in(use.buffer, graph.buffers), "task graph: task {} uses buffer {}", i,
+             use.buffer.value);
+  }
+  for (const auto& loads : graph.loads)
+    for (const SharedLoad& load : loads)
+      expect(
+          load.link >= 0 && static_cast<size_t>(load.link) < graph.links.size() && load.weight > 0,
+          "task graph: weight {} on link {}", load.weight, load.link);
+}
+
+void share_links(TaskGraph& graph, const Machine& machine) {
+  // Rows of (traffic, weight) by direction; equal rows and bandwidths are one shared link.
+  std::map<LinkDirection, std::vector<std::pair<int32_t, int64_t>>> rows;
+  for (size_t i = 0; i < graph.traffics.size(); ++i) {
+    const Traffic& traffic = graph.traffics[i];
+    const auto volume = static_cast<double>(traffic.volume.value);
+    for (const LinkLoad& load : traffic.loads) {
+      if (load.bytes.value <= 0) continue;
+      expect(volume > 0, "traffic without volume loads link {}", load.direction.link.value);
+      const double weight = std::round(static_cast<double>(load.bytes.value) * kLoadUnit / volume);
+      rows[load.direction].emplace_back(static_cast<int32_t>(i),
+                                        std::max<int64_t>(1, static_cast<int64_t>(weight)));
+    }
+  }
+  graph.links.clear();
+  graph.loads.assign(graph.traffics.size(), {});
+  std::map<std::pair<std::vector<std::pair<int32_t, int64_t>>, double>, int32_t> known;
+  for (auto& [direction, row] : rows) {
+    const BytesPerSecond bandwidth = machine[direction.link].bandwidth;
+    const auto next = static_cast<int32_t>(graph.links.size());
+    const auto [entry, fresh] = known.try_emplace({row, bandwidth.value}, next);
+    if (!fresh) {
+      graph.links[static_cast<size_t>(entry->second)].directions.push_back(direction);
+      continue;
+    }
+    graph.links.push_back({{direction}, bandwidth});
+    for (const auto& [traffic, weight] : row)
+      graph.loads[static_cast<size_t>(traffic)].push_back({next, weight});
+  }
+}
+
+std::string dump_tasks(const TaskGraph& graph, const Graph* training) {
+  std::string text;
+  auto out = std::back_inserter(text);
+  const auto team_name = [&](TeamId id) {
+    return id.valid() ? graph[graph[id].memory].name : std::string("host");
+  };
+  for (size_t i = 0; i < graph.size(); ++i) {
+    const TaskId id(i);
+    const Task& task = graph[id];
+    fmt::format_to(out, "{} {}", i, task_kind_name(task.kind));
+    if (training && task.op.valid()) fmt::format_to(out, " {}", (*training)[task.op].name);
+    if (training && task.tensor.valid()) fmt::format_to(out, " {}", (*training)[task.tensor].name);
+    if (task.micro_batch >= 0) fmt::format_to(out, " mb {}", task.micro_batch);
+    for (LaneId lane : graph.lanes_of(id)) {
+      fmt::format_to(out, " on {} {}", lane_kind_name(graph[lane].kind),
+                     team_name(graph[lane].team));
+      if (graph[lane].receiver.valid()) fmt::format_to(out, ">{}", team_name(graph[lane].receiver));
+    }
+    const char* separator = " after ";
+    for (TaskId before : graph.predecessors_of(id)) {
+      fmt::format_to(out, "{}{}", separator, before.value);
+      separator = ",";
+    }
+    separator = " uses ";
+    for (const Use& use : graph.uses_of(id)) {
+      fmt::format_to(out, "{}{}{}", separator, use.buffer.value, use.write ? "w" : "r");
+      separator = " ";
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace windlass

@@ -1,0 +1,189 @@
+// The task graph: which piece of which op runs where, which bytes move over which link, which
+// buffer lives from when to when. Plain arrays; the simulator runs it in virtual time, the runtime
+// with real kernels and real copies.
+//
+// Devices that do the same on pieces of the same size form a team and share their tasks: a task of
+// a team is run by every member on its own piece, and stands in the graph once. So a graph grows
+// with the number of different programs, not with the number of devices.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "windlass/base/id.h"
+#include "windlass/base/units.h"
+#include "windlass/cost/traffic.h"
+#include "windlass/cost/work.h"
+#include "windlass/graph/graph.h"
+#include "windlass/machine/machine.h"
+
+namespace windlass {
+
+using TaskId = Id<struct TaskTag>;
+using BufferId = Id<struct BufferTag>;
+using TeamId = Id<struct TeamTag>;
+using LaneId = Id<struct LaneTag>;
+using MemoryId = Id<struct MemoryTag>;
+
+enum class TaskKind : uint8_t {
+  Forward,     // an op of the forward pass
+  Recompute,   // the same again, for the backward pass
+  Backward,    // an op of the backward pass
+  Update,      // optimizer, on a device
+  HostUpdate,  // optimizer, on the host
+  Compress,    // a saved tensor to fewer bits
+  Decompress,
+  Collective,  // among the members of teams: redistribution of activations and their gradients
+  Reduce,      // gradients over replicas
+  Gather,      // weights over replicas
+  Send,        // from one team to another
+  SwapOut,     // device to host
+  SwapIn,      // host to device
+};
+std::string_view task_kind_name(TaskKind kind);
+// Moves bytes over links, priced by Traffic; the others are priced by Work.
+constexpr bool moves(TaskKind kind) { return kind >= TaskKind::Collective; }
+
+// A queue of tasks that run one at a time, in the order of their ids.
+enum class LaneKind : uint8_t { Compute, Communicate, Reduce, Send, SwapOut, SwapIn, Host };
+std::string_view lane_kind_name(LaneKind kind);
+
+struct Lane {
+  LaneKind kind = LaneKind::Compute;
+  TeamId team;      // whose; of a Host lane: whose weights it updates
+  TeamId receiver;  // of a Send lane
+};
+
+struct Team {
+  std::vector<DeviceId> devices;  // in the order of the group they were made from
+  size_t type = 0;                // index into Machine::device_types; all members are of it
+  MemoryId memory;
+};
+
+// The memory of one member of a team (all members hold the same), or of one host of several that
+// hold the same.
+struct Memory {
+  std::string name;           // "gpu0-7", "host0"
+  TeamId team;                // none for a host
+  std::vector<NodeId> hosts;  // hosts only
+  Bytes limit;                // of the least member
+};
+
+enum class BufferKind : uint8_t {
+  Weight,
+  WeightGradient,
+  OptimizerState,  // master copies included
+  Activation,      // kept for or read by the backward pass too
+  Transient,       // of one pass only: activations that nobody saves, gradients of activations
+  Communication,   // the result of a redistribution
+  Stash,           // a saved tensor on the host, or compressed
+  Input,           // data of the step
+};
+std::string_view buffer_kind_name(BufferKind kind);
+
+struct Buffer {
+  MemoryId memory;
+  BufferKind kind = BufferKind::Transient;
+  bool at_start = false;  // live when the step begins
+  bool at_end = false;    // live when it ends
+  int32_t micro_batch = -1;
+  TensorId tensor = {};  // what it holds a piece of
+  Bytes bytes = {};      // rounded as the allocator does
+};
+
+// Tasks read and write buffers. A buffer lives from the start of the first task that uses it, or
+// the start of the step, to the end of the last one, or the end of the step.
+struct Use {
+  BufferId buffer;
+  bool write = false;
+};
+
+struct Task {
+  TaskKind kind = TaskKind::Forward;
+  int32_t price = -1;        // index into works or traffics, as moves(kind) says
+  int32_t micro_batch = -1;  // none for updates
+  OpId op;                   // of the training graph, if it carries out one
+  TensorId tensor;           // what is moved, if one
+};
+
+// A link direction that traffic shares, or several that always carry the same load.
+struct SharedLink {
+  std::vector<LinkDirection> directions;
+  BytesPerSecond bandwidth;  // of each
+};
+
+// Traffic on shared links. Weights are in 1/1024: the bytes that cross the link when the traffic
+// moves 1024 bytes of its volume.
+struct SharedLoad {
+  int32_t link = 0;
+  int64_t weight = 0;
+  bool operator==(const SharedLoad&) const = default;
+};
+constexpr int64_t kLoadUnit = 1024;
+
+// Invariants (check_task_graph): ranges are consistent; lane lists name lanes; uses name buffers;
+// the memory of a buffer exists; prices are in range. A graph made by lower() also has every
+// predecessor before its task, so that its lanes cannot block one another; and it leaves out
+// predecessors that come earlier on the same lane anyway.
+struct TaskGraph {
+  std::vector<Team> teams;
+  std::vector<Lane> lanes;
+  std::vector<Memory> memories;
+  std::vector<SharedLink> links;
+
+  std::vector<Work> works;
+  std::vector<Traffic> traffics;
+  std::vector<std::vector<SharedLoad>> loads;  // parallel to traffics
+
+  std::vector<Task> tasks;
+  std::vector<Buffer> buffers;
+
+  // Lists by task: those of task i are [begin[i], begin[i + 1]) of the flat array beside.
+  std::vector<uint32_t> lane_begin, predecessor_begin, use_begin;
+  std::vector<LaneId> task_lanes;  // at least one each; the first one's team prices the work
+  std::vector<TaskId> predecessors;
+  std::vector<Use> uses;
+
+  size_t size() const { return tasks.size(); }
+  std::span<const LaneId> lanes_of(TaskId id) const { return list(task_lanes, lane_begin, id); }
+  std::span<const TaskId> predecessors_of(TaskId id) const {
+    return list(predecessors, predecessor_begin, id);
+  }
+  std::span<const Use> uses_of(TaskId id) const { return list(uses, use_begin, id); }
+
+  const Task& operator[](TaskId id) const { return tasks[id.index()]; }
+  const Buffer& operator[](BufferId id) const { return buffers[id.index()]; }
+  const Lane& operator[](LaneId id) const { return lanes[id.index()]; }
+  const Team& operator[](TeamId id) const { return teams[id.index()]; }
+  const Memory& operator[](MemoryId id) const { return memories[id.index()]; }
+
+  // Removes tasks and buffers.
+  void clear_tasks();
+  // Appends a task and its lists. Returns its id.
+  TaskId add(const Task& task, std::span<const LaneId> on, std::span<const TaskId> after,
+             std::span<const Use> using_buffers);
+  BufferId add(const Buffer& buffer);
+
+ private:
+  template <typename T>
+  static std::span<const T> list(const std::vector<T>& flat, const std::vector<uint32_t>& begin,
+                                 TaskId id) {
+    return {flat.data() + begin[id.index()], flat.data() + begin[id.index() + 1]};
+  }
+};
+
+// Throws Error{Internal} naming the first violated invariant.
+void check_task_graph(const TaskGraph& graph);
+
+// Fills `links` and `loads` from `traffics`: directions that carry the same in all traffic become
+// one.
+void share_links(TaskGraph& graph, const Machine& machine);
+
+// One line a task: "12 Forward linear_3 mb 0 on compute gpu0-3 after 3,7 uses 4r 5w". What tests
+// and people read.
+std::string dump_tasks(const TaskGraph& graph, const Graph* training = nullptr);
+
+}  // namespace windlass

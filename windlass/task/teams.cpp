@@ -1,0 +1,106 @@
+#include "windlass/task/teams.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+namespace windlass {
+namespace {
+
+// "gpu0-7", or the names one by one where they do not follow each other.
+std::string name_of(const Machine& machine, const std::vector<DeviceId>& devices) {
+  if (devices.size() == 1) return machine[devices[0]].name;
+  bool consecutive = true;
+  for (size_t i = 1; i < devices.size(); ++i)
+    consecutive = consecutive && devices[i].value == devices[i - 1].value + 1;
+  const std::string& first = machine[devices.front()].name;
+  const std::string& last = machine[devices.back()].name;
+  if (consecutive) return fmt::format("{}..{}", first, last);
+  return fmt::format("{}..{} ({} devices)", first, last, devices.size());
+}
+
+}  // namespace
+
+Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph) : graph_(graph) {
+  using Likeness = std::tuple<size_t, int64_t, std::vector<int32_t>>;
+  std::map<DeviceId, std::vector<int32_t>> member_of;
+  std::vector<DeviceId> order;
+  for (size_t g = 0; g < strategy.groups.size(); ++g)
+    for (DeviceId device : strategy.groups[g]) {
+      auto& list = member_of[device];
+      if (list.empty()) order.push_back(device);
+      list.push_back(static_cast<int32_t>(g));
+    }
+  std::map<Likeness, TeamId> known;
+  std::map<DeviceId, TeamId> team_of;
+  for (DeviceId device : order) {
+    const Device& d = machine[device];
+    const Likeness likeness{d.type, d.limit.value, member_of[device]};
+    const auto [entry, fresh] = known.try_emplace(likeness, TeamId(graph.teams.size()));
+    if (fresh) graph.teams.push_back({{}, d.type, {}});
+    graph.teams[entry->second.index()].devices.push_back(device);
+    team_of[device] = entry->second;
+  }
+  lanes_.assign(graph.teams.size(), std::vector<LaneId>(7));
+  for (size_t t = 0; t < graph.teams.size(); ++t) {
+    Team& team = graph.teams[t];
+    team.memory = MemoryId(graph.memories.size());
+    graph.memories.push_back(
+        {name_of(machine, team.devices), TeamId(t), {}, machine[team.devices[0]].limit});
+  }
+
+  for (const auto& group : strategy.groups) {
+    GroupTeams& teams = groups_.emplace_back();
+    for (size_t m = 0; m < group.size(); ++m) {
+      const TeamId team = team_of[group[m]];
+      auto found = std::ranges::find(teams.teams, team);
+      if (found == teams.teams.end()) {
+        teams.teams.push_back(team);
+        teams.members.emplace_back();
+        found = teams.teams.end() - 1;
+      }
+      teams.members[static_cast<size_t>(found - teams.teams.begin())].push_back(
+          static_cast<int32_t>(m));
+    }
+  }
+
+  // Nodes with the same number of members of each team, and the same memory, are one.
+  std::map<NodeId, std::map<TeamId, int64_t>> counts;
+  for (const auto& [device, team] : team_of) ++counts[machine[device].node][team];
+  std::map<std::pair<int64_t, std::map<TeamId, int64_t>>, MemoryId> classes;
+  hosts_.resize(graph.teams.size());
+  for (const auto& [node, teams] : counts) {
+    const auto [entry, fresh] =
+        classes.try_emplace({machine[node].memory.value, teams}, MemoryId(graph.memories.size()));
+    if (fresh) {
+      graph.memories.push_back({machine[node].name, {}, {}, machine[node].memory});
+      for (const auto& [team, members] : teams)
+        hosts_[team.index()].push_back({entry->second, members});
+    }
+    graph.memories[entry->second.index()].hosts.push_back(node);
+  }
+}
+
+LaneId Teams::lane(TeamId team, LaneKind kind) {
+  if (kind == LaneKind::Host) {
+    const auto [entry, fresh] =
+        host_lanes_.try_emplace(hosts_[team.index()].front().memory, LaneId(graph_.lanes.size()));
+    if (fresh) graph_.lanes.push_back({kind, team, {}});
+    return entry->second;
+  }
+  LaneId& lane = lanes_[team.index()][static_cast<size_t>(kind)];
+  if (!lane.valid()) {
+    lane = LaneId(graph_.lanes.size());
+    graph_.lanes.push_back({kind, team, {}});
+  }
+  return lane;
+}
+
+LaneId Teams::send_lane(TeamId from, TeamId to) {
+  const auto [entry, fresh] = send_lanes_.try_emplace({from, to}, LaneId(graph_.lanes.size()));
+  if (fresh) graph_.lanes.push_back({LaneKind::Send, from, to});
+  return entry->second;
+}
+
+}  // namespace windlass

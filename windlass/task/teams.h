@@ -1,0 +1,46 @@
+// Teams: the devices of a strategy sorted into those that do the same, with their memories and
+// lanes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "windlass/strategy/strategy.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+// Host memory that members of a team use: on each node of the class, so many members.
+struct HostShare {
+  MemoryId memory;
+  int64_t members = 0;
+};
+
+struct GroupTeams {
+  std::vector<TeamId> teams;
+  std::vector<std::vector<int32_t>> members;  // parallel to teams: member numbers in the group
+};
+
+class Teams {
+ public:
+  // Fills the teams and memories of `graph`.
+  Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph);
+
+  const GroupTeams& of_group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
+  const std::vector<HostShare>& hosts(TeamId team) const { return hosts_[team.index()]; }
+
+  // Made when first asked for. Teams on the same host share its lane.
+  LaneId lane(TeamId team, LaneKind kind);
+  LaneId send_lane(TeamId from, TeamId to);
+
+ private:
+  TaskGraph& graph_;
+  std::vector<GroupTeams> groups_;
+  std::vector<std::vector<HostShare>> hosts_;  // by team
+  std::vector<std::vector<LaneId>> lanes_;     // by team, by kind
+  std::map<std::pair<TeamId, TeamId>, LaneId> send_lanes_;
+  std::map<MemoryId, LaneId> host_lanes_;
+};
+
+}  // namespace windlass
