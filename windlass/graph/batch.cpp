@@ -83,6 +83,28 @@ class BatchFinder {
                     : mark(op.outputs, nests_[i].outputs, loop, false);
   }
 
+  // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
+  // micro-batches add up to that of the batch.
+  bool adds_up(TensorId id) const {
+    if (id == graph_.loss) return true;
+    bool read = false;
+    for (const Op& op : graph_.ops) {
+      if (std::ranges::find(op.inputs, id) == op.inputs.end()) continue;
+      read = true;
+      bool linear = op.kind == OpKind::Cast || op.kind == OpKind::Reshape;
+      if (const auto* unary = std::get_if<UnaryAttrs>(&op.attrs))
+        linear = unary->fn == UnaryFn::Identity || unary->fn == UnaryFn::Neg ||
+                 (unary->fn == UnaryFn::Affine && unary->beta == 0);
+      if (const auto* binary = std::get_if<BinaryAttrs>(&op.attrs)) {
+        linear = binary->fn == BinaryFn::Add || binary->fn == BinaryFn::Sub;
+        const bool factor = binary->fn == BinaryFn::Mul || binary->fn == BinaryFn::Div;
+        if (factor && op.inputs[0] == id && graph_[op.inputs[1]].constant >= 0) linear = true;
+      }
+      if (!linear || !adds_up(op.outputs[0])) return false;
+    }
+    return read;
+  }
+
   void find_obstacle() {
     if (result_.samples <= 1) {
       result_.obstacle = "the batch is a single sample";
@@ -101,11 +123,10 @@ class BatchFinder {
       }
       if (loop < 0) continue;
       const LoopDim& dim = nests_[i].loops[static_cast<size_t>(loop)];
-      const bool loss = !op.outputs.empty() && op.outputs[0] == graph_.loss;
       if (dim.role == LoopRole::Coupled || dim.role == LoopRole::Whole)
         result_.obstacle = fmt::format("{} \"{}\" computes over all samples of the batch together",
                                        op_info(op.kind).name, op.name);
-      else if (dim.role == LoopRole::Reduced && !loss)
+      else if (dim.role == LoopRole::Reduced && !adds_up(op.outputs[0]))
         result_.obstacle = fmt::format("{} \"{}\" reduces over the samples before the loss",
                                        op_info(op.kind).name, op.name);
     }

@@ -91,8 +91,7 @@ class Generator {
     const auto n = static_cast<int64_t>(machine_.devices.size());
     int64_t packs = std::max<int64_t>(n, (2 * wanted + limit - 1) / std::max<int64_t>(1, limit));
     packs = (packs + n - 1) / n * n;
-    const auto cuts = static_cast<int64_t>(training_.forward_ops);
-    return static_cast<size_t>(std::min(packs, std::max<int64_t>(1, cuts / 4)));
+    return std::min(static_cast<size_t>(packs), most_pieces(training_));
   }
 
   void split_ops() {
@@ -260,6 +259,9 @@ PreparedStep prepare_step(const Graph& graph, const BaselineSpec& spec, const Ma
   step.spec = spec;
   BatchAxes batch = find_batch(graph);
   step.samples = batch.samples;
+  // A batch that must stay whole goes through a pipeline as one, unless the user wants it cut.
+  if (!batch.obstacle.empty() && spec.micro == 0 && spec.micro_batches == 0)
+    step.spec.micro_batches = 1;
   resolve(step.spec, machine, batch.samples);
   const Graph cut = cut_batch(graph, batch, step.spec.micro_batches);
   if (step.spec.micro_batches > 1) batch = find_batch(cut);

@@ -113,6 +113,10 @@ std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
   return balance(cuts, weights_of_ops(training), count);
 }
 
+size_t most_pieces(const TrainingGraph& training) {
+  return cut_ends(forward_part(training)).size();
+}
+
 Checkpoints block_checkpoints(const TrainingGraph& training) {
   const Graph forward = forward_part(training);
   const std::vector<Block> blocks = find_blocks(forward);

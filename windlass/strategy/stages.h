@@ -14,6 +14,9 @@ namespace windlass {
 // network cannot be cut into so many pieces.
 std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count);
 
+// The most pieces it can be cut into.
+size_t most_pieces(const TrainingGraph& training);
+
 // Ends of the pieces whose inputs are kept when everything inside is computed again: the repeated
 // blocks where there are some, else cuts that are about even in saved bytes.
 struct Checkpoints {

@@ -49,8 +49,8 @@ void Emitter::plan_weights() {
     state.streamed.clear();
     state.layout = state.unit = -1;
     state.terms_left = 0;
+    state.updated = false;
     state.rest = state.shard = {};
-    int32_t home_stage = -1;
     for (TensorId term : facts_.terms[u]) {
       const OpId producer = training_.graph[term].producer;
       const int32_t stage = producer.valid() ? stage_of_[producer.index()] : 0;
@@ -59,12 +59,7 @@ void Emitter::plan_weights() {
       terms_left_[at] += static_cast<int32_t>(strategy_.micro_batches);
       state.terms_left += static_cast<int32_t>(strategy_.micro_batches);
       ++terms_each_[at];
-      if (home_stage < 0 || stage < home_stage) {
-        home_stage = stage;
-        state.home = group;
-      }
     }
-    state.stage = home_stage;
   }
   // Batches of streamed weights, in the order the forward pass wants them.
   std::vector<bool> seen(updates, false);
@@ -76,9 +71,10 @@ void Emitter::plan_weights() {
       if (u < 0) continue;
       WeightState& state = weights_[static_cast<size_t>(u)];
       const int32_t stage = stage_of_[i];
-      const int32_t group = strategy_.stages[static_cast<size_t>(stage)].backward_group;
-      if (state.layout < 0 && group == state.home) {
-        const OpTemplate& made = tables_.op(OpId(i), sharding_ids_[i], group_id(group));
+      if (state.layout < 0) {
+        // A weight is at home where it is used first.
+        state.home = strategy_.stages[static_cast<size_t>(stage)].backward_group;
+        const OpTemplate& made = tables_.op(OpId(i), sharding_ids_[i], group_id(state.home));
         state.layout = made.inputs[k].layout;
         state.elements = made.inputs[k].elements;
       }
@@ -285,15 +281,28 @@ void Emitter::finish_term(int32_t u, int32_t layout, int32_t group, int32_t micr
   // All sums of this group are final, or those of this micro-batch are.
   for (Sum& sum : state.sums) {
     if (sum.value.group != group || sum.queued || sum.terms == 0) continue;
-    sum.queued = true;
     if (group != state.home) {
+      sum.queued = true;
       const TensorId tensor = update_op(u).inputs[1];
-      const Value there = redistribute(kForward, tensor, 0, sum.value, state.layout, state.home);
-      state.extra.push_back(there);
-      continue;
+      state.extra.push_back(redistribute(kForward, tensor, 0, sum.value, state.layout, state.home));
+    } else if (each) {
+      sum.queued = true;
+      queue(u, sum);
     }
+  }
+  if (state.terms_left > 0) return;
+  for (Sum& sum : state.sums) {
+    if (sum.queued || sum.value.group != state.home) continue;
+    sum.queued = true;
     queue(u, sum);
   }
+  if (terms_each_[at_group(u, state.home)] > 0) return;
+  // Nothing of the gradient is made at home: what came from elsewhere is all of it.
+  Sum sum;
+  sum.value = state.extra.front();
+  sum.elements = state.elements;
+  state.extra.erase(state.extra.begin());
+  queue(u, sum);
 }
 
 void Emitter::queue(int32_t u, const Sum& sum) {
@@ -349,9 +358,13 @@ void Emitter::flush(const BucketKey& key, Bucket& bucket) {
       if (key.zero >= 2) sum.value.buffer = weights_[static_cast<size_t>(u)].shard;
     }
   }
-  // A weight is updated when the last of its gradients is reduced.
-  std::erase_if(bucket.entries, [&](const auto& entry) {
-    return weights_[static_cast<size_t>(entry.first)].terms_left > 0;
+  // A weight is updated, once, when all of its gradient is there.
+  std::erase_if(bucket.entries, [&](auto& entry) {
+    WeightState& state = weights_[static_cast<size_t>(entry.first)];
+    state.last = entry.second;
+    if (state.terms_left > 0 || state.updated) return true;
+    state.updated = true;
+    return false;
   });
   if (bucket.entries.empty()) return;
   if (key.host_update)
@@ -369,6 +382,22 @@ int64_t Emitter::state_bytes(int32_t u, int64_t elements) const {
 }
 
 void Emitter::finish_updates() {
+  // Weights whose home was done before another group sent its part.
+  for (size_t u = 0; u < weights_.size(); ++u) {
+    WeightState& state = weights_[u];
+    if (state.updated) continue;
+    state.updated = true;
+    const Residency& residency = strategy_.weights[u];
+    const BucketKey key{state.last.value.group, residency.zero, residency.host,
+                        residency.host_update, copy_digits(tables_.layout(state.layout))};
+    Bucket bucket;
+    bucket.entries.emplace_back(static_cast<int32_t>(u), state.last);
+    bucket.bytes = bytes(update_op(static_cast<int32_t>(u)).inputs[1], state.last.elements);
+    if (key.host_update)
+      update_on_host(key, bucket);
+    else
+      ready_updates_.emplace_back(key, std::move(bucket));
+  }
   for (auto& [key, bucket] : ready_updates_) update_on_device(key, bucket);
   refresh_copies();
 }

@@ -79,8 +79,7 @@ class Emitter {
 
   // A trained weight. By update op.
   struct WeightState {
-    int32_t home = 0;   // group that updates it
-    int32_t stage = 0;  // of the home
+    int32_t home = 0;  // group that updates it
     int32_t layout = -1;
     int64_t elements = 0;            // of the member with most
     int32_t unit = -1;               // that it is streamed with; -1: resident
@@ -88,6 +87,8 @@ class Emitter {
     BufferId rest;                   // streamed: where it rests
     BufferId shard;                  // ZeRO 2 and 3: its share of the gradient
     std::vector<Sum> sums;
+    Sum last;                  // reduced last
+    bool updated = false;      // has its place in an update
     std::vector<Value> extra;  // gradients that came from other groups
     int32_t terms_left = 0;    // of the whole step, in all groups
   };
