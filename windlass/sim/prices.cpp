@@ -15,70 +15,56 @@ Nanoseconds nanoseconds(Seconds time) {
   return static_cast<Nanoseconds>(value);
 }
 
-// Prices of the works of a graph, each asked for once per device type or node.
-class PriceTable {
- public:
-  PriceTable(const TaskGraph& graph, const Machine& machine, const CostModel& cost)
-      : graph_(graph), machine_(machine), cost_(cost) {
-    on_devices_.resize(graph.works.size() * machine.device_types.size());
-  }
-
-  struct Entry {
-    Nanoseconds duration = 0;  // 0: not asked for yet
-    int64_t workspace = 0;
-  };
-
-  const Entry& on_device(size_t work, size_t type) {
-    Entry& entry = on_devices_[work * machine_.device_types.size() + type];
-    if (entry.duration == 0)
-      entry = entry_of(cost_.price(graph_.works[work], machine_.device_types[type]));
-    return entry;
-  }
-
-  const Entry& on_host(size_t work, NodeId node) {
-    Entry& entry = on_hosts_[{work, node}];
-    if (entry.duration == 0) {
-      entry = entry_of(cost_.price_on_host(graph_.works[work], machine_[node]));
-      entry.workspace = 0;
-    }
-    return entry;
-  }
-
- private:
-  static Entry entry_of(const Price& price) {
-    return {std::max<Nanoseconds>(1, nanoseconds(price.time)), price.workspace.value};
-  }
-
-  const TaskGraph& graph_;
-  const Machine& machine_;
-  const CostModel& cost_;
-  std::vector<Entry> on_devices_;
-  std::map<std::pair<size_t, NodeId>, Entry> on_hosts_;
-};
-
 }  // namespace
 
-TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost) {
-  PriceTable table(graph, machine, cost);
-  TaskTimes times;
-  times.duration.resize(graph.size());
-  times.workspace.resize(graph.size());
+TaskPricer::Entry TaskPricer::entry_of(const Price& price) {
+  return {std::max<Nanoseconds>(1, nanoseconds(price.time)), price.workspace.value};
+}
+
+const TaskPricer::Entry& TaskPricer::on_device(const TaskGraph& graph, size_t work, size_t type) {
+  Entry& entry = on_devices_[work * machine_.device_types.size() + type];
+  if (entry.duration == 0)
+    entry = entry_of(cost_.price(graph.works[work], machine_.device_types[type]));
+  return entry;
+}
+
+const TaskPricer::Entry& TaskPricer::on_host(const TaskGraph& graph, size_t work, NodeId node) {
+  Entry& entry = on_hosts_[{work, node}];
+  if (entry.duration == 0) {
+    entry = entry_of(cost_.price_on_host(graph.works[work], machine_[node]));
+    entry.workspace = 0;
+  }
+  return entry;
+}
+
+const TaskTimes& TaskPricer::price(const TaskGraph& graph) {
+  on_devices_.resize(graph.works.size() * machine_.device_types.size());
+  while (latencies_.size() < graph.traffics.size())
+    latencies_.push_back(nanoseconds(graph.traffics[latencies_.size()].latency));
+  times_.duration.resize(graph.size());
+  times_.workspace.resize(graph.size());
   for (size_t i = 0; i < graph.size(); ++i) {
     const Task& task = graph.tasks[i];
     const auto price = static_cast<size_t>(task.price);
     if (moves(task.kind)) {
-      times.duration[i] = nanoseconds(graph.traffics[price].latency);
+      times_.duration[i] = latencies_[price];
+      times_.workspace[i] = 0;
       continue;
     }
     const Lane& lane = graph[graph.task_lanes[graph.lane_begin[i]]];
     const Team& team = graph[lane.team];
-    const PriceTable::Entry& entry = lane.kind == LaneKind::Host
-                                         ? table.on_host(price, machine[team.devices.front()].node)
-                                         : table.on_device(price, team.type);
-    times.duration[i] = entry.duration;
-    times.workspace[i] = entry.workspace;
+    const Entry& entry = lane.kind == LaneKind::Host
+                             ? on_host(graph, price, machine_[team.devices.front()].node)
+                             : on_device(graph, price, team.type);
+    times_.duration[i] = entry.duration;
+    times_.workspace[i] = entry.workspace;
   }
-  return times;
+  return times_;
+}
+
+TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost) {
+  TaskPricer pricer(machine, cost);
+  return pricer.price(graph);
 }
 
 }  // namespace windlass

@@ -29,6 +29,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,33 @@ struct TaskTimes {
   std::vector<int64_t> workspace;
 };
 // Work on a Host lane is priced on the node of the first device of the lane's team.
+
+// Prices graph after graph, each work once. The graphs must come from one Lowering: their works and
+// traffics may grow in number, but keep their meaning.
+class TaskPricer {
+ public:
+  TaskPricer(const Machine& machine, const CostModel& cost) : machine_(machine), cost_(cost) {}
+
+  // Valid until the next call.
+  const TaskTimes& price(const TaskGraph& graph);
+
+ private:
+  struct Entry {
+    Nanoseconds duration = 0;  // 0: not asked for yet
+    int64_t workspace = 0;
+  };
+  static Entry entry_of(const Price& price);
+  const Entry& on_device(const TaskGraph& graph, size_t work, size_t type);
+  const Entry& on_host(const TaskGraph& graph, size_t work, NodeId node);
+
+  const Machine& machine_;
+  const CostModel& cost_;
+  std::vector<Entry> on_devices_;  // by work and device type
+  std::map<std::pair<size_t, NodeId>, Entry> on_hosts_;
+  std::vector<Nanoseconds> latencies_;  // by traffic
+  TaskTimes times_;
+};
+
 TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost);
 
 enum class SimStatus : uint8_t { Done, OutOfMemory, Deadlock };

@@ -9,21 +9,6 @@
 namespace windlass {
 namespace {
 
-void check_groups(const Machine& machine, const Strategy& strategy) {
-  if (strategy.groups.empty()) fail_input("strategy: there is no device group");
-  for (size_t g = 0; g < strategy.groups.size(); ++g) {
-    std::set<DeviceId> seen;
-    if (strategy.groups[g].empty()) fail_input("strategy: group {} has no devices", g);
-    for (DeviceId device : strategy.groups[g]) {
-      if (!device.valid() || device.index() >= machine.devices.size())
-        fail_input("strategy: group {} names device {}, but {} has {} devices", g, device.value,
-                   machine.name, machine.devices.size());
-      if (!seen.insert(device).second)
-        fail_input("strategy: group {} names {} twice", g, machine[device].name);
-    }
-  }
-}
-
 void check_stages(const TrainingGraph& training, const Strategy& strategy) {
   if (strategy.stages.empty()) fail_input("strategy: there is no stage");
   size_t next = 0;
@@ -89,8 +74,22 @@ std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops) 
   return stages;
 }
 
-void check_outline(const TrainingGraph& training, const Machine& machine,
-                   const Strategy& strategy) {
+void check_groups(const Machine& machine, const Strategy& strategy) {
+  if (strategy.groups.empty()) fail_input("strategy: there is no device group");
+  for (size_t g = 0; g < strategy.groups.size(); ++g) {
+    std::set<DeviceId> seen;
+    if (strategy.groups[g].empty()) fail_input("strategy: group {} has no devices", g);
+    for (DeviceId device : strategy.groups[g]) {
+      if (!device.valid() || device.index() >= machine.devices.size())
+        fail_input("strategy: group {} names device {}, but {} has {} devices", g, device.value,
+                   machine.name, machine.devices.size());
+      if (!seen.insert(device).second)
+        fail_input("strategy: group {} names {} twice", g, machine[device].name);
+    }
+  }
+}
+
+void check_outline(const TrainingGraph& training, const Strategy& strategy) {
   const size_t updates = training.graph.ops.size() - training.forward_ops - training.backward_ops;
   if (strategy.ops.size() != training.forward_ops)
     fail_input("strategy: it splits {} ops, the model has {}", strategy.ops.size(),
@@ -104,7 +103,6 @@ void check_outline(const TrainingGraph& training, const Machine& machine,
   if (strategy.micro_batches < 1)
     fail_input("strategy: {} micro-batches, expected at least 1", strategy.micro_batches);
   if (strategy.prefetch < 0) fail_input("strategy: prefetch is {}", strategy.prefetch);
-  check_groups(machine, strategy);
   check_stages(training, strategy);
   for (size_t i = 0; i < strategy.ops.size(); ++i)
     if (strategy.ops[i] < 0 || static_cast<size_t>(strategy.ops[i]) >= strategy.shardings.size())
@@ -141,7 +139,8 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
 
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy) {
-  check_outline(training, machine, strategy);
+  check_groups(machine, strategy);
+  check_outline(training, strategy);
   for (const Stage& stage : strategy.stages) {
     for (size_t i = stage.first; i < stage.last; ++i) {
       const Op& op = training.graph.ops[i];

@@ -82,8 +82,9 @@ std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
 // a device twice, stages that do not cover the ops, a schedule that does not fit the stages.
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy);
-// Its parts: everything but the shardings, and one of them.
-void check_outline(const TrainingGraph& training, const Machine& machine, const Strategy& strategy);
+// Its parts: the groups; everything but groups and shardings; one sharding.
+void check_groups(const Machine& machine, const Strategy& strategy);
+void check_outline(const TrainingGraph& training, const Strategy& strategy);
 void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding,
                     size_t group_size);
 

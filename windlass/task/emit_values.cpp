@@ -14,45 +14,32 @@ int64_t rounded(int64_t bytes) {
 
 }  // namespace
 
-int64_t Emitter::bytes(TensorId tensor, int64_t elements) const {
-  return elements * element_bytes(training_.graph[tensor].type.dtype);
-}
-
 MemoryAction Emitter::action(TensorId tensor) const {
   const int32_t index = facts_.saved_index[tensor.index()];
-  return index < 0 ? MemoryAction::Keep : strategy_.saved[static_cast<size_t>(index)];
+  return index < 0 ? MemoryAction::Keep : strategy_->saved[static_cast<size_t>(index)];
 }
 
 TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch) {
-  std::ranges::sort(predecessors_);
-  const auto repeated = std::ranges::unique(predecessors_);
-  predecessors_.erase(repeated.begin(), repeated.end());
-  const TaskId id = graph_.add(
-      {.kind = kind, .price = price, .micro_batch = micro_batch, .op = op, .tensor = tensor},
-      lanes_, predecessors_, uses_);
-  const Lane& lane = graph_[lanes_[0]];
-  if (lane.kind == LaneKind::Compute) last_compute_[lane.team.index()] = id;
-  lanes_.clear();
-  predecessors_.clear();
-  uses_.clear();
+  if (graph_.predecessors.size() > graph_.predecessor_begin.back() + 1) {
+    const auto begin = graph_.predecessors.begin() + graph_.predecessor_begin.back();
+    std::sort(begin, graph_.predecessors.end());
+    graph_.predecessors.erase(std::unique(begin, graph_.predecessors.end()),
+                              graph_.predecessors.end());
+  }
+  const LaneId lane = graph_.task_lanes[graph_.lane_begin.back()];
+  const TaskId id = graph_.finish(
+      {.kind = kind, .price = price, .micro_batch = micro_batch, .op = op, .tensor = tensor});
+  if (graph_[lane].kind == LaneKind::Compute) last_compute_[graph_[lane].team.index()] = id;
   return id;
 }
 
 // A task that comes later on the same lane follows anyway.
 void Emitter::after(TaskId task) {
   if (!task.valid()) return;
+  const auto begin = graph_.task_lanes.begin() + graph_.lane_begin.back();
   for (LaneId lane : graph_.lanes_of(task))
-    if (std::ranges::find(lanes_, lane) != lanes_.end()) return;
-  predecessors_.push_back(task);
-}
-
-void Emitter::after(const Value& value, size_t team) {
-  if (!value.ready.valid()) return;
-  after(value.per_team ? TaskId(value.ready.index() + team) : value.ready);
-}
-
-void Emitter::use(const Value& value, size_t team, bool write) {
-  uses_.push_back({BufferId(value.buffer.index() + team), write});
+    if (std::find(begin, graph_.task_lanes.end(), lane) != graph_.task_lanes.end()) return;
+  graph_.predecessors.push_back(task);
 }
 
 BufferId Emitter::buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
@@ -93,58 +80,36 @@ BufferId Emitter::host_buffers(int32_t group, BufferKind kind, TensorId tensor, 
   return first_buffer;
 }
 
-const Emitter::Value* Emitter::find(Phase phase, TensorId tensor, int32_t micro_batch,
-                                    int32_t layout, int32_t group) const {
-  for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
-    const Value& value = values_[static_cast<size_t>(i)];
-    if (value.group == group && value.layout == layout) return &value;
-    i = value.next;
-  }
-  return nullptr;
-}
-
-const Emitter::Value* Emitter::first(Phase phase, TensorId tensor, int32_t micro_batch) const {
-  const int32_t head = heads_[phase][row(tensor, micro_batch)];
-  return head < 0 ? nullptr : &values_[static_cast<size_t>(head)];
-}
-
-Emitter::Value Emitter::put(Phase phase, TensorId tensor, int32_t micro_batch, Value value) {
-  value.next = -1;
-  const auto index = static_cast<int32_t>(values_.size());
-  values_.push_back(value);
-  int32_t* link = &heads_[phase][row(tensor, micro_batch)];
-  while (*link >= 0) link = &values_[static_cast<size_t>(*link)].next;
-  *link = index;
-  return value;
-}
-
 // Data, constants and statistics are where they are wanted from the start.
-Emitter::Value Emitter::data(TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group) {
-  if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
-  const Tensor& t = training_.graph[tensor];
-  const bool each_step = t.role == TensorRole::Input || t.role == TensorRole::Label;
-  const int64_t elements = largest_elements(tables_.layout(layout), t.type.shape);
+Emitter::Value Emitter::data(TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
+                             int32_t group) {
+  if (const Value* there = find(kForward, tensor, micro_batch, want.layout, group)) return *there;
+  const bool each_step = facts_.origin[tensor.index()] == TrainingFacts::Origin::Data;
   const BufferId buffer =
       buffers(group, each_step ? BufferKind::Input : BufferKind::Weight, tensor,
-              each_step ? micro_batch : -1, bytes(tensor, elements), true, !each_step);
-  return put(kForward, tensor, micro_batch, {.group = group, .layout = layout, .buffer = buffer});
+              each_step ? micro_batch : -1, bytes(tensor, want.elements), true, !each_step);
+  return put(kForward, tensor, micro_batch,
+             {.group = group, .layout = want.layout, .buffer = buffer});
 }
 
-Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout,
-                              int32_t group) {
-  const Tensor& t = training_.graph[tensor];
-  if (!t.producer.valid()) {
-    if (t.role == TensorRole::Weight) return weight(tensor, layout, group);
-    const bool each_step = t.role == TensorRole::Input || t.role == TensorRole::Label;
-    return data(tensor, each_step ? micro_batch : 0, layout, group);
+Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch,
+                              const OperandTemplate& want, int32_t group) {
+  const int32_t layout = want.layout;
+  switch (facts_.origin[tensor.index()]) {
+    case TrainingFacts::Origin::Weight: return weight(tensor, want, group);
+    case TrainingFacts::Origin::Data: return data(tensor, micro_batch, want, group);
+    case TrainingFacts::Origin::Fixed: return data(tensor, 0, want, group);
+    case TrainingFacts::Origin::Made: break;
   }
+  if (phase == kAgain && keeps_all_)
+    if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
   if (phase == kAgain) {
     if (const Value* there = find(kAgain, tensor, micro_batch, layout, group)) return *there;
     if (const Value* other = first(kAgain, tensor, micro_batch))
       return redistribute(kAgain, tensor, micro_batch, *other, layout, group);
     const MemoryAction how = action(tensor);
     const int32_t source_group =
-        strategy_.stages[static_cast<size_t>(item_stage_)].group;  // of the forward pass
+        strategy_->stages[static_cast<size_t>(item_stage_)].group;  // of the forward pass
     const Value* there = find(kForward, tensor, micro_batch, layout, source_group);
     const Value* made = first(kForward, tensor, micro_batch);
     ensure(made != nullptr, "a saved value was never made");
@@ -172,9 +137,9 @@ Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro
     const std::vector<TeamId>& receivers = teams(target).teams;
     if (move.crosses) {
       for (TeamId a : senders)
-        for (TeamId b : receivers) lanes_.push_back(teams_->send_lane(a, b));
+        for (TeamId b : receivers) on(teams_->send_lane(a, b));
     } else {
-      for (TeamId a : senders) lanes_.push_back(teams_->lane(a, LaneKind::Communicate));
+      for (TeamId a : senders) on(teams_->lane(a, LaneKind::Communicate));
     }
     Value next = now;
     next.group = target;
@@ -190,7 +155,7 @@ Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro
       for (size_t k = 0; k < receivers.size(); ++k) use(next, k, true);
     next.ready = add(move.crosses ? TaskKind::Send : TaskKind::Collective, move.traffic, {}, tensor,
                      micro_batch);
-    next.per_team = false;
+    next.per_team = next.computed = false;
     now = next;
   }
   now.layout = layout;
@@ -219,25 +184,25 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
   stash.stored = {.group = value.group, .layout = value.layout};
   if (bits > 0) {
     // Groups of 64 elements share a scale and an offset of 16 bits each.
-    const int64_t elements = size / element_bytes(training_.graph[tensor].type.dtype);
+    const int64_t elements = size / facts_.element_size[tensor.index()];
     const int64_t small = (elements * bits + 7) / 8 + elements / 64 * 4;
     stash.stored.buffer = buffers(value.group, BufferKind::Stash, tensor, micro_batch, small);
     const int32_t work = tables_.work(memory_work(Bytes(size), Bytes(small)));
     for (size_t k = 0; k < list.size(); ++k) {
-      lanes_.push_back(teams_->lane(list[k], LaneKind::Compute));
+      on(teams_->lane(list[k], LaneKind::Compute));
       after(value, k);
       use(value, k, false);
       use(stash.stored, k, true);
       const TaskId task = add(TaskKind::Compress, work, {}, tensor, micro_batch);
       if (k == 0) stash.stored.ready = task;
     }
-    stash.stored.per_team = true;
+    stash.stored.per_team = stash.stored.computed = true;
     return;
   }
   stash.stored.buffer = host_buffers(value.group, BufferKind::Stash, tensor, micro_batch, size,
                                      false, value.layout, false);
   for (size_t k = 0; k < list.size(); ++k) {
-    lanes_.push_back(teams_->lane(list[k], LaneKind::SwapOut));
+    on(teams_->lane(list[k], LaneKind::SwapOut));
     after(value, k);
     // Readers of the forward pass come first, so that the copy frees the memory.
     after(last_compute_[list[k].index()]);
@@ -272,7 +237,7 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
   const int32_t work = compressed ? tables_.work(memory_work(stored.bytes, Bytes(size))) : -1;
   for (size_t k = 0; k < list.size(); ++k) {
     const LaneKind lane = compressed ? LaneKind::Compute : LaneKind::SwapIn;
-    lanes_.push_back(teams_->lane(list[k], lane));
+    on(teams_->lane(list[k], lane));
     after(stash.stored, k);
     after(last_compute_[list[k].index()]);  // what triggers the copy
     use(stash.stored, k, false);
@@ -285,32 +250,34 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
     if (k == 0) stash.restored.ready = task;
   }
   stash.restored.per_team = true;
+  stash.restored.computed = compressed;
   return stash.restored;
 }
 
 // Starts the copies of what a backward op, or what is computed again for it, will read.
 void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
+  if (!offloads_) return;
   const auto fetch = [&](TensorId tensor, int32_t layout) {
     if (!tensor.valid() || action(tensor) != MemoryAction::Offload) return;
-    const int32_t source = strategy_.stages[static_cast<size_t>(item_stage_)].group;
+    const int32_t source = strategy_->stages[static_cast<size_t>(item_stage_)].group;
     const Value* there = find(kForward, tensor, micro_batch, layout, source);
     if (there == nullptr) there = first(kForward, tensor, micro_batch);
     if (there != nullptr) restore(tensor, micro_batch, *there, group);
   };
   const Op& op = training_.graph[backward];
-  for (OpId again : recompute_.before[backward.index()]) {
+  for (OpId again : again_before(backward)) {
     const OpTemplate& made = tables_.op(again, sharding_ids_[again.index()], group_id(group));
     const Op& source = training_.graph[again];
     for (size_t i = 0; i < source.inputs.size(); ++i)
-      fetch(source.inputs[i], made.inputs[i].layout);
+      fetch(source.inputs[i], made.inputs()[i].layout);
   }
   if (!op.forward.valid()) return;
   const OpTemplate& made =
       tables_.op(op.forward, sharding_ids_[op.forward.index()], group_id(group));
   for (size_t s = 0; s < op.saved.size(); ++s) {
-    int32_t layout = -1;
-    const TensorId tensor = saved_tensor(op, s, made, layout);
-    fetch(tensor, layout);
+    OperandTemplate want;
+    const TensorId tensor = saved_tensor(op, s, made, want);
+    fetch(tensor, want.layout);
   }
 }
 

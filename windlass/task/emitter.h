@@ -24,6 +24,9 @@ namespace windlass {
 struct TrainingFacts {
   explicit TrainingFacts(const TrainingGraph& training);
 
+  enum class Origin : uint8_t { Made, Weight, Data, Fixed };
+  std::vector<Origin> origin;         // by tensor
+  std::vector<uint8_t> element_size;  // by tensor, bytes
   std::vector<TensorId> roots;        // storage of each tensor
   std::vector<int32_t> saved_index;   // by tensor: index of its storage in `saved`, or -1
   std::vector<int32_t> update_index;  // by tensor: weights, which update op; or -1
@@ -34,7 +37,8 @@ struct TrainingFacts {
   // Terms that are read by others as well (a weight that is added to an activation), with their
   // update: they take a task to be added.
   std::vector<std::pair<int32_t, TensorId>> shared_terms;
-  std::vector<bool> dropped;  // by op
+  std::vector<bool> dropped;                        // by op
+  std::vector<std::pair<OpId, int32_t>> first_use;  // by update: forward op and input
 };
 
 class Emitter {
@@ -53,6 +57,7 @@ class Emitter {
     BufferId buffer = {};   // of the group's first team; those of the others follow
     TaskId ready = {};      // after which it is there; none: from the start
     bool per_team = false;  // `ready` is the task of the first team; those of the others follow
+    bool computed = false;  // by tasks on the teams' compute lanes
     int32_t next = -1;      // next value of the same tensor
   };
 
@@ -89,6 +94,7 @@ class Emitter {
     std::vector<Sum> sums;
     Sum last;                  // reduced last
     bool updated = false;      // has its place in an update
+    Value at_home;             // resident: the weight itself
     std::vector<Value> extra;  // gradients that came from other groups
     int32_t terms_left = 0;    // of the whole step, in all groups
   };
@@ -106,8 +112,8 @@ class Emitter {
     int32_t group = 0;
     uint8_t zero = 0;
     bool host = false, host_update = false;
-    std::vector<MemberDigit> digits;  // over which they are partial
-    auto operator<=>(const BucketKey&) const = default;
+    int32_t digits = 0;  // set over which they are partial
+    bool operator==(const BucketKey&) const = default;
   };
   struct Bucket {
     std::vector<std::pair<int32_t, Sum>> entries;
@@ -125,15 +131,34 @@ class Emitter {
                       int32_t micro_batch);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
   TensorId saved_tensor(const Op& backward, size_t saved, const OpTemplate& made,
-                        int32_t& layout) const;
+                        OperandTemplate& want) const;
 
   // --- emit_values.cpp
-  Value value(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group);
-  Value data(TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group);
+  Value value(Phase phase, TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
+              int32_t group);
+  Value data(TensorId tensor, int32_t micro_batch, const OperandTemplate& want, int32_t group);
   const Value* find(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout,
-                    int32_t group) const;
-  const Value* first(Phase phase, TensorId tensor, int32_t micro_batch) const;
-  Value put(Phase phase, TensorId tensor, int32_t micro_batch, Value value);
+                    int32_t group) const {
+    for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
+      const Value& value = values_[static_cast<size_t>(i)];
+      if (value.group == group && value.layout == layout) return &value;
+      i = value.next;
+    }
+    return nullptr;
+  }
+  // The one that was made first.
+  const Value* first(Phase phase, TensorId tensor, int32_t micro_batch) const {
+    const int32_t head = heads_[phase][row(tensor, micro_batch)];
+    return head < 0 ? nullptr : &values_[static_cast<size_t>(head)];
+  }
+  const Value& put(Phase phase, TensorId tensor, int32_t micro_batch, const Value& value) {
+    int32_t* link = &heads_[phase][row(tensor, micro_batch)];
+    while (*link >= 0) link = &values_[static_cast<size_t>(*link)].next;
+    *link = static_cast<int32_t>(values_.size());
+    values_.push_back(value);
+    values_.back().next = -1;
+    return values_.back();
+  }
   Value redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
                      int32_t layout, int32_t group);
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
@@ -144,17 +169,18 @@ class Emitter {
   BufferId host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
                         int64_t bytes, bool shared, int32_t layout, bool persistent);
 
-  // --- emit_weights.cpp
+  // --- emit_weights.cpp, emit_updates.cpp
+  int64_t state_bytes(int32_t update, int64_t elements) const;
   void plan_weights();
-  Value weight(TensorId tensor, int32_t layout, int32_t group);
+  void make_units();
+  Value weight(TensorId tensor, const OperandTemplate& want, int32_t group);
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
   void fetch(int32_t unit, int32_t group);
   BufferId rest_buffers(int32_t update);
   BufferId sum_buffer(int32_t update, TensorId tensor, int32_t layout, int64_t elements,
                       int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
-  void finish_term(int32_t update, int32_t layout, int32_t group, int32_t micro_batch, TaskId ready,
-                   bool per_team);
+  void finish_term(int32_t update, const Value& term, int32_t micro_batch);
   void queue(int32_t update, const Sum& sum);
   void flush(const BucketKey& key, Bucket& bucket);
   void flush_all();
@@ -164,37 +190,61 @@ class Emitter {
   void gather_weights(const BucketKey& key, const Bucket& bucket, const Value& done,
                       int64_t weight_bytes);
   void refresh_copies();
-  int64_t replicas(int32_t layout) const;
-  int64_t state_bytes(int32_t update, int64_t elements) const;
+  int64_t replicas(int32_t layout) { return tables_.members(tables_.copy_digits(layout)); }
   const Op& update_op(int32_t update) const;
+  // The weight of an update op, where it is updated.
+  Value home_weight(int32_t update);
+
+  static int64_t share_of(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
 
   // --- tasks
+  // The lists of the task being put together are the ends of the graph's own.
+  void on(LaneId lane) { graph_.task_lanes.push_back(lane); }
   TaskId add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch);
-  void after(const Value& value, size_t team);
+  void after(const Value& value, size_t team) {
+    if (!value.ready.valid()) return;
+    after(value.per_team ? TaskId(value.ready.index() + team) : value.ready);
+  }
+  // For a task on the compute lane of the value's own group: what was computed there is there.
+  void compute_after(const Value& value, size_t team) {
+    if (!value.computed) after(value, team);
+  }
   void after(TaskId task);
-  void use(const Value& value, size_t team, bool write);
-  void use(BufferId buffer, bool write) { uses_.push_back({buffer, write}); }
+  void use(const Value& value, size_t team, bool write) {
+    graph_.uses.push_back({BufferId(value.buffer.index() + team), write});
+  }
+  void use(BufferId buffer, bool write) { graph_.uses.push_back({buffer, write}); }
   const GroupTeams& teams(int32_t group) const { return teams_->of_group(group); }
   int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }
   size_t row(TensorId tensor, int32_t micro_batch) const {
     return static_cast<size_t>(micro_batch) * training_.graph.tensors.size() + tensor.index();
   }
+  std::span<const OpId> again_before(OpId backward) const {
+    if (recompute_.before.empty()) return {};
+    return recompute_.before[backward.index()];
+  }
   MemoryAction action(TensorId tensor) const;
-  int64_t bytes(TensorId tensor, int64_t elements) const;
+  int64_t bytes(TensorId tensor, int64_t elements) const {
+    return elements * facts_.element_size[tensor.index()];
+  }
 
   const TrainingGraph& training_;
   const Machine& machine_;
   const TrainingFacts facts_;
   Tables& tables_;
   TaskGraph& graph_;
-  Strategy strategy_;
+  const Strategy* strategy_ = nullptr;
+  std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
   std::unique_ptr<Teams> teams_;
   std::vector<int32_t> group_ids_;  // interned
   std::vector<int32_t> sharding_ids_;
   std::vector<int32_t> stage_of_;                  // by op of the training graph
   std::vector<std::vector<OpId>> backward_ops_;    // by stage
   std::vector<std::vector<int32_t>> stash_after_;  // by forward op: saved tensors
-  RecomputePlan recompute_;
+  RecomputePlan recompute_;                        // empty if nothing is
+  bool offloads_ = false;
+  bool keeps_all_ = false;     // every saved tensor is kept as it is
+  std::vector<Stage> stages_;  // that stage_of_ and backward_ops_ were made for
 
   std::vector<Value> values_;
   std::vector<int32_t> heads_[2];
@@ -203,7 +253,7 @@ class Emitter {
 
   std::vector<WeightState> weights_;
   std::vector<Unit> units_;
-  std::map<BucketKey, Bucket> buckets_;
+  std::vector<std::pair<BucketKey, Bucket>> buckets_;
   std::vector<std::pair<BucketKey, Bucket>> ready_updates_;
 
   int32_t run_ = 0;  // of the item being emitted
@@ -214,7 +264,7 @@ class Emitter {
   // update and group.
   std::vector<int32_t> terms_left_, terms_each_;
   size_t at_group(int32_t update, int32_t group) const {
-    return static_cast<size_t>(update) * strategy_.groups.size() + static_cast<size_t>(group);
+    return static_cast<size_t>(update) * strategy_->groups.size() + static_cast<size_t>(group);
   }
 
   // A result of the op being emitted.
@@ -225,11 +275,6 @@ class Emitter {
   };
   std::vector<Value> operands_;
   std::vector<Result> results_;
-
-  // The task being put together.
-  std::vector<LaneId> lanes_;
-  std::vector<TaskId> predecessors_;
-  std::vector<Use> uses_;
 };
 
 }  // namespace windlass

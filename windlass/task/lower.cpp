@@ -31,7 +31,7 @@ Lowering& Lowering::operator=(Lowering&&) noexcept = default;
 
 const TaskGraph& Lowering::lower(const Strategy& strategy) {
   State& state = *state_;
-  check_outline(state.training, state.machine, strategy);
+  check_outline(state.training, strategy);
   TaskGraph& graph = state.graph;
   state.emitter.run(strategy);
   if (graph.works.size() != state.tables.works.size()) graph.works = state.tables.works;

@@ -57,6 +57,7 @@ std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
 
 Tables::Tables(const TrainingGraph& training, const Machine& machine)
     : training_(training), machine_(machine) {
+  digit_sets_.emplace_back();
   backward_of_.resize(training.forward_ops);
   op_index_.resize(training.forward_ops);
   for (size_t i = training.forward_ops; i < training.graph.ops.size(); ++i)
@@ -100,12 +101,9 @@ int32_t Tables::add_traffic(Traffic traffic) {
   return static_cast<int32_t>(traffics.size() - 1);
 }
 
-const OpTemplate& Tables::op(OpId op, int32_t sharding, int32_t group) {
-  auto& known = op_index_[op.index()];
-  for (const auto& [s, g, index] : known)
-    if (s == sharding && g == group) return templates_[static_cast<size_t>(index)];
-  known.emplace_back(sharding, group, static_cast<int32_t>(templates_.size()));
+const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
   templates_.push_back(make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group));
+  op_index_[op.index()].push_back({sharding, group, &templates_.back()});
   return templates_.back();
 }
 
@@ -122,25 +120,21 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   check_sharding(op, nest, sharding, this->group(group).size());
   const LocalSizes local = local_sizes(nest, sharding);
   OpTemplate result;
-  for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const TensorType type = graph.type_of(op.inputs[i]);
-    result.inputs.push_back(operand(nest, sharding, nest.inputs[i], type, Access::Read));
-    result.input_gradients.push_back(
-        operand(nest, sharding, nest.inputs[i], type, Access::GiveGradient));
-  }
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    const TensorType type = graph.type_of(op.outputs[i]);
-    result.outputs.push_back(operand(nest, sharding, nest.outputs[i], type, Access::Result));
-    result.output_gradients.push_back(
-        operand(nest, sharding, nest.outputs[i], type, Access::ReadGradient));
-  }
-  for (size_t i = 0; i < op.auxiliaries.size(); ++i)
-    result.auxiliaries.push_back(operand(nest, sharding, nest.auxiliaries[i],
-                                         graph.type_of(op.auxiliaries[i]), Access::Result));
-  result.writes.assign(op.inputs.size(), false);
+  result.input_count = static_cast<uint16_t>(op.inputs.size());
+  result.output_count = static_cast<uint16_t>(op.outputs.size());
+  result.auxiliary_count = static_cast<uint16_t>(op.auxiliaries.size());
+  const auto add = [&](const std::vector<TensorId>& ids, const std::vector<OperandMap>& maps,
+                       Access access) {
+    for (size_t i = 0; i < ids.size(); ++i)
+      result.operands.push_back(operand(nest, sharding, maps[i], graph.type_of(ids[i]), access));
+  };
+  add(op.inputs, nest.inputs, Access::Read);
+  add(op.outputs, nest.outputs, Access::Result);
+  add(op.auxiliaries, nest.auxiliaries, Access::Result);
+  add(op.outputs, nest.outputs, Access::ReadGradient);
+  add(op.inputs, nest.inputs, Access::GiveGradient);
   if (const auto& writes = op_info(op.kind).writes)
-    for (int32_t input : writes(signature_of(graph, op)))
-      result.writes[static_cast<size_t>(input)] = true;
+    for (int32_t input : writes(signature_of(graph, op))) result.writes |= uint64_t{1} << input;
   const bool view = op_info(op.kind).view;
   if (!view) result.work = work(work_of(graph, op, nest, local));
   const OpId self(static_cast<size_t>(&op - graph.ops.data()));
@@ -261,16 +255,29 @@ int32_t Tables::settled(int32_t id) {
   return intern(result);
 }
 
-std::vector<MemberDigit> Tables::partial_digits(int32_t id) const {
-  std::vector<MemberDigit> digits;
+int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
+  const auto known = std::ranges::find(digit_sets_, digits);
+  if (known != digit_sets_.end()) return static_cast<int32_t>(known - digit_sets_.begin());
+  digit_sets_.push_back(std::move(digits));
+  return static_cast<int32_t>(digit_sets_.size() - 1);
+}
+
+const Tables::LayoutDigits& Tables::digit_sets(int32_t id) {
+  if (layout_digits_.size() < layouts_.size()) layout_digits_.resize(layouts_.size());
+  LayoutDigits& sets = layout_digits_[static_cast<size_t>(id)];
+  if (sets.partial >= 0) return sets;
+  std::vector<MemberDigit> partial, copies;
   int64_t place = 1;
   const Layout& layout = this->layout(id);
   for (size_t i = layout.digits.size(); i-- > 0;) {
     const Digit& digit = layout.digits[i];
-    if (digit.kind == Digit::Kind::Partial) digits.push_back({place, digit.parts});
+    if (digit.kind == Digit::Kind::Partial) partial.push_back({place, digit.parts});
+    if (digit.kind != Digit::Kind::Axis) copies.push_back({place, digit.parts});
     place *= digit.parts;
   }
-  return digits;
+  sets.partial = intern_digits(std::move(partial));
+  sets.copies = intern_digits(std::move(copies));
+  return sets;
 }
 
 }  // namespace windlass

@@ -28,10 +28,18 @@ struct OpTemplate {
   int32_t backward_work = -1;  // -1: a view, or no backward op
   int32_t coupling = -1;       // traffic of what the pieces exchange; -1: nothing
   int32_t backward_coupling = -1;
-  std::vector<OperandTemplate> inputs, outputs, auxiliaries;
-  std::vector<bool> writes;                       // by input: overwritten by the forward op
-  std::vector<OperandTemplate> output_gradients;  // as the backward op reads them
-  std::vector<OperandTemplate> input_gradients;   // as it leaves them
+  uint64_t writes = 0;  // bit i: the forward op overwrites input i
+
+  // Operands: inputs, outputs and auxiliaries of the forward op; then the gradients of the outputs
+  // as the backward op reads them, and those of the inputs as it leaves them.
+  std::vector<OperandTemplate> operands;
+  uint16_t input_count = 0, output_count = 0, auxiliary_count = 0;
+
+  const OperandTemplate* inputs() const { return operands.data(); }
+  const OperandTemplate* outputs() const { return inputs() + input_count; }
+  const OperandTemplate* auxiliaries() const { return outputs() + output_count; }
+  const OperandTemplate* output_gradients() const { return auxiliaries() + auxiliary_count; }
+  const OperandTemplate* input_gradients() const { return output_gradients() + output_count; }
 };
 
 // A step of a redistribution, priced.
@@ -54,8 +62,12 @@ class Tables {
   const Layout& layout(int32_t id) const { return layouts_[static_cast<size_t>(id)]; }
   const std::vector<DeviceId>& group(int32_t id) const { return groups_[static_cast<size_t>(id)]; }
 
-  // The op must be a forward op.
-  const OpTemplate& op(OpId op, int32_t sharding, int32_t group);
+  // The op must be a forward op. The reference stays valid.
+  const OpTemplate& op(OpId op, int32_t sharding, int32_t group) {
+    for (const Made& known : op_index_[op.index()])
+      if (known.sharding == sharding && known.group == group) return *known.made;
+    return make_op(op, sharding, group);
+  }
 
   // From one layout of a tensor to another, in a group or between two.
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
@@ -74,19 +86,36 @@ class Tables {
 
   // The sum-free form of a layout: partial digits become copies.
   int32_t settled(int32_t layout);
-  // Digits over which a gradient in this layout is partial, and their number of members.
-  std::vector<MemberDigit> partial_digits(int32_t layout) const;
+  // The set of digits over which a gradient in this layout is partial, or over which a weight is
+  // not split; 0 is the empty set.
+  int32_t partial_digits(int32_t layout) { return digit_sets(layout).partial; }
+  int32_t copy_digits(int32_t layout) { return digit_sets(layout).copies; }
+  const std::vector<MemberDigit>& digits(int32_t set) const {
+    return digit_sets_[static_cast<size_t>(set)];
+  }
+  // Members that differ in a set of digits only.
+  int64_t members(int32_t set) const {
+    int64_t count = 1;
+    for (const MemberDigit& digit : digits(set)) count *= digit.parts;
+    return count;
+  }
 
   std::vector<Work> works;
   std::vector<Traffic> traffics;
 
  private:
+  const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
   int32_t coupling(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
                    bool backward);
   int32_t add_traffic(Traffic traffic);
+  struct LayoutDigits {
+    int32_t partial = -1, copies = -1;
+  };
+  const LayoutDigits& digit_sets(int32_t layout);
+  int32_t intern_digits(std::vector<MemberDigit> digits);
 
   const TrainingGraph& training_;
   const Machine& machine_;
@@ -97,8 +126,14 @@ class Tables {
   std::unordered_map<uint64_t, std::vector<int32_t>> layout_index_, work_index_;
   std::map<Sharding, int32_t> sharding_index_;
   std::map<std::vector<DeviceId>, int32_t> group_index_;
-  std::vector<std::vector<std::tuple<int32_t, int32_t, int32_t>>> op_index_;  // by op
-  std::deque<OpTemplate> templates_;  // references stay valid
+  struct Made {
+    int32_t sharding = -1, group = -1;
+    const OpTemplate* made = nullptr;
+  };
+  std::vector<std::vector<Made>> op_index_;  // by op
+  std::vector<std::vector<MemberDigit>> digit_sets_;
+  std::vector<LayoutDigits> layout_digits_;  // by layout
+  std::deque<OpTemplate> templates_;         // references stay valid
   std::map<std::tuple<Shape, DType, int32_t, int32_t, int32_t, int32_t>, int32_t> move_index_;
   std::deque<std::vector<MoveTemplate>> moves_;
   std::map<std::tuple<Collective, int32_t, std::vector<MemberDigit>, int64_t>, int32_t>

@@ -42,35 +42,21 @@ std::string_view buffer_kind_name(BufferKind kind) {
 
 TaskId TaskGraph::add(const Task& task, std::span<const LaneId> on, std::span<const TaskId> after,
                       std::span<const Use> using_buffers) {
-  if (lane_begin.empty()) {
-    lane_begin.push_back(0);
-    predecessor_begin.push_back(0);
-    use_begin.push_back(0);
-  }
-  tasks.push_back(task);
   task_lanes.insert(task_lanes.end(), on.begin(), on.end());
   predecessors.insert(predecessors.end(), after.begin(), after.end());
   uses.insert(uses.end(), using_buffers.begin(), using_buffers.end());
-  lane_begin.push_back(static_cast<uint32_t>(task_lanes.size()));
-  predecessor_begin.push_back(static_cast<uint32_t>(predecessors.size()));
-  use_begin.push_back(static_cast<uint32_t>(uses.size()));
-  return TaskId(tasks.size() - 1);
+  return finish(task);
 }
 
 void TaskGraph::clear_tasks() {
   tasks.clear();
   buffers.clear();
-  lane_begin.clear();
-  predecessor_begin.clear();
-  use_begin.clear();
+  lane_begin.assign(1, 0);
+  predecessor_begin.assign(1, 0);
+  use_begin.assign(1, 0);
   task_lanes.clear();
   predecessors.clear();
   uses.clear();
-}
-
-BufferId TaskGraph::add(const Buffer& buffer) {
-  buffers.push_back(buffer);
-  return BufferId(buffers.size() - 1);
 }
 
 void check_task_graph(const TaskGraph& graph) {

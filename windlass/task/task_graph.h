@@ -142,7 +142,7 @@ struct TaskGraph {
   std::vector<Buffer> buffers;
 
   // Lists by task: those of task i are [begin[i], begin[i + 1]) of the flat array beside.
-  std::vector<uint32_t> lane_begin, predecessor_begin, use_begin;
+  std::vector<uint32_t> lane_begin = {0}, predecessor_begin = {0}, use_begin = {0};
   std::vector<LaneId> task_lanes;  // at least one each; the first one's team prices the work
   std::vector<TaskId> predecessors;
   std::vector<Use> uses;
@@ -160,12 +160,23 @@ struct TaskGraph {
   const Team& operator[](TeamId id) const { return teams[id.index()]; }
   const Memory& operator[](MemoryId id) const { return memories[id.index()]; }
 
-  // Removes tasks and buffers.
+  // Removes tasks and buffers; the lists are ready for the first task.
   void clear_tasks();
   // Appends a task and its lists. Returns its id.
   TaskId add(const Task& task, std::span<const LaneId> on, std::span<const TaskId> after,
              std::span<const Use> using_buffers);
-  BufferId add(const Buffer& buffer);
+  // Appends a task whose lists have been appended to the flat arrays already.
+  TaskId finish(const Task& task) {
+    tasks.push_back(task);
+    lane_begin.push_back(static_cast<uint32_t>(task_lanes.size()));
+    predecessor_begin.push_back(static_cast<uint32_t>(predecessors.size()));
+    use_begin.push_back(static_cast<uint32_t>(uses.size()));
+    return TaskId(tasks.size() - 1);
+  }
+  BufferId add(const Buffer& buffer) {
+    buffers.push_back(buffer);
+    return BufferId(buffers.size() - 1);
+  }
 
  private:
   template <typename T>

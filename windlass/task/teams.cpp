@@ -82,18 +82,16 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
   }
 }
 
-LaneId Teams::lane(TeamId team, LaneKind kind) {
-  if (kind == LaneKind::Host) {
-    const auto [entry, fresh] =
-        host_lanes_.try_emplace(hosts_[team.index()].front().memory, LaneId(graph_.lanes.size()));
-    if (fresh) graph_.lanes.push_back({kind, team, {}});
-    return entry->second;
-  }
+LaneId Teams::make_lane(TeamId team, LaneKind kind) {
   LaneId& lane = lanes_[team.index()][static_cast<size_t>(kind)];
-  if (!lane.valid()) {
-    lane = LaneId(graph_.lanes.size());
-    graph_.lanes.push_back({kind, team, {}});
+  const LaneId next(graph_.lanes.size());
+  if (kind == LaneKind::Host) {
+    const auto [entry, fresh] = host_lanes_.try_emplace(hosts_[team.index()].front().memory, next);
+    lane = entry->second;
+    if (!fresh) return lane;
   }
+  lane = next;
+  graph_.lanes.push_back({kind, team, {}});
   return lane;
 }
 

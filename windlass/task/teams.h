@@ -31,10 +31,15 @@ class Teams {
   const std::vector<HostShare>& hosts(TeamId team) const { return hosts_[team.index()]; }
 
   // Made when first asked for. Teams on the same host share its lane.
-  LaneId lane(TeamId team, LaneKind kind);
+  LaneId lane(TeamId team, LaneKind kind) {
+    const LaneId known = lanes_[team.index()][static_cast<size_t>(kind)];
+    return known.valid() ? known : make_lane(team, kind);
+  }
   LaneId send_lane(TeamId from, TeamId to);
 
  private:
+  LaneId make_lane(TeamId team, LaneKind kind);
+
   TaskGraph& graph_;
   std::vector<GroupTeams> groups_;
   std::vector<std::vector<HostShare>> hosts_;  // by team

@@ -1,0 +1,255 @@
+// Updates: on the devices or on the host, whole or in shares, and who hears of the new weights.
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/task/emitter.h"
+
+namespace windlass {
+
+int64_t Emitter::state_bytes(int32_t u, int64_t elements) const {
+  const Op& op = update_op(u);
+  int64_t each = 0;
+  for (size_t i = 2; i < op.inputs.size(); ++i)
+    if (op.inputs[i].valid()) each += element_bytes(training_.graph[op.inputs[i]].type.dtype);
+  return elements * each;
+}
+
+void Emitter::finish_updates() {
+  // Weights whose home was done before another group sent its part.
+  for (size_t u = 0; u < weights_.size(); ++u) {
+    WeightState& state = weights_[u];
+    if (state.updated) continue;
+    state.updated = true;
+    const Residency& residency = strategy_->weights[u];
+    const BucketKey key{state.last.value.group, residency.zero, residency.host,
+                        residency.host_update, tables_.copy_digits(state.layout)};
+    Bucket bucket;
+    bucket.entries.emplace_back(static_cast<int32_t>(u), state.last);
+    bucket.bytes = bytes(update_op(static_cast<int32_t>(u)).inputs[1], state.last.elements);
+    if (key.host_update)
+      update_on_host(key, bucket);
+    else
+      ready_updates_.emplace_back(key, std::move(bucket));
+  }
+  for (auto& [key, bucket] : ready_updates_) update_on_device(key, bucket);
+  refresh_copies();
+}
+
+void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
+  const auto& list = teams(key.group).teams;
+  const Op& first_op = update_op(bucket.entries[0].first);
+  const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
+  double elements = 0;
+  int64_t weight_bytes = 0, moved = 0;
+  std::vector<std::pair<Value, Value>> operands;  // weight, state
+  std::vector<BufferId> host_states;
+  for (const auto& [u, sum] : bucket.entries) {
+    const WeightState& state = weights_[static_cast<size_t>(u)];
+    const TensorId tensor = update_op(u).inputs[0];
+    const int64_t parts = key.zero >= 1 ? replicas(state.layout) : 1;
+    const int64_t share = share_of(state.elements, parts);
+    elements += static_cast<double>(share);
+    weight_bytes += bytes(tensor, state.elements);
+    Value weight_value, state_value;
+    weight_value = state_value = {.group = key.group, .layout = state.layout};
+    const int64_t optimizer = state_bytes(u, share);
+    if (key.host) {
+      weight_value.buffer =
+          buffers(key.group, BufferKind::Weight, tensor, -1, bytes(tensor, share));
+      host_states.push_back(host_buffers(key.group, BufferKind::OptimizerState, tensor, -1,
+                                         state_bytes(u, state.elements), true, state.layout, true));
+      moved += optimizer + bytes(tensor, share);
+    } else if (key.zero == 3) {
+      weight_value.buffer = state.rest;
+    } else {
+      weight_value = home_weight(u);
+    }
+    if (optimizer > 0)
+      state_value.buffer = buffers(key.group, BufferKind::OptimizerState, tensor, -1, optimizer,
+                                   !key.host, !key.host);
+    operands.emplace_back(weight_value, state_value);
+  }
+  const auto swap = [&](TaskKind kind, size_t k, TaskId follow) {
+    on(teams_->lane(list[k], kind == TaskKind::SwapIn ? LaneKind::SwapIn : LaneKind::SwapOut));
+    after(follow);
+    for (const auto& [weight_value, state_value] : operands) {
+      use(weight_value, k, kind == TaskKind::SwapIn);
+      if (state_value.buffer.valid()) use(state_value, k, kind == TaskKind::SwapIn);
+    }
+    for (BufferId host : host_states) use(BufferId(host.index() + k), kind == TaskKind::SwapOut);
+    return add(kind,
+               tables_.host_copies(group_id(key.group), teams(key.group).members[k],
+                                   kind == TaskKind::SwapOut, Bytes(moved)),
+               {}, first_op.inputs[0], -1);
+  };
+  const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
+  const int32_t work =
+      tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
+                               training_.graph[first_op.inputs[0]].type.dtype, gradient, master));
+  Value done = {.group = key.group};
+  done.per_team = true;
+  for (size_t k = 0; k < list.size(); ++k) {
+    TaskId arrived;
+    if (key.host) arrived = swap(TaskKind::SwapIn, k, last_compute_[list[k].index()]);
+    on(teams_->lane(list[k], LaneKind::Compute));
+    after(arrived);
+    for (size_t i = 0; i < bucket.entries.size(); ++i) {
+      const auto& [u, sum] = bucket.entries[i];
+      compute_after(sum.value, k);
+      use(sum.value, k, false);
+      for (const Value& extra : weights_[static_cast<size_t>(u)].extra) {
+        compute_after(extra, k);
+        use(extra, k, false);
+      }
+      use(operands[i].first, k, true);
+      if (operands[i].second.buffer.valid()) use(operands[i].second, k, true);
+    }
+    const TaskId task =
+        add(TaskKind::Update, work, {}, update_op(bucket.entries[0].first).inputs[0], -1);
+    // The tasks of a group's teams follow each other, unless copies lie between.
+    if (k == 0) done.ready = task;
+    done.per_team = !key.host;
+    if (key.host) swap(TaskKind::SwapOut, k, task);
+  }
+  if (key.zero == 1 || key.zero == 2) gather_weights(key, bucket, done, weight_bytes);
+}
+
+// After an update of shares: everybody gets the whole weights again.
+void Emitter::gather_weights(const BucketKey& key, const Bucket& bucket, const Value& done,
+                             int64_t weight_bytes) {
+  if (key.digits == 0) return;
+  const auto& list = teams(key.group).teams;
+  for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
+  for (size_t k = 0; k < list.size(); ++k) {
+    after(done, k);
+    for (const auto& [u, sum] : bucket.entries) {
+      use(home_weight(u), k, true);
+    }
+  }
+  add(TaskKind::Gather,
+      tables_.collective(Collective::AllGather, group_id(key.group), tables_.digits(key.digits),
+                         Bytes(weight_bytes)),
+      {}, update_op(bucket.entries[0].first).inputs[0], -1);
+}
+
+// Gradients go to the host, the host updates, and resident weights come back.
+void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
+  const auto& list = teams(key.group).teams;
+  const Op& first_op = update_op(bucket.entries[0].first);
+  const TensorId first_tensor = first_op.inputs[0];
+  const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
+  const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
+  Value done = {.group = key.group};
+  int64_t weight_bytes = 0;
+  for (size_t k = 0; k < list.size(); ++k) {
+    double elements = 0;
+    int64_t out = 0, in = 0;
+    std::vector<BufferId> gradients, states;
+    const HostShare& host = teams_->hosts(list[k]).front();
+    for (const auto& [u, sum] : bucket.entries) {
+      const WeightState& state = weights_[static_cast<size_t>(u)];
+      const TensorId tensor = update_op(u).inputs[0];
+      const int64_t copies = replicas(state.layout);
+      const int64_t parts = key.zero >= 1 ? copies : 1;
+      const int64_t share = share_of(state.elements, parts);
+      out += bytes(update_op(u).inputs[1], share);
+      in += bytes(tensor, share);
+      weight_bytes += bytes(tensor, state.elements);
+      // Distinct parts on this host: replicas without sharding hold the same.
+      const int64_t distinct =
+          std::max<int64_t>(1, key.zero >= 1 ? host.members : host.members / copies);
+      elements += static_cast<double>(share * distinct);
+      const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
+        return graph_.add({.memory = host.memory,
+                           .kind = kind,
+                           .at_start = persistent,
+                           .at_end = persistent,
+                           .tensor = tensor,
+                           .bytes = Bytes(size * distinct)});
+      };
+      gradients.push_back(
+          on_host(BufferKind::WeightGradient, bytes(update_op(u).inputs[1], share), false));
+      if (const int64_t size = state_bytes(u, share); size > 0)
+        states.push_back(on_host(BufferKind::OptimizerState, size, true));
+    }
+    on(teams_->lane(list[k], LaneKind::SwapOut));
+    for (size_t i = 0; i < bucket.entries.size(); ++i) {
+      const auto& [u, sum] = bucket.entries[i];
+      after(sum.value, k);
+      use(sum.value, k, false);
+      for (const Value& extra : weights_[static_cast<size_t>(u)].extra) {
+        after(extra, k);
+        use(extra, k, false);
+      }
+      use(gradients[i], true);
+    }
+    const TaskId left =
+        add(TaskKind::SwapOut,
+            tables_.host_copies(group_id(key.group), teams(key.group).members[k], true, Bytes(out)),
+            {}, first_op.inputs[1], -1);
+    on(teams_->lane(list[k], LaneKind::Host));
+    after(left);
+    for (BufferId buffer : gradients) use(buffer, false);
+    for (BufferId buffer : states) use(buffer, true);
+    if (key.host)
+      for (const auto& [u, sum] : bucket.entries) {
+        WeightState& state = weights_[static_cast<size_t>(u)];
+        if (!state.rest.valid()) state.rest = rest_buffers(u);
+        use(state.rest, true);
+      }
+    const int32_t work =
+        tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
+                                 training_.graph[first_tensor].type.dtype, gradient, master));
+    TaskId task = add(TaskKind::HostUpdate, work, {}, first_tensor, -1);
+    if (!key.host) {
+      on(teams_->lane(list[k], LaneKind::SwapIn));
+      after(task);
+      // The weights are overwritten: whoever reads them in this step comes first.
+      after(last_compute_[list[k].index()]);
+      for (const auto& [u, sum] : bucket.entries) use(home_weight(u), k, true);
+      task = add(
+          TaskKind::SwapIn,
+          tables_.host_copies(group_id(key.group), teams(key.group).members[k], false, Bytes(in)),
+          {}, first_tensor, -1);
+    }
+    if (k == 0) done.ready = task;
+  }
+  weight_bytes /= static_cast<int64_t>(list.size());
+  if ((key.zero == 1 || key.zero == 2) && !key.host)
+    gather_weights(key, bucket, done, weight_bytes);
+}
+
+// Weights that another group uses as well are sent there after the update.
+void Emitter::refresh_copies() {
+  for (size_t u = 0; u < weights_.size(); ++u) {
+    const WeightState& state = weights_[u];
+    if (state.unit >= 0) continue;
+    const TensorId tensor = update_op(static_cast<int32_t>(u)).inputs[0];
+    std::vector<Value> copies;
+    for (int32_t i = heads_[kForward][row(tensor, 0)]; i >= 0;) {
+      const Value& value = values_[static_cast<size_t>(i)];
+      if (value.group != state.home && !value.ready.valid()) copies.push_back(value);
+      i = value.next;
+    }
+    if (copies.empty()) continue;
+    const Value home = home_weight(static_cast<int32_t>(u));
+    for (const Value& copy : copies) {
+      const auto& moves = tables_.moves(training_.graph[tensor].type, home.layout,
+                                        group_id(home.group), copy.layout, group_id(copy.group));
+      for (TeamId a : teams(home.group).teams)
+        for (TeamId b : teams(copy.group).teams) on(teams_->send_lane(a, b));
+      for (size_t k = 0; k < teams(home.group).teams.size(); ++k) {
+        after(last_compute_[teams(home.group).teams[k].index()]);
+        use(home, k, false);
+      }
+      for (size_t k = 0; k < teams(copy.group).teams.size(); ++k) {
+        after(last_compute_[teams(copy.group).teams[k].index()]);
+        use(copy, k, true);
+      }
+      add(TaskKind::Send, moves.back().traffic, {}, tensor, -1);
+    }
+  }
+}
+
+}  // namespace windlass
