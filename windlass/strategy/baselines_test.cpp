@@ -1,0 +1,68 @@
+#include "windlass/strategy/baselines.h"
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/machine/read_machine.h"
+
+namespace windlass {
+namespace {
+
+std::string message_of(const std::string& text, const char* machine = nullptr,
+                       int64_t samples = 64) {
+  try {
+    BaselineSpec spec = parse_baseline(text);
+    if (machine != nullptr) resolve(spec, load_machine(machine), samples);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Input);
+    return error.message();
+  }
+  return "";
+}
+
+TEST(Baselines, ParametersCombine) {
+  const BaselineSpec spec =
+      parse_baseline("megatron:tp=2,pp=4,zero=1,recompute=full,sequence-parallel=on,micro=3");
+  EXPECT_EQ(spec.tp, 2);
+  EXPECT_EQ(spec.pp, 4);
+  EXPECT_EQ(spec.zero, 1);
+  EXPECT_EQ(spec.micro, 3);
+  EXPECT_EQ(spec.recompute, RecomputePolicy::Full);
+  EXPECT_TRUE(spec.sequence_parallel);
+}
+
+TEST(Baselines, ErrorsSayWhatIsKnown) {
+  EXPECT_NE(message_of("megaton").find("there are"), std::string::npos);
+  EXPECT_NE(message_of("megatron:tq=2").find("sequence-parallel"), std::string::npos);
+  EXPECT_NE(message_of("megatron:tp").find("key=value"), std::string::npos);
+  EXPECT_NE(message_of("megatron:tp=-1").find("whole number"), std::string::npos);
+  EXPECT_NE(message_of("megatron:tp=9999999999999999999999").find("whole number"),
+            std::string::npos);
+  EXPECT_NE(message_of("zero:stage=4").find("0 to 3"), std::string::npos);
+  EXPECT_NE(message_of("gpipe:recompute=maybe").find("selective"), std::string::npos);
+}
+
+TEST(Baselines, DegreesFillTheMachine) {
+  BaselineSpec spec = parse_baseline("megatron:tp=2,pp=2,micro=4");
+  resolve(spec, load_machine("8xa100-80g"), 64);
+  EXPECT_EQ(spec.dp, 2);             // 8 / (2 x 2)
+  EXPECT_EQ(spec.micro_batches, 8);  // 64 / (2 x 4)
+  BaselineSpec pipeline = parse_baseline("1f1b:micro=8");
+  resolve(pipeline, load_machine("4x1080ti"), 64);
+  EXPECT_EQ(pipeline.pp, 4);
+  EXPECT_EQ(pipeline.dp, 1);
+  EXPECT_EQ(pipeline.micro_batches, 8);
+}
+
+TEST(Baselines, WhatDoesNotDivideIsRefused) {
+  EXPECT_NE(message_of("megatron:tp=16", "8xa100-80g").find("needs 16 devices"), std::string::npos);
+  EXPECT_NE(message_of("data-parallel:micro=3", "8xa100-80g").find("not a multiple"),
+            std::string::npos);
+  EXPECT_NE(message_of("data-parallel", "8xa100-80g", 4).find("cannot be split over 8"),
+            std::string::npos);
+  EXPECT_NE(message_of("megatron:interleave=2", "8xa100-80g").find("needs a pipeline"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace windlass
