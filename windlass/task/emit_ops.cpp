@@ -307,6 +307,8 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
       Value view = operands_.at(0);
       view.layout = made.input_gradients()[0].layout;
       put(kForward, op.outputs[0], micro_batch, view);
+      if (const int32_t update = facts_.term_of[op.outputs[0].index()]; update >= 0)
+        add_term(update, view, micro_batch);
     }
     return;
   }

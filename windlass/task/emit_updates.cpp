@@ -22,8 +22,8 @@ void Emitter::finish_updates() {
     if (state.updated) continue;
     state.updated = true;
     const Residency& residency = strategy_->weights[u];
-    const BucketKey key{state.last.value.group, residency.zero, residency.host,
-                        residency.host_update, tables_.copy_digits(state.layout)};
+    const BucketKey key{state.last.value.group, state.zero, residency.host,
+                        residency.host_update,  0,          state.share};
     Bucket bucket;
     bucket.entries.emplace_back(static_cast<int32_t>(u), state.last);
     bucket.bytes = bytes(update_op(static_cast<int32_t>(u)).inputs[1], state.last.elements);
@@ -43,13 +43,14 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
   double elements = 0;
   int64_t weight_bytes = 0, moved = 0;
   std::vector<std::pair<Value, Value>> operands;  // weight, state
-  std::vector<BufferId> host_states;
+  std::vector<BufferId> host_buffers_of;          // streamed: the weights at rest and their state
   for (const auto& [u, sum] : bucket.entries) {
-    const WeightState& state = weights_[static_cast<size_t>(u)];
+    WeightState& state = weights_[static_cast<size_t>(u)];
     const TensorId tensor = update_op(u).inputs[0];
-    const int64_t parts = key.zero >= 1 ? replicas(state.layout) : 1;
+    const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
     const int64_t share = share_of(state.elements, parts);
     elements += static_cast<double>(share);
+    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(u);
     weight_bytes += bytes(tensor, state.elements);
     Value weight_value, state_value;
     weight_value = state_value = {.group = key.group, .layout = state.layout};
@@ -57,8 +58,11 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
     if (key.host) {
       weight_value.buffer =
           buffers(key.group, BufferKind::Weight, tensor, -1, bytes(tensor, share));
-      host_states.push_back(host_buffers(key.group, BufferKind::OptimizerState, tensor, -1,
-                                         state_bytes(u, state.elements), true, state.layout, true));
+      host_buffers_of.push_back(state.rest);
+      if (optimizer > 0)
+        host_buffers_of.push_back(host_buffers(key.group, BufferKind::OptimizerState, tensor, -1,
+                                               state_bytes(u, state.elements), true, state.layout,
+                                               true));
       moved += optimizer + bytes(tensor, share);
     } else if (key.zero == 3) {
       weight_value.buffer = state.rest;
@@ -77,7 +81,8 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
       use(weight_value, k, kind == TaskKind::SwapIn);
       if (state_value.buffer.valid()) use(state_value, k, kind == TaskKind::SwapIn);
     }
-    for (BufferId host : host_states) use(BufferId(host.index() + k), kind == TaskKind::SwapOut);
+    for (BufferId host : host_buffers_of)
+      use(BufferId(host.index() + k), kind == TaskKind::SwapOut);
     return add(kind,
                tables_.host_copies(group_id(key.group), teams(key.group).members[k],
                                    kind == TaskKind::SwapOut, Bytes(moved)),
@@ -87,8 +92,7 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
   const int32_t work =
       tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
                                training_.graph[first_op.inputs[0]].type.dtype, gradient, master));
-  Value done = {.group = key.group};
-  done.per_team = true;
+  std::vector<TaskId> done;
   for (size_t k = 0; k < list.size(); ++k) {
     TaskId arrived;
     if (key.host) arrived = swap(TaskKind::SwapIn, k, last_compute_[list[k].index()]);
@@ -97,6 +101,7 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
     for (size_t i = 0; i < bucket.entries.size(); ++i) {
       const auto& [u, sum] = bucket.entries[i];
       compute_after(sum.value, k);
+      after(weights_[static_cast<size_t>(u)].fetched);
       use(sum.value, k, false);
       for (const Value& extra : weights_[static_cast<size_t>(u)].extra) {
         compute_after(extra, k);
@@ -107,30 +112,26 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
     }
     const TaskId task =
         add(TaskKind::Update, work, {}, update_op(bucket.entries[0].first).inputs[0], -1);
-    // The tasks of a group's teams follow each other, unless copies lie between.
-    if (k == 0) done.ready = task;
-    done.per_team = !key.host;
+    done.push_back(task);
     if (key.host) swap(TaskKind::SwapOut, k, task);
+    for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
   }
   if (key.zero == 1 || key.zero == 2) gather_weights(key, bucket, done, weight_bytes);
 }
 
 // After an update of shares: everybody gets the whole weights again.
-void Emitter::gather_weights(const BucketKey& key, const Bucket& bucket, const Value& done,
-                             int64_t weight_bytes) {
-  if (key.digits == 0) return;
+void Emitter::gather_weights(const BucketKey& key, const Bucket& bucket,
+                             const std::vector<TaskId>& done, int64_t weight_bytes) {
   const auto& list = teams(key.group).teams;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
-  for (size_t k = 0; k < list.size(); ++k) {
-    after(done, k);
-    for (const auto& [u, sum] : bucket.entries) {
-      use(home_weight(u), k, true);
-    }
-  }
-  add(TaskKind::Gather,
-      tables_.collective(Collective::AllGather, group_id(key.group), tables_.digits(key.digits),
-                         Bytes(weight_bytes)),
-      {}, update_op(bucket.entries[0].first).inputs[0], -1);
+  for (TaskId task : done) after(task);
+  for (size_t k = 0; k < list.size(); ++k)
+    for (const auto& [u, sum] : bucket.entries) use(home_weight(u), k, true);
+  const TaskId task = add(TaskKind::Gather,
+                          tables_.collective(Collective::AllGather, group_id(key.group),
+                                             tables_.digits(key.share), Bytes(weight_bytes)),
+                          {}, update_op(bucket.entries[0].first).inputs[0], -1);
+  for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
 }
 
 // Gradients go to the host, the host updates, and resident weights come back.
@@ -140,8 +141,12 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
   const TensorId first_tensor = first_op.inputs[0];
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
   const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
-  Value done = {.group = key.group};
+  std::vector<TaskId> done;
   int64_t weight_bytes = 0;
+  for (const auto& [u, sum] : bucket.entries) {
+    WeightState& state = weights_[static_cast<size_t>(u)];
+    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(u);
+  }
   for (size_t k = 0; k < list.size(); ++k) {
     double elements = 0;
     int64_t out = 0, in = 0;
@@ -150,15 +155,14 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
     for (const auto& [u, sum] : bucket.entries) {
       const WeightState& state = weights_[static_cast<size_t>(u)];
       const TensorId tensor = update_op(u).inputs[0];
-      const int64_t copies = replicas(state.layout);
-      const int64_t parts = key.zero >= 1 ? copies : 1;
+      const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
+      const int64_t copies = replicas(state.layout) / parts;
       const int64_t share = share_of(state.elements, parts);
       out += bytes(update_op(u).inputs[1], share);
       in += bytes(tensor, share);
       weight_bytes += bytes(tensor, state.elements);
-      // Distinct parts on this host: replicas without sharding hold the same.
-      const int64_t distinct =
-          std::max<int64_t>(1, key.zero >= 1 ? host.members : host.members / copies);
+      // Distinct parts on this host: replicas that do not share out hold the same.
+      const int64_t distinct = std::max<int64_t>(1, host.members / copies);
       elements += static_cast<double>(share * distinct);
       const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
         return graph_.add({.memory = host.memory,
@@ -192,12 +196,11 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
     after(left);
     for (BufferId buffer : gradients) use(buffer, false);
     for (BufferId buffer : states) use(buffer, true);
-    if (key.host)
-      for (const auto& [u, sum] : bucket.entries) {
-        WeightState& state = weights_[static_cast<size_t>(u)];
-        if (!state.rest.valid()) state.rest = rest_buffers(u);
-        use(state.rest, true);
-      }
+    for (const auto& [u, sum] : bucket.entries) {
+      const WeightState& state = weights_[static_cast<size_t>(u)];
+      after(state.fetched);
+      if (key.host) use(BufferId(state.rest.index() + k), true);
+    }
     const int32_t work =
         tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
                                  training_.graph[first_tensor].type.dtype, gradient, master));
@@ -207,13 +210,21 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
       after(task);
       // The weights are overwritten: whoever reads them in this step comes first.
       after(last_compute_[list[k].index()]);
-      for (const auto& [u, sum] : bucket.entries) use(home_weight(u), k, true);
+      for (const auto& [u, sum] : bucket.entries) {
+        const WeightState& state = weights_[static_cast<size_t>(u)];
+        after(state.fetched);
+        if (key.zero == 3)
+          use(BufferId(state.rest.index() + k), true);
+        else
+          use(home_weight(u), k, true);
+      }
       task = add(
           TaskKind::SwapIn,
           tables_.host_copies(group_id(key.group), teams(key.group).members[k], false, Bytes(in)),
           {}, first_tensor, -1);
     }
-    if (k == 0) done.ready = task;
+    done.push_back(task);
+    for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
   }
   weight_bytes /= static_cast<int64_t>(list.size());
   if ((key.zero == 1 || key.zero == 2) && !key.host)
@@ -247,6 +258,7 @@ void Emitter::refresh_copies() {
         after(last_compute_[teams(copy.group).teams[k].index()]);
         use(copy, k, true);
       }
+      after(state.written);
       add(TaskKind::Send, moves.back().traffic, {}, tensor, -1);
     }
   }

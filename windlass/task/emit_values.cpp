@@ -127,8 +127,9 @@ Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch,
 }
 
 Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
-                                     const Value& from, int32_t layout, int32_t group) {
+                                     const Value& origin, int32_t layout, int32_t group) {
   const Tensor& t = training_.graph[tensor];
+  const Value from = origin;
   Value now = from;
   for (const MoveTemplate& move :
        tables_.moves(t.type, from.layout, group_id(from.group), layout, group_id(group))) {
@@ -156,21 +157,21 @@ Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro
     next.ready = add(move.crosses ? TaskKind::Send : TaskKind::Collective, move.traffic, {}, tensor,
                      micro_batch);
     next.per_team = next.computed = false;
+    if (move.in_place) {
+      // The partial sum is no more: who holds it holds the whole now.
+      for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
+        Value& value = values_[static_cast<size_t>(i)];
+        i = value.next;
+        if (value.buffer != now.buffer || value.layout != now.layout) continue;
+        const int32_t link = value.next;
+        value = next;
+        value.next = link;
+      }
+    }
     now = next;
   }
   now.layout = layout;
   now.group = group;
-  if (now.buffer == from.buffer && now.ready != from.ready) {
-    // Combined in place: the partial value is no more.
-    for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
-      Value& value = values_[static_cast<size_t>(i)];
-      i = value.next;
-      if (value.buffer != from.buffer || value.layout != from.layout) continue;
-      now.next = value.next;
-      value = now;
-      return now;
-    }
-  }
   return put(phase, tensor, micro_batch, now);
 }
 

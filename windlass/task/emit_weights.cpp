@@ -27,6 +27,7 @@ void Emitter::plan_weights() {
     state.terms_left = 0;
     state.updated = false;
     state.at_home = {};
+    state.fetched = state.written = {};
     state.rest = state.shard = {};
     for (TensorId term : facts_.terms[u]) {
       const OpId producer = training_.graph[term].producer;
@@ -44,14 +45,14 @@ void Emitter::plan_weights() {
     const auto& [op, input] = facts_.first_use[u];
     const int32_t stage = stage_of_[op.index()];
     state.home = strategy_->stages[static_cast<size_t>(stage)].backward_group;
-    const OperandTemplate& made =
-        tables_.op(op, sharding_ids_[op.index()], group_id(state.home)).inputs()[input];
-    state.layout = made.layout;
-    state.elements = made.elements;
+    const OpTemplate& made = tables_.op(op, sharding_ids_[op.index()], group_id(state.home));
+    state.layout = made.inputs()[input].layout;
+    state.elements = made.inputs()[input].elements;
+    state.share = tables_.partial_digits(made.input_gradients()[input].layout);
+    state.zero = state.share == 0 ? 0 : strategy_->weights[u].zero;
   }
-  if (std::ranges::any_of(strategy_->weights,
-                          [](const Residency& r) { return r.zero == 3 || r.host; }))
-    make_units();
+  for (size_t u = 0; u < updates; ++u)
+    if (weights_[u].zero == 3 || strategy_->weights[u].host) return make_units();
 }
 
 // Batches of streamed weights, in the order the forward pass wants them.
@@ -60,7 +61,8 @@ void Emitter::make_units() {
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t u) { return facts_.first_use[u]; });
   for (size_t u : order) {
-    const Residency& residency = strategy_->weights[u];
+    Residency residency = strategy_->weights[u];
+    residency.zero = weights_[u].zero;
     if (residency.zero < 3 && !residency.host) continue;
     const int32_t stage = stage_of_[facts_.first_use[u].first.index()];
     const bool fits = !units_.empty() && units_.back().stage == stage &&
@@ -142,8 +144,9 @@ void Emitter::fetch(int32_t index, int32_t group) {
   std::map<int32_t, std::vector<int32_t>> alike;  // by set of digits
   for (int32_t u : unit.updates) {
     WeightState& state = weights_[static_cast<size_t>(u)];
-    if (state.streamed[static_cast<size_t>(group)].run == run_) continue;
-    alike[unit.residency.host ? 0 : tables_.copy_digits(state.layout)].push_back(u);
+    // Updated weights are for the next step.
+    if (state.streamed[static_cast<size_t>(group)].run == run_ || state.updated) continue;
+    alike[unit.residency.host ? 0 : state.share].push_back(u);
   }
   for (const auto& [digits, updates] : alike) {
     int64_t total = 0;
@@ -162,6 +165,8 @@ void Emitter::fetch(int32_t index, int32_t group) {
         Value& value = weights_[static_cast<size_t>(u)].streamed[static_cast<size_t>(group)].value;
         value.ready = task;
         value.per_team = per_team;
+        weights_[static_cast<size_t>(u)].fetched =
+            per_team ? TaskId(task.index() + list.size() - 1) : task;
       }
     };
     const TensorId first_tensor = update_op(updates[0]).inputs[0];
@@ -188,7 +193,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
       after(last_compute_[list[k].index()]);
       for (int32_t u : updates) {
         const WeightState& state = weights_[static_cast<size_t>(u)];
-        use(state.rest, false);
+        use(BufferId(state.rest.index() + k), false);
         use(state.streamed[static_cast<size_t>(group)].value, k, true);
       }
       const TaskId task =
@@ -208,15 +213,14 @@ BufferId Emitter::rest_buffers(int32_t u) {
   const int64_t size = bytes(tensor, state.elements);
   if (strategy_->weights[static_cast<size_t>(u)].host)
     return host_buffers(state.home, BufferKind::Weight, tensor, -1, size, true, state.layout, true);
-  return buffers(state.home, BufferKind::Weight, tensor, -1, share_of(size, replicas(state.layout)),
-                 true, true);
+  return buffers(state.home, BufferKind::Weight, tensor, -1,
+                 share_of(size, tables_.members(state.share)), true, true);
 }
 
 // The buffer that a term of a weight's gradient is added to.
 BufferId Emitter::sum_buffer(int32_t u, TensorId tensor, int32_t layout, int64_t elements,
                              int32_t group, int32_t micro_batch) {
-  const bool each = strategy_->weights[static_cast<size_t>(u)].zero >= 2;
-  const int32_t batch = each ? micro_batch : -1;
+  const int32_t batch = reduced_each_time(u, layout) ? micro_batch : -1;
   for (Sum& sum : weights_[static_cast<size_t>(u)].sums)
     if (sum.value.group == group && sum.value.layout == layout && sum.micro_batch == batch)
       return sum.value.buffer;
@@ -252,10 +256,17 @@ void Emitter::add_term(int32_t u, const Value& term, int32_t micro_batch) {
   finish_term(u, sum, micro_batch);
 }
 
+// ZeRO 2 and 3 keep no whole gradient from one micro-batch to the next.
+bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
+  const WeightState& state = weights_[static_cast<size_t>(u)];
+  return state.zero >= 2 && tables_.partial_digits(layout) == state.share &&
+         tables_.settled(layout) == state.layout;
+}
+
 void Emitter::finish_term(int32_t u, const Value& term, int32_t micro_batch) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   const int32_t group = term.group;
-  const bool each = strategy_->weights[static_cast<size_t>(u)].zero >= 2;
+  const bool each = reduced_each_time(u, term.layout);
   for (Sum& sum : state.sums) {
     if (sum.value.group != group || sum.value.layout != term.layout ||
         sum.micro_batch != (each ? micro_batch : -1))
@@ -263,32 +274,41 @@ void Emitter::finish_term(int32_t u, const Value& term, int32_t micro_batch) {
     sum.value.ready = term.ready;
     sum.value.per_team = term.per_team;
     sum.value.computed = term.computed;
-    ++sum.terms;
   }
   --state.terms_left;
-  const int32_t left = --terms_left_[at_group(u, group)];
-  const bool batch_done = left % terms_each_[at_group(u, group)] == 0;
-  if (each ? !batch_done : left > 0) return;
-  // All sums of this group are final, or those of this micro-batch are.
+  const size_t at = at_group(u, group);
+  const bool batch_done = --terms_left_[at] % terms_each_[at] == 0;
+  const TensorId tensor = update_op(u).inputs[1];
+  // Sums that are final: those of this micro-batch, or of the step.
   for (Sum& sum : state.sums) {
-    if (sum.value.group != group || sum.queued || sum.terms == 0) continue;
+    if (sum.queued || sum.value.group != group) continue;
+    if (sum.micro_batch >= 0 ? !batch_done : terms_left_[at] > 0) continue;
     if (group != state.home) {
       sum.queued = true;
-      const TensorId tensor = update_op(u).inputs[1];
       state.extra.push_back(redistribute(kForward, tensor, 0, sum.value, state.layout, state.home));
-    } else if (each) {
+    } else if (sum.micro_batch >= 0) {
       sum.queued = true;
       queue(u, sum);
     }
   }
   if (state.terms_left > 0) return;
+  // All there is: one sum that lies like the weight is reduced with others, the rest is brought to
+  // the weight's layout and added when it is updated.
+  bool main = state.shard.valid();
+  for (Sum& sum : state.sums) {
+    if (sum.micro_batch >= 0) main = true;
+  }
   for (Sum& sum : state.sums) {
     if (sum.queued || sum.value.group != state.home) continue;
     sum.queued = true;
-    queue(u, sum);
+    if (!main && tables_.settled(sum.value.layout) == state.layout) {
+      main = true;
+      queue(u, sum);
+    } else {
+      state.extra.push_back(redistribute(kForward, tensor, 0, sum.value, state.layout, state.home));
+    }
   }
-  if (terms_each_[at_group(u, state.home)] > 0) return;
-  // Nothing of the gradient is made at home: what came from elsewhere is all of it.
+  if (main) return;
   Sum sum;
   sum.value = state.extra.front();
   sum.elements = state.elements;
@@ -298,8 +318,13 @@ void Emitter::finish_term(int32_t u, const Value& term, int32_t micro_batch) {
 
 void Emitter::queue(int32_t u, const Sum& sum) {
   const Residency& residency = strategy_->weights[static_cast<size_t>(u)];
-  const BucketKey key{sum.value.group, residency.zero, residency.host, residency.host_update,
-                      tables_.partial_digits(sum.value.layout)};
+  const WeightState& state = weights_[static_cast<size_t>(u)];
+  const BucketKey key{sum.value.group,
+                      state.zero,
+                      residency.host,
+                      residency.host_update,
+                      tables_.partial_digits(sum.value.layout),
+                      state.share};
   auto found = std::ranges::find(buckets_, key, &std::pair<BucketKey, Bucket>::first);
   if (found == buckets_.end()) found = buckets_.insert(found, {key, Bucket{}});
   Bucket& bucket = found->second;
@@ -326,17 +351,19 @@ void Emitter::flush(const BucketKey& key, Bucket& bucket) {
   const auto& list = teams(key.group).teams;
   const int64_t parts = tables_.members(key.digits);
   if (parts > 1) {
-    const bool scatter = key.zero >= 1;
+    // Everybody gets the whole sum, or its share of it.
+    const bool scatter = key.zero >= 1 && key.digits == key.share;
+    const bool shards = key.zero >= 2 && scatter;
     for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
     for (auto& [u, sum] : bucket.entries) {
       WeightState& state = weights_[static_cast<size_t>(u)];
-      if (key.zero >= 2 && !state.shard.valid())
+      if (shards && !state.shard.valid())
         state.shard = buffers(key.group, BufferKind::WeightGradient, update_op(u).inputs[1], -1,
                               share_of(bytes(update_op(u).inputs[1], sum.elements), parts));
       for (size_t k = 0; k < list.size(); ++k) {
         after(sum.value, k);
-        use(sum.value, k, key.zero < 2);
-        if (key.zero >= 2) use(BufferId(state.shard.index() + k), true);
+        use(sum.value, k, !shards);
+        if (shards) use(BufferId(state.shard.index() + k), true);
       }
     }
     const TaskId task = add(
@@ -347,7 +374,7 @@ void Emitter::flush(const BucketKey& key, Bucket& bucket) {
     for (auto& [u, sum] : bucket.entries) {
       sum.value.ready = task;
       sum.value.per_team = sum.value.computed = false;
-      if (key.zero >= 2) sum.value.buffer = weights_[static_cast<size_t>(u)].shard;
+      if (shards) sum.value.buffer = weights_[static_cast<size_t>(u)].shard;
     }
   }
   // A weight is updated, once, when all of its gradient is there.

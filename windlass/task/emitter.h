@@ -73,7 +73,6 @@ class Emitter {
     Value value;
     int32_t micro_batch = -1;  // of sums that are reduced each time
     int64_t elements = 0;
-    int32_t terms = 0;  // added so far
     bool queued = false;
   };
 
@@ -87,6 +86,10 @@ class Emitter {
     int32_t home = 0;  // group that updates it
     int32_t layout = -1;
     int64_t elements = 0;            // of the member with most
+    int32_t share = 0;               // set of digits over which ZeRO shares it out
+    uint8_t zero = 0;                // stage; 0 if there is nobody to share with
+    TaskId fetched;                  // streamed: the last task that read where it rests
+    TaskId written;                  // the last task that wrote the new weight
     int32_t unit = -1;               // that it is streamed with; -1: resident
     std::vector<Streamed> streamed;  // by group; empty unless streamed
     BufferId rest;                   // streamed: where it rests
@@ -113,6 +116,7 @@ class Emitter {
     uint8_t zero = 0;
     bool host = false, host_update = false;
     int32_t digits = 0;  // set over which they are partial
+    int32_t share = 0;   // set over which state and updates are shared out
     bool operator==(const BucketKey&) const = default;
   };
   struct Bucket {
@@ -182,12 +186,13 @@ class Emitter {
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
   void finish_term(int32_t update, const Value& term, int32_t micro_batch);
   void queue(int32_t update, const Sum& sum);
+  bool reduced_each_time(int32_t update, int32_t layout);
   void flush(const BucketKey& key, Bucket& bucket);
   void flush_all();
   void finish_updates();
   void update_on_device(const BucketKey& key, const Bucket& bucket);
   void update_on_host(const BucketKey& key, const Bucket& bucket);
-  void gather_weights(const BucketKey& key, const Bucket& bucket, const Value& done,
+  void gather_weights(const BucketKey& key, const Bucket& bucket, const std::vector<TaskId>& done,
                       int64_t weight_bytes);
   void refresh_copies();
   int64_t replicas(int32_t layout) { return tables_.members(tables_.copy_digits(layout)); }
