@@ -36,20 +36,25 @@ int run_program(int argc, char** argv) {
       "windlass trains neural networks that do not fit: give it a model, a machine and a memory "
       "limit.",
       "windlass"};
-  program.set_version_flag("--version", "windlass 0.1.0");
+  program.set_version_flag("--version", fmt::format("windlass {}", kVersion));
   program.require_subcommand(1);
   program.footer(
       "Examples:\n"
       "  windlass inspect gpt2-xl\n"
       "  windlass inspect model.onnx --batch 32\n"
       "  windlass inspect path/to/config.json --dtype bf16 --optimizer adamw --json\n"
+      "  windlass simulate gpt2-xl --on 4x3090 --strategy zero:stage=3 --dtype fp16 --batch 16\n"
       "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
   add_inspect(program);
   add_machine(program);
+  ExitCode exit_code = ExitCode::Done;
+  add_simulate(program, exit_code);
+  add_check(program, exit_code);
+  add_validate(program, exit_code);
   try {
     program.parse(argc, argv);
     if (std::fflush(stdout) != 0) throw Error(ErrorKind::Runtime, "cannot write to the output");
-    return code(ExitCode::Done);
+    return code(exit_code);
   } catch (const CLI::ParseError& error) {
     // CLI11 prints help and version through the same path as errors; both are code 0.
     return program.exit(error) == 0 ? code(ExitCode::Done) : code(ExitCode::BadInput);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "windlass/base/error.h"
 
@@ -10,6 +11,8 @@ class App;
 }
 
 namespace windlass {
+
+inline constexpr std::string_view kVersion = "0.1.0";
 
 // Exit codes of every verb.
 enum class ExitCode : int {
@@ -27,6 +30,10 @@ int run_program(int argc, char** argv);
 
 // Add one verb each to the program. Acting happens inside CLI11's callback.
 void add_inspect(CLI::App& program);
+void add_check(CLI::App& program, ExitCode& exit_code);
 void add_machine(CLI::App& program);
+// These also say how the program ends: not fitting is an answer, with an exit code of its own.
+void add_simulate(CLI::App& program, ExitCode& exit_code);
+void add_validate(CLI::App& program, ExitCode& exit_code);
 
 }  // namespace windlass

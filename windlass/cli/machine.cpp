@@ -1,5 +1,6 @@
 #include "windlass/cli/machine.h"
 
+#include <charconv>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -148,6 +149,8 @@ void show_machine(const MachineVerb& verb) {
 // that machine, figures and all.
 void probe_machine(const MachineVerb& verb) {
   const MachineOptions options = verb.flags.machine_options();
+  if (verb.flags.memory.ends_with('%'))
+    fail_input("--memory {}: a probe takes bytes, e.g. 10GiB", verb.flags.memory);
   const bool as_devices = options.devices || options.memory || options.link_bandwidth;
   const ProbeResult found =
       as_devices ? ProbeResult{load_machine("local", options), {}} : probe_host();
@@ -160,10 +163,19 @@ void probe_machine(const MachineVerb& verb) {
   }
 }
 
+// "80%" as 0.8.
+double parse_percent(std::string_view text) {
+  double value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size() - 1, value);
+  if (failed != std::errc() || end != text.data() + text.size() - 1 || !(value > 0 && value <= 100))
+    fail_input("--memory: \"{}\" is not a share of memory; expected e.g. 80% or 10GiB", text);
+  return value / 100;
+}
+
 }  // namespace
 
 void MachineFlags::add_to(CLI::App& verb) {
-  verb.add_option("--memory", memory, "limit of each device, e.g. 10GiB");
+  verb.add_option("--memory", memory, "limit of each device: 10GiB, or 80% of what it has");
   verb.add_option("--devices", devices,
                   "number of CPU devices of the machine \"local\" (default 1)");
   verb.add_option("--link-bandwidth", link_bandwidth,
@@ -180,14 +192,23 @@ MachineOptions MachineFlags::machine_options() const {
       throw error.within(flag);
     }
   };
-  if (!memory.empty()) options.memory = read("--memory", memory, parse_bytes);
+  if (!memory.empty() && !memory.ends_with('%'))
+    options.memory = read("--memory", memory, parse_bytes);
   if (!link_bandwidth.empty())
     options.link_bandwidth = read("--link-bandwidth", link_bandwidth, parse_bandwidth);
   if (devices) options.devices = *devices;
   return options;
 }
 
-Machine MachineFlags::load() const { return load_machine(machine, machine_options()); }
+Machine MachineFlags::load() const {
+  Machine loaded = load_machine(machine, machine_options());
+  if (memory.ends_with('%')) {
+    const double share = parse_percent(memory);
+    for (Device& device : loaded.devices)
+      device.limit = Bytes(static_cast<int64_t>(static_cast<double>(device.limit.value) * share));
+  }
+  return loaded;
+}
 
 void add_machine(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("machine", "Machines that can be planned for.");

@@ -44,6 +44,9 @@ void ModelFlags::add_to(CLI::App& verb) {
       ->check(CLI::IsMember({"cross-entropy", "mse"}));
   verb.add_option("--dtype", dtype, "type of weights and activations")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  verb.add_option("--gradient-dtype", gradient_dtype,
+                  "type of weight gradients (default: that of the weights)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   verb.add_option("--optimizer", optimizer, "decides the bytes of state per weight")
       ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
       ->capture_default_str();
@@ -85,6 +88,7 @@ ModelOptions ModelFlags::model_options() const {
 TrainingOptions ModelFlags::training_options() const {
   TrainingOptions options;
   options.optimizer = optimizer_from_name(optimizer).value();
+  if (!gradient_dtype.empty()) options.gradient_dtype = dtype_from_name(gradient_dtype);
   return options;
 }
 

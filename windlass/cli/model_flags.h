@@ -22,6 +22,7 @@ struct ModelFlags {
   std::vector<std::string> dimensions;
   std::string loss;
   std::string dtype;
+  std::string gradient_dtype;
   std::string optimizer = "adam";
   bool no_fuse = false;
   bool as_exported = false;

@@ -1,25 +1,4 @@
-// Aligned text tables.
+// Aligned text tables live in base/, so that reports can use them.
 #pragma once
 
-#include <string>
-#include <vector>
-
-namespace windlass {
-
-enum class Align { Left, Right };
-
-// Columns are padded to their widest cell and separated by two spaces; no trailing blanks.
-class Table {
- public:
-  explicit Table(std::vector<Align> columns) : columns_(std::move(columns)) {}
-
-  // Control characters are replaced, and cells cut to 2000 bytes.
-  void add(std::vector<std::string> cells);
-  std::string text(std::string_view indent = "") const;
-
- private:
-  std::vector<Align> columns_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
-}  // namespace windlass
+#include "windlass/base/table.h"

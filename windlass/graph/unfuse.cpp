@@ -38,6 +38,12 @@ TensorId position_mask(Rewriter& r, int64_t s, int64_t t, const AttentionAttrs& 
   return r.emit(OpKind::Where, NoAttrs{}, {shown, zero, low}, name);
 }
 
+MaskKey mask_key(const Rewriter& r, const Op& op) {
+  const auto attrs = std::get<AttentionAttrs>(op.attrs);
+  return {r.shape(op.inputs[0])[2], r.shape(op.inputs[1])[2], attrs.causal, attrs.window,
+          r.tensor(op.inputs[0]).type.dtype};
+}
+
 // k or v with each head repeated for the queries that share it.
 TensorId repeat_heads(Rewriter& r, TensorId x, int64_t heads, const std::string& name) {
   const Shape shape = r.shape(x);
@@ -57,7 +63,18 @@ TensorId repeat_heads(Rewriter& r, TensorId x, int64_t heads, const std::string&
 int unfuse_attention(Graph& graph) {
   Rewriter r(graph);
   const std::vector<Op> ops = graph.ops;
+  // Masks first: they depend on no data, and inside of the first layer they would make it unlike
+  // the others.
   std::map<MaskKey, TensorId> masks;
+  for (const Op& op : ops) {
+    if (op.kind != OpKind::Attention) continue;
+    const auto attrs = std::get<AttentionAttrs>(op.attrs);
+    if (!attrs.causal && attrs.window <= 0) continue;
+    TensorId& mask = masks[mask_key(r, op)];
+    if (mask.valid()) continue;
+    const Shape q = r.shape(op.inputs[0]), k = r.shape(op.inputs[1]);
+    mask = position_mask(r, q[2], k[2], attrs, r.tensor(op.inputs[0]).type.dtype, "attention_mask");
+  }
   int count = 0;
   for (const Op& op : ops) {
     if (op.kind != OpKind::Attention) {
@@ -66,8 +83,7 @@ int unfuse_attention(Graph& graph) {
     }
     ++count;
     const auto attrs = std::get<AttentionAttrs>(op.attrs);
-    const Shape q = r.shape(op.inputs[0]), k = r.shape(op.inputs[1]);
-    const DType dtype = r.tensor(op.inputs[0]).type.dtype;
+    const Shape q = r.shape(op.inputs[0]);
     const TensorId keys = repeat_heads(r, op.inputs[1], q[1], op.name + ".k");
     const TensorId values = repeat_heads(r, op.inputs[2], q[1], op.name + ".v");
     TensorId scores =
@@ -80,11 +96,7 @@ int unfuse_attention(Graph& graph) {
           r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {scores, mask}, op.name + ".masked");
     };
     if (op.inputs.size() > 3 && op.inputs[3].valid()) add(op.inputs[3]);
-    if (attrs.causal || attrs.window > 0) {
-      TensorId& mask = masks[{q[2], k[2], attrs.causal, attrs.window, dtype}];
-      if (!mask.valid()) mask = position_mask(r, q[2], k[2], attrs, dtype, "attention_mask");
-      add(mask);
-    }
+    if (attrs.causal || attrs.window > 0) add(masks.at(mask_key(r, op)));
     TensorId p = r.emit(OpKind::Softmax, SoftmaxAttrs{3, false}, {scores}, op.name + ".softmax");
     if (attrs.dropout > 0)
       p = r.emit(OpKind::Dropout, DropoutAttrs{attrs.dropout}, {p}, op.name + ".dropout");

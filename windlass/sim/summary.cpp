@@ -57,7 +57,7 @@ class Sorter {
     std::vector<Breakdown> parts(teams);
     std::vector<Nanoseconds> reached(teams, 0);
     std::vector<TaskId> last_of_team(teams);
-    before_.assign(graph_.lanes.size(), {});
+    find_neighbours();
     for (size_t i = 0; i < graph_.size(); ++i) {
       const TaskId task(i);
       if (result_.start[i] < 0) continue;
@@ -69,12 +69,11 @@ class Sorter {
         if (lane != compute_lane[team.index()]) continue;
         Breakdown& of_team = parts[team.index()];
         Nanoseconds& now = reached[team.index()];
-        if (result_.start[i] > now) of_team.*reason(task, team) += result_.start[i] - now;
+        if (result_.start[i] > now) sort_wait(task, team, now, of_team);
         of_team.*part_of_work(graph_[task].kind) +=
             result_.end[i] - std::max(now, result_.start[i]);
         now = result_.end[i];
       }
-      for (LaneId lane : graph_.lanes_of(task)) before_[lane.index()] = task;
     }
     for (size_t team = 0; team < teams; ++team) {
       const TaskId last = last_of_team[team];
@@ -88,20 +87,48 @@ class Sorter {
   }
 
  private:
-  // Why the compute lane of the team was idle until the task started.
-  Part reason(TaskId task, TeamId team) const {
-    TaskId latest;
-    const auto consider = [&](TaskId before) {
-      if (before.valid() &&
-          (!latest.valid() || result_.end[before.index()] > result_.end[latest.index()]))
-        latest = before;
-    };
-    for (TaskId before : graph_.predecessors_of(task)) consider(before);
-    for (LaneId lane : graph_.lanes_of(task)) consider(before_[lane.index()]);
+  // Sorts the time from `since`, when the compute lane of the team fell idle, to the start of the
+  // task: back along what was waited for, as long as that is transfers or the host.
+  void sort_wait(TaskId task, TeamId team, Nanoseconds since, Breakdown& of_team) const {
+    Nanoseconds until = result_.start[task.index()];
+    while (until > since) {
+      const TaskId latest = waited_for(task);
+      if (!latest.valid()) {
+        const bool swap = swap_freed(until, graph_[team].memory);
+        of_team.*(swap ? &Breakdown::swap : &Breakdown::bubble) += until - since;
+        return;
+      }
+      const Part part = part_of_wait(graph_[latest].kind);
+      const Nanoseconds from =
+          part == &Breakdown::bubble ? since : std::max(since, result_.start[latest.index()]);
+      of_team.*part += until - from;
+      until = from;
+      task = latest;
+    }
+  }
+
+  // What ended when the task started, of its predecessors and those before it on its lanes.
+  TaskId waited_for(TaskId task) const {
     const Nanoseconds start = result_.start[task.index()];
-    if (latest.valid() && result_.end[latest.index()] == start)
-      return part_of_wait(graph_[latest].kind);
-    return swap_freed(start, graph_[team].memory) ? &Breakdown::swap : &Breakdown::bubble;
+    for (TaskId before : graph_.predecessors_of(task))
+      if (result_.end[before.index()] == start) return before;
+    const auto lanes = graph_.lanes_of(task);
+    for (size_t k = 0; k < lanes.size(); ++k) {
+      const TaskId before = before_[graph_.lane_begin[task.index()] + k];
+      if (before.valid() && result_.end[before.index()] == start) return before;
+    }
+    return {};
+  }
+
+  void find_neighbours() {
+    std::vector<TaskId> last(graph_.lanes.size());
+    before_.assign(graph_.task_lanes.size(), {});
+    for (size_t i = 0; i < graph_.size(); ++i) {
+      for (size_t k = graph_.lane_begin[i]; k < graph_.lane_begin[i + 1]; ++k) {
+        before_[k] = last[graph_.task_lanes[k].index()];
+        last[graph_.task_lanes[k].index()] = TaskId(i);
+      }
+    }
   }
 
   bool swap_freed(Nanoseconds time, MemoryId memory) const {
@@ -119,7 +146,7 @@ class Sorter {
   const SimResult& result_;
   std::vector<Nanoseconds> last_use_;             // by buffer
   std::multimap<Nanoseconds, TaskId> swap_outs_;  // by end
-  std::vector<TaskId> before_;                    // by lane: the task before the present one
+  std::vector<TaskId> before_;  // parallel to task_lanes: the task before on that lane
 };
 
 }  // namespace

@@ -113,7 +113,15 @@ Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch,
     const Value* there = find(kForward, tensor, micro_batch, layout, source_group);
     const Value* made = first(kForward, tensor, micro_batch);
     ensure(made != nullptr, "a saved value was never made");
-    if (there == nullptr || how == MemoryAction::Regather) there = made;
+    if (there == nullptr || how == MemoryAction::Regather) {
+      there = made;
+      for (int32_t i = heads_[kForward][row(tensor, micro_batch)]; i >= 0;
+           i = values_[static_cast<size_t>(i)].next) {
+        if (values_[static_cast<size_t>(i)].group != source_group) continue;
+        there = &values_[static_cast<size_t>(i)];
+        break;
+      }
+    }
     Value found = *there;
     if (how == MemoryAction::Offload || compressed_bits(how) > 0)
       found = restore(tensor, micro_batch, found, group);

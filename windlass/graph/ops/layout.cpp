@@ -163,8 +163,8 @@ std::vector<TensorType> infer_concat(const Signature& s) {
   return {{s.input(0).dtype, shape}};
 }
 
-// Makes the axis a loop over all parts at once, if they are of equal size: then one operand per part
-// has the loop as it is, and the joined one has it in blocks.
+// Makes the axis a loop over all parts at once, if they are of equal size: then one operand per
+// part has the loop as it is, and the joined one has it in blocks.
 void join_parts(LoopNest& nest, size_t axis, const std::vector<TensorType>& parts,
                 std::vector<OperandMap>& part_maps, OperandMap& joined_map) {
   for (const TensorType& part : parts)

@@ -23,10 +23,9 @@ std::vector<bool> region(const OperandMap& map, const Shape& shape, const Ranges
   std::vector<Range> axes;
   for (size_t axis = 0; axis < shape.size(); ++axis) {
     const int32_t loop = map[axis].loop;
-    axes.push_back(loop < 0
-                       ? Range{0, shape[axis]}
-                       : axis_range(map[axis], ranges[static_cast<size_t>(loop)],
-                                    shape[axis] / map[axis].blocks));
+    axes.push_back(loop < 0 ? Range{0, shape[axis]}
+                            : axis_range(map[axis], ranges[static_cast<size_t>(loop)],
+                                         shape[axis] / map[axis].blocks));
   }
   const Strides strides = row_major_strides(shape);
   std::vector<bool> inside(static_cast<size_t>(element_count(shape)), true);

@@ -1,4 +1,4 @@
-#include "windlass/cli/table.h"
+#include "windlass/base/table.h"
 
 #include <algorithm>
 

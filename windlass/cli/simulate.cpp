@@ -1,0 +1,151 @@
+// `windlass simulate`: what a training step costs under a strategy, in time and in bytes.
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/cli/cli.h"
+#include "windlass/cli/subject.h"
+#include "windlass/plan/check.h"
+#include "windlass/report/atomic_file.h"
+#include "windlass/report/json.h"
+#include "windlass/report/text.h"
+#include "windlass/report/trace.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass {
+namespace {
+
+struct SimulateFlags {
+  ModelFlags model;
+  MachineFlags machine;
+  std::string strategy;
+  std::string trace;
+  std::string save;
+  bool json = false;
+  size_t top = 8;
+};
+
+// A word on a terminal while something takes its time; gone afterwards.
+class Progress {
+ public:
+  explicit Progress(std::string_view what) : shown_(isatty(STDERR_FILENO) != 0) {
+    if (shown_) fmt::print(stderr, "{} ...", what);
+  }
+  ~Progress() {
+    if (shown_) fmt::print(stderr, "\r\x1b[K");
+  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  bool shown_;
+};
+
+void save_trace(const std::string& path, const SimulatedStep& step, const Subject& subject) {
+  const Progress progress("writing the trace");
+  AtomicFile file(path);
+  const TraceSummary summary = write_trace(step, &subject.training.graph, subject.machine,
+                                           [&](std::string_view text) { file.write(text); });
+  file.commit();
+  if (summary.cut)
+    fmt::print(stderr, "note: {}: cut after {} events, {} into the step\n", path, summary.events,
+               format_seconds(summary.until));
+}
+
+Subject load_subject(const SimulateFlags& flags) {
+  if (is_plan_file(flags.model.model)) {
+    if (!flags.strategy.empty())
+      fail_input("{}: a plan has its own strategy; leave --strategy away", flags.model.model);
+    return subject_from_plan(flags.model.model, flags.machine);
+  }
+  if (flags.machine.machine.empty())
+    fail_input("--on is missing: name a machine, e.g. --on 4x3090");
+  if (flags.strategy.empty())
+    fail_input("--strategy is missing: name one, e.g. --strategy data-parallel");
+  return subject_from_flags(flags.model, flags.machine, flags.strategy);
+}
+
+void save_plan(const std::string& path, const SimulatedStep& step, const Subject& subject,
+               const CostModel& cost) {
+  Plan plan = make_plan(subject.request, subject.whole, subject.facts.samples, subject.training,
+                        subject.machine, subject.strategy);
+  plan.prediction = predict(subject.machine, step.tasks, step.result, "given", step.overhead);
+  plan.provenance = {
+      .windlass = std::string(kVersion), .method = "given", .seed = 0, .cost = cost.provenance()};
+  write_plan(plan, path);
+}
+
+ExitCode run_simulate(const SimulateFlags& flags) {
+  Subject subject = load_subject(flags);
+  const auto cost = analytic_cost_model();
+  subject.facts.provenance = cost->provenance();
+  const SimulatedStep step = [&] {
+    const Progress progress("simulating");
+    return simulate_step(subject.training, subject.strategy, subject.machine, *cost);
+  }();
+  const SimulationReport report = report_simulation(step, &subject.training.graph, subject.machine,
+                                                    std::move(subject.facts), flags.top);
+  if (!flags.trace.empty()) save_trace(flags.trace, step, subject);
+  if (!flags.save.empty() && !report.failure) save_plan(flags.save, step, subject, *cost);
+  if (flags.json)
+    fmt::print("{}\n", simulation_json(report, subject.machine)
+                           .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  else
+    fmt::print("{}", simulation_text(report, flags.top));
+  return report.failure ? ExitCode::NoPlan : ExitCode::Done;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& program, ExitCode& exit_code) {
+  CLI::App* verb = program.add_subcommand(
+      "simulate",
+      "What a training step costs under a strategy: time, bytes on every device and link.");
+  auto flags = std::make_shared<SimulateFlags>();
+  flags->model.add_to(*verb);
+  verb->add_option("--on", flags->machine.machine,
+                   "machine: preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file")
+      ->type_name("MACHINE");
+  flags->machine.add_to(*verb);
+  verb->add_option("--strategy", flags->strategy,
+                   "name with parameters, e.g. megatron:tp=8,pp=8,micro=1,recompute=full")
+      ->type_name("SPEC");
+  verb->add_option("--trace", flags->trace, "write the step as a trace for ui.perfetto.dev")
+      ->type_name("FILE");
+  verb->add_option("--save", flags->save,
+                   "write the strategy as a plan file, if it fits; MODEL may be such a file")
+      ->type_name("PLAN");
+  verb->add_option("--top", flags->top, "how many devices, tensors and links to list")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb->add_flag("--json", flags->json, "print for programs");
+  std::string names;
+  for (std::string_view name : baseline_names())
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  verb->footer(
+      "Strategies: " + names +
+      ".\n"
+      "Parameters: dp, tp, pp, interleave, micro (samples), micro-batches, zero=0..3,\n"
+      "  recompute=none|selective|full|sqrt, sequence-parallel, offload, host-weights, "
+      "host-update.\n"
+      "If the step does not fit, the exit code is 2 and the report says what is missing and what\n"
+      "limit would do.\n"
+      "Examples:\n"
+      "  windlass simulate resnet-50 --on 4x3090 --strategy data-parallel --batch 256\n"
+      "  windlass simulate gpt2-xl --on 4x1080ti --strategy 1f1b:stages=4,micro=1 --batch 16\n"
+      "  windlass simulate gpt3-175b --on '8xa100-80g*128' --batch 1024 --dtype bf16 \\\n"
+      "      --strategy megatron:tp=8,pp=8,micro=1,recompute=full --trace step.json\n"
+      "  windlass simulate gpt2 --on 4x3090 --batch 16 --strategy zero:stage=2 --save plan.json\n"
+      "  windlass simulate plan.json --trace step.json\n"
+      "  windlass simulate bert-large --on local --devices 2 --memory 2GiB \\\n"
+      "      --strategy recompute-all --batch 8 --json");
+  verb->callback([flags, &exit_code] { exit_code = run_simulate(*flags); });
+}
+
+}  // namespace windlass

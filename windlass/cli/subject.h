@@ -1,0 +1,34 @@
+// What the verbs simulate and check work on: a model, a machine and a strategy, named by flags or
+// all together in a plan file.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "windlass/cli/machine.h"
+#include "windlass/cli/model_flags.h"
+#include "windlass/plan/plan.h"
+#include "windlass/report/simulation.h"
+
+namespace windlass {
+
+struct Subject {
+  Machine machine;
+  ModelRequest request;
+  Graph whole;             // of the batch, as it was loaded
+  TrainingGraph training;  // of one micro-batch
+  Strategy strategy;
+  StepFacts facts;
+  std::optional<Plan> plan;  // if it comes from one
+};
+
+// Whether the argument is a plan file rather than a model.
+bool is_plan_file(const std::string& path);
+
+// Throw Error{Input} as loading a model, a machine or a plan does.
+Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
+                           const std::string& strategy);
+// A machine given by flags must be the plan's own.
+Subject subject_from_plan(const std::string& path, const MachineFlags& machine);
+
+}  // namespace windlass

@@ -1,0 +1,148 @@
+// `windlass validate`: published tables beside the figures of the analytic model.
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/table.h"
+#include "windlass/base/text.h"
+#include "windlass/cli/cli.h"
+#include "windlass/report/validation.h"
+
+namespace windlass {
+namespace {
+
+struct ValidateFlags {
+  std::string only;
+  bool json = false;
+  size_t threads = 0;
+};
+
+std::vector<ValidationTable> select_tables(const std::string& only) {
+  std::vector<ValidationTable> tables;
+  std::vector<std::string> names;
+  for (const ValidationText& text : validation_texts()) {
+    names.emplace_back(text.name);
+    ValidationTable table = read_validation(text.name, text.text);
+    // A name of a table, or a part of the labels of rows.
+    if (!only.empty() && text.name != only) {
+      std::erase_if(table.rows, [&](const ValidationRow& row) {
+        return row.label.find(only) != 0 && !matches_glob(row.label, only);
+      });
+    }
+    if (!table.rows.empty()) tables.push_back(std::move(table));
+  }
+  if (tables.empty())
+    fail_input("--only {}: no table and no row is called so{}; there are the tables {}", only,
+               did_you_mean(only, names), join(names, ", "));
+  return tables;
+}
+
+std::string figure_text(double value) {
+  return value < 10 ? fmt::format("{:.2f}", value)
+                    : fmt::format("{:.{}f}", value, value < 1000 ? 1 : 0);
+}
+
+std::string verdict(const ValidationTable& table) {
+  std::string bars;
+  if (table.bar_mean > 0) bars += fmt::format("mean < {:.0f} %", 100 * table.bar_mean);
+  if (table.bar_max > 0)
+    bars += fmt::format("{}max < {:.0f} %", bars.empty() ? "" : ", ", 100 * table.bar_max);
+  return fmt::format("{} ({})", table.passed() ? "PASS" : "FAIL", bars);
+}
+
+void print_tables(const std::vector<ValidationTable>& tables) {
+  for (const ValidationTable& table : tables) {
+    fmt::print("{}: {}, {}\n", table.name, table.title, table.unit);
+    fmt::print("  {}\n", table.source);
+    if (!table.note.empty()) fmt::print("  {}\n", table.note);
+    Table rows({Align::Left, Align::Right, Align::Right, Align::Right});
+    rows.add({"", "windlass", "published", "error"});
+    for (const ValidationRow& row : table.rows)
+      rows.add({row.label, figure_text(row.predicted), figure_text(row.published),
+                fmt::format("{:+.1f} %", 100 * row.error())});
+    fmt::print("{}", rows.text("  "));
+    fmt::print("  mean {:.2f} %, max {:.2f} %: {}\n\n", 100 * table.mean_error(),
+               100 * table.max_error(), verdict(table));
+  }
+  const auto passed = std::count_if(tables.begin(), tables.end(),
+                                    [](const ValidationTable& table) { return table.passed(); });
+  fmt::print(
+      "{} of {} tables within their bars; all by the analytic cost model, one set of "
+      "constants\n",
+      passed, tables.size());
+}
+
+nlohmann::ordered_json to_json(const std::vector<ValidationTable>& tables) {
+  nlohmann::ordered_json json;
+  json["passed"] = std::all_of(tables.begin(), tables.end(),
+                               [](const ValidationTable& table) { return table.passed(); });
+  auto& list = json["tables"] = nlohmann::ordered_json::array();
+  for (const ValidationTable& table : tables) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const ValidationRow& row : table.rows)
+      rows.push_back({{"label", row.label},
+                      {"predicted", row.predicted},
+                      {"published", row.published},
+                      {"error", row.error()}});
+    list.push_back({{"name", table.name},
+                    {"title", table.title},
+                    {"source", table.source},
+                    {"note", table.note},
+                    {"unit", table.unit},
+                    {"mean_error", table.mean_error()},
+                    {"max_error", table.max_error()},
+                    {"bar_mean", table.bar_mean},
+                    {"bar_max", table.bar_max},
+                    {"passed", table.passed()},
+                    {"rows", std::move(rows)}});
+  }
+  return json;
+}
+
+ExitCode run_validate(const ValidateFlags& flags) {
+  std::vector<ValidationTable> tables = select_tables(flags.only);
+  // Each simulation of the largest rows takes about 1 GB.
+  const size_t cores = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 4);
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  run_validation(tables, flags.threads > 0 ? flags.threads : cores, [&](size_t done, size_t all) {
+    if (terminal) fmt::print(stderr, "\rsimulated {} of {} steps", done, all);
+  });
+  if (terminal) fmt::print(stderr, "\r\x1b[K");
+  if (flags.json)
+    fmt::print("{}\n", to_json(tables).dump(2));
+  else
+    print_tables(tables);
+  const bool passed = std::all_of(tables.begin(), tables.end(),
+                                  [](const ValidationTable& table) { return table.passed(); });
+  return passed ? ExitCode::Done : ExitCode::RunFailed;
+}
+
+}  // namespace
+
+void add_validate(CLI::App& program, ExitCode& exit_code) {
+  CLI::App* verb = program.add_subcommand(
+      "validate", "Published tables of large training runs beside windlass's own figures.");
+  auto flags = std::make_shared<ValidateFlags>();
+  verb->add_option("--only", flags->only,
+                   "one table (iteration-time), or the rows whose label begins so (22B)")
+      ->type_name("NAME");
+  verb->add_option("--threads", flags->threads, "simulations side by side (default: one a core)")
+      ->check(CLI::Range(1, 64));
+  verb->add_flag("--json", flags->json, "print for programs");
+  verb->footer(
+      "Exit code 3 if a table is outside of its bars.\n"
+      "Examples:\n"
+      "  windlass validate\n"
+      "  windlass validate --only iteration-time\n"
+      "  windlass validate --only 22B --json");
+  verb->callback([flags, &exit_code] { exit_code = run_validate(*flags); });
+}
+
+}  // namespace windlass

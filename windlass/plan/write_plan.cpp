@@ -1,0 +1,204 @@
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "windlass/base/error.h"
+#include "windlass/plan/machine_json.h"
+#include "windlass/plan/plan.h"
+
+namespace windlass {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t kLine = 120;
+
+std::string inline_text(const ordered_json& value) {
+  if (!value.is_structured())
+    return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  std::string text;
+  for (const auto& [key, entry] : value.items()) {
+    if (!text.empty()) text += ", ";
+    if (value.is_object()) text += inline_text(ordered_json(key)) + ": ";
+    text += inline_text(entry);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+// What fits into a line stands on one; the rest is taken apart.
+void print(const ordered_json& value, size_t indent, size_t column, std::string& out) {
+  const std::string line = inline_text(value);
+  if (!value.is_structured() || value.empty() || column + line.size() <= kLine) {
+    out += line;
+    return;
+  }
+  const bool object = value.is_object();
+  out += object ? "{\n" : "[\n";
+  size_t left = value.size();
+  for (const auto& [key, entry] : value.items()) {
+    out.append(indent + 2, ' ');
+    const std::string label = object ? inline_text(ordered_json(key)) + ": " : "";
+    out += label;
+    print(entry, indent + 2, indent + 2 + label.size(), out);
+    out += --left > 0 ? ",\n" : "\n";
+  }
+  out.append(indent, ' ');
+  out += object ? "}" : "]";
+}
+
+// Equal neighbours as {"first", "count", ...}.
+template <typename T, typename Write>
+ordered_json runs(const std::vector<T>& values, Write write) {
+  ordered_json list = ordered_json::array();
+  for (size_t i = 0; i < values.size();) {
+    size_t end = i;
+    while (end < values.size() && values[end] == values[i]) ++end;
+    ordered_json run = {{"first", i}, {"count", end - i}};
+    write(values[i], run);
+    list.push_back(std::move(run));
+    i = end;
+  }
+  return list;
+}
+
+// "0-7,16": numbers of devices.
+std::string ranges(const std::vector<DeviceId>& group) {
+  std::string text;
+  for (size_t i = 0; i < group.size();) {
+    size_t end = i + 1;
+    while (end < group.size() && group[end].value == group[end - 1].value + 1) ++end;
+    if (!text.empty()) text += ",";
+    text += std::to_string(group[i].value);
+    if (end - i > 1) text += fmt::format("-{}", group[end - 1].value);
+    i = end;
+  }
+  return text;
+}
+
+ordered_json write_model(const Plan& plan) {
+  const ModelRequest& model = plan.model;
+  ordered_json json = {{"source", model.source},
+                       {"fingerprint", format_fingerprint(plan.model_fingerprint)}};
+  if (model.batch) json["batch"] = *model.batch;
+  if (model.sequence) json["sequence"] = *model.sequence;
+  if (model.image) json["image"] = *model.image;
+  if (!model.dimensions.empty()) json["dimensions"] = model.dimensions;
+  if (!model.loss.empty()) json["loss"] = model.loss;
+  if (model.dtype) json["dtype"] = dtype_name(*model.dtype);
+  if (!model.freeze.empty()) json["freeze"] = model.freeze;
+  json["fuse"] = model.fuse;
+  json["as_exported"] = model.as_exported;
+  json["optimizer"] = enum_name(model.training.optimizer);
+  json["master_weights"] = model.training.master_weights;
+  if (model.training.gradient_dtype)
+    json["gradient_dtype"] = dtype_name(*model.training.gradient_dtype);
+  return json;
+}
+
+ordered_json write_strategy(const Plan& plan) {
+  const Strategy& strategy = plan.strategy;
+  ordered_json groups = ordered_json::array(), stages = ordered_json::array();
+  for (const auto& group : strategy.groups) groups.push_back(ranges(group));
+  for (const Stage& stage : strategy.stages) {
+    ordered_json entry = {
+        {"first", stage.first}, {"count", stage.last - stage.first}, {"group", stage.group}};
+    if (stage.backward_group != stage.group) entry["backward_group"] = stage.backward_group;
+    stages.push_back(std::move(entry));
+  }
+  ordered_json splits = ordered_json::array();
+  for (const ShardingRun& run : plan.splits)
+    splits.push_back({{"first", run.first}, {"count", run.count}, {"split", run.split}});
+  return {{"name", strategy.name},
+          {"micro_batches", strategy.micro_batches},
+          {"schedule", schedule_name(strategy.schedule)},
+          {"bucket_bytes", strategy.bucket.value},
+          {"prefetch", strategy.prefetch},
+          {"virtual_memory", strategy.virtual_memory},
+          {"groups", groups},
+          {"stages", stages},
+          {"ops", splits},
+          {"saved",
+           runs(strategy.saved, [](MemoryAction action,
+                                   ordered_json& run) { run["action"] = action_name(action); })},
+          {"weights", runs(strategy.weights, [](const Residency& weight, ordered_json& run) {
+             run["zero"] = weight.zero;
+             if (weight.host) run["host"] = true;
+             if (weight.host_update) run["host_update"] = true;
+           })}};
+}
+
+ordered_json write_prediction(const Prediction& prediction) {
+  const auto write = [](int64_t bytes, ordered_json& run) { run["peak_bytes"] = bytes; };
+  ensure(std::isfinite(prediction.step_time.value), "a predicted time is not a number");
+  return {{"termination", prediction.termination},
+          {"step_time_s", prediction.step_time.value},
+          {"devices", runs(prediction.device_peaks, write)},
+          {"hosts", runs(prediction.host_peaks, write)}};
+}
+
+// Removes the file unless it was renamed.
+struct Temporary {
+  std::string path;
+  int file = -1;
+  ~Temporary() {
+    if (file >= 0) close(file);
+    if (!path.empty()) unlink(path.c_str());
+  }
+};
+
+[[noreturn]] void fail_writing(const std::string& path) {
+  fail(ErrorKind::Runtime, "{}: cannot write the plan: {}", path, std::strerror(errno));
+}
+
+}  // namespace
+
+std::string plan_to_json(const Plan& plan) {
+  const ordered_json json = {{"format", "windlass plan"},
+                             {"version", kPlanVersion},
+                             {"model", write_model(plan)},
+                             {"samples", plan.samples},
+                             {"machine",
+                              {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
+                               {"description", machine_json(plan.machine)}}},
+                             {"strategy", write_strategy(plan)},
+                             {"prediction", write_prediction(plan.prediction)},
+                             {"provenance",
+                              {{"windlass", plan.provenance.windlass},
+                               {"method", plan.provenance.method},
+                               {"seed", plan.provenance.seed},
+                               {"cost", plan.provenance.cost}}}};
+  std::string text;
+  print(json, 0, 0, text);
+  return text + "\n";
+}
+
+void write_plan(const Plan& plan, const std::string& path) {
+  const std::string text = plan_to_json(plan);
+  // A link stays a link: what it points to is replaced.
+  std::error_code ignored;
+  const auto followed = std::filesystem::weakly_canonical(path, ignored);
+  const std::string target = ignored ? path : followed.string();
+  std::string name = target + ".XXXXXX";
+  Temporary temporary;
+  temporary.file = mkstemp(name.data());
+  if (temporary.file < 0) fail_writing(path);
+  temporary.path = name;
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = write(temporary.file, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_writing(path);
+    done += static_cast<size_t>(count);
+  }
+  if (fchmod(temporary.file, 0644) != 0 || fsync(temporary.file) != 0) fail_writing(path);
+  const int file = temporary.file;
+  temporary.file = -1;
+  if (close(file) != 0) fail_writing(path);
+  if (rename(name.c_str(), target.c_str()) != 0) fail_writing(path);
+  temporary.path.clear();
+}
+
+}  // namespace windlass

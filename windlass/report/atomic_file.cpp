@@ -1,0 +1,73 @@
+#include "windlass/report/atomic_file.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string follow_links(const std::string& path) {
+  std::error_code failed;
+  const fs::path real = fs::weakly_canonical(path, failed);
+  return failed ? path : real.string();
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path_, ignored);
+  if (fs::is_directory(status)) fail_input("{}: is a folder, expected a file to write", path);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    file_ = std::fopen(path_.c_str(), "w");
+  } else {
+    temporary_ = path_ + ".XXXXXX";
+    const int descriptor = mkstemp(temporary_.data());
+    if (descriptor >= 0) {
+      const mode_t mask = umask(0);
+      umask(mask);
+      if (fchmod(descriptor, 0666 & ~mask) == 0) file_ = fdopen(descriptor, "w");
+      if (!file_) {
+        close(descriptor);
+        unlink(temporary_.c_str());
+      }
+    }
+  }
+  if (!file_) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (!file_) return;
+  std::fclose(file_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail_writing() const {
+  fail(ErrorKind::Runtime, "{}: writing failed: {}", path_, std::strerror(errno));
+}
+
+void AtomicFile::write(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) fail_writing();
+}
+
+void AtomicFile::commit() {
+  if (std::fflush(file_) != 0) fail_writing();
+  if (!temporary_.empty() && fsync(fileno(file_)) != 0) fail_writing();
+  const bool closed = std::fclose(file_) == 0;
+  file_ = nullptr;
+  const bool renamed =
+      closed && (temporary_.empty() || std::rename(temporary_.c_str(), path_.c_str()) == 0);
+  if (renamed) return;
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+  fail_writing();
+}
+
+}  // namespace windlass

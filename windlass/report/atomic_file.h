@@ -1,0 +1,33 @@
+// A file that appears whole or not at all.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace windlass {
+
+// Writes to a temporary file beside `path`; commit() syncs it and renames it. Without commit()
+// nothing is left. If `path` is something else than a regular file (a pipe, a device), it is
+// written directly.
+class AtomicFile {
+ public:
+  // Throws Error{Input} if the file cannot be made.
+  explicit AtomicFile(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  // Throw Error{Runtime} if the disk is full or fails.
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  [[noreturn]] void fail_writing() const;
+
+  std::string path_;       // symbolic links followed
+  std::string temporary_;  // empty: written directly
+  std::FILE* file_ = nullptr;
+};
+
+}  // namespace windlass

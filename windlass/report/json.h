@@ -1,0 +1,14 @@
+// Reports for programs. Keys are stable, units are in the keys, numbers in base units.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "windlass/report/simulation.h"
+
+namespace windlass {
+
+// One entry of `devices` for each device of the machine, those without work included. If the step
+// did not fit, memories are those of the step without limits: what it would take.
+nlohmann::ordered_json simulation_json(const SimulationReport& report, const Machine& machine);
+
+}  // namespace windlass

@@ -1,0 +1,209 @@
+// Each row names one step, some two; equal steps are simulated once.
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "windlass/machine/read_machine.h"
+#include "windlass/model/model.h"
+#include "windlass/report/lives.h"
+#include "windlass/report/step.h"
+#include "windlass/report/validation.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kSequence = 2048;
+constexpr int64_t kVocabulary = 51200;
+constexpr auto kGibibyte = static_cast<double>(kGiB.value);
+
+struct Job {
+  std::string model, machine, strategy;
+  int64_t batch = 0;
+  bool memory = false;  // or time
+  int64_t gpus = 0;
+  double weight = 0;  // how much work it is, about
+
+  auto key() const { return std::tie(model, machine, strategy, batch, memory); }
+  bool operator<(const Job& other) const { return key() < other.key(); }
+};
+
+struct Figures {
+  double time = 0;   // s
+  double kept = 0;   // bytes, worst device
+  double state = 0;  // bytes, average over the GPUs
+};
+
+Job job_of(const ValidationRow& row, bool memory) {
+  Job job;
+  job.model =
+      fmt::format("gpt3:layers={},hidden={},heads={},dropout=10,vocab={},positions={},sequence={}",
+                  row.layers, row.hidden, row.heads, kVocabulary, kSequence, kSequence);
+  job.machine = fmt::format("8xa100-80g*{}", (row.gpus + 7) / 8);
+  const int64_t dp = std::max<int64_t>(1, row.gpus / (row.tp * row.pp));
+  const bool alone = row.tp == 1 && row.pp == 1 && row.gpus <= 8;
+  job.strategy = fmt::format(
+      "megatron:dp={},tp={},pp={},interleave={},micro={},recompute={},sequence-parallel={}",
+      alone ? 1 : dp, row.tp, row.pp, row.interleave, row.micro, row.recompute,
+      row.sequence_parallel ? "on" : "off");
+  job.batch = row.batch;
+  // A full pipeline holds no more, however long it runs.
+  if (memory) job.batch = std::min(job.batch, 2 * row.pp * row.micro * dp);
+  job.memory = memory;
+  job.gpus = row.gpus;
+  job.weight = static_cast<double>(row.layers) * static_cast<double>(job.batch) /
+               static_cast<double>(row.micro * dp);
+  return job;
+}
+
+bool is_memory(ValidatedFigure figure) {
+  return figure != ValidatedFigure::StepTime && figure != ValidatedFigure::FlopsRate;
+}
+
+ValidationRow baseline_of(ValidationRow row) {
+  row.recompute = "none";
+  row.sequence_parallel = false;
+  return row;
+}
+
+ValidationRow without_a_layer(ValidationRow row) {
+  --row.layers;
+  return row;
+}
+
+std::vector<Job> jobs_of(const ValidationTable& table, const ValidationRow& row) {
+  std::vector<Job> jobs = {job_of(row, is_memory(table.figure))};
+  if (table.figure == ValidatedFigure::KeptShare) jobs.push_back(job_of(baseline_of(row), true));
+  if (table.figure == ValidatedFigure::LayerMemory)
+    jobs.push_back(job_of(without_a_layer(row), true));
+  return jobs;
+}
+
+// By tensor: whether it is kept for the transformer layers, as the published figures count. Left
+// out are the embedding, the last norm, the logits, and the causal mask.
+std::vector<bool> of_layers(const Graph& graph) {
+  std::vector<bool> result(graph.tensors.size());
+  for (const Op& op : graph.ops) {
+    const Op& forward = op.forward.valid() ? graph[op.forward] : op;
+    if (!forward.name.starts_with("transformer.h.")) continue;
+    for (TensorId id : op.inputs)
+      if (id.valid()) result[id.index()] = true;
+  }
+  for (size_t t = 0; t < result.size(); ++t)
+    if (graph.tensors[t].name.starts_with("attention_mask")) result[t] = false;
+  return result;
+}
+
+Figures run(const Job& job) {
+  ModelOptions model_options;
+  model_options.batch = job.batch;
+  model_options.dtype = DType::F16;
+  model_options.fuse = false;
+  TrainingOptions training;
+  training.gradient_dtype = DType::F32;
+  const Model model = load_model(job.model, model_options);
+  const Machine machine = load_machine(job.machine);
+  const PreparedStep prepared =
+      prepare_step(model.graph, parse_baseline(job.strategy), machine, training);
+  // The plain rows of the published tables do not fit: the paper says so too.
+  const SimulatedStep step = simulate_step(prepared.training, prepared.strategy, machine,
+                                           *analytic_cost_model(), {.enforce_limits = false});
+  Figures figures;
+  figures.time = step.step_time().value;
+  if (!job.memory) return figures;
+  std::vector<bool> kept = kept_between_passes(step.tasks);
+  const std::vector<bool> counted = of_layers(prepared.training.graph);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const TensorId tensor = step.tasks.buffers[i].tensor;
+    kept[i] = kept[i] && tensor.valid() && counted[tensor.index()];
+  }
+  const std::vector<MemoryUse> uses = memory_uses(step.tasks, step.result, kept);
+  for (size_t m = 0; m < uses.size(); ++m) {
+    const TeamId team = step.tasks.memories[m].team;
+    if (!team.valid()) continue;
+    const auto most = [&](BufferKind kind) {
+      return static_cast<double>(uses[m].most[static_cast<size_t>(kind)]);
+    };
+    const double state = most(BufferKind::Weight) + most(BufferKind::WeightGradient) +
+                         most(BufferKind::OptimizerState);
+    figures.state += state * static_cast<double>(step.tasks[team].devices.size());
+    figures.kept = std::max(figures.kept, static_cast<double>(uses[m].kept));
+  }
+  figures.state /= static_cast<double>(job.gpus);
+  return figures;
+}
+
+// F of Narayanan et al., section 3.2: a forward pass twice, a backward pass that costs two.
+double paper_flops(const ValidationRow& row) {
+  const auto batch = static_cast<double>(row.batch), layers = static_cast<double>(row.layers);
+  const auto hidden = static_cast<double>(row.hidden);
+  constexpr auto s = static_cast<double>(kSequence), v = static_cast<double>(kVocabulary);
+  return 96 * batch * s * layers * hidden * hidden *
+         (1 + s / (6 * hidden) + v / (16 * layers * hidden));
+}
+
+double predict(const ValidationTable& table, const ValidationRow& row,
+               const std::map<Job, Figures>& figures) {
+  const std::vector<Job> jobs = jobs_of(table, row);
+  const Figures& own = figures.at(jobs[0]);
+  switch (table.figure) {
+    case ValidatedFigure::StepTime: return own.time;
+    case ValidatedFigure::FlopsRate:
+      return paper_flops(row) / own.time / static_cast<double>(row.gpus) * 1e-12;
+    case ValidatedFigure::StateMemory: return own.state / kGibibyte;
+    case ValidatedFigure::KeptMemory: return own.kept / kGibibyte;
+    case ValidatedFigure::KeptShare: return 100 * own.kept / figures.at(jobs[1]).kept;
+    case ValidatedFigure::LayerMemory:
+      return (own.kept - figures.at(jobs[1]).kept) / static_cast<double>(kMiB.value);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void run_validation(std::vector<ValidationTable>& tables, size_t threads,
+                    const std::function<void(size_t, size_t)>& done) {
+  std::map<Job, Figures> figures;
+  for (const ValidationTable& table : tables)
+    for (const ValidationRow& row : table.rows)
+      for (const Job& job : jobs_of(table, row)) figures[job];
+  std::vector<std::map<Job, Figures>::value_type*> order;
+  for (auto& entry : figures) order.push_back(&entry);
+  // The long ones first, so that no thread is left with one at the end.
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return a->first.weight > b->first.weight; });
+
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  size_t finished = 0;
+  std::vector<std::exception_ptr> failures(order.size());
+  const auto work = [&] {
+    for (size_t i = next++; i < order.size(); i = next++) {
+      try {
+        order[i]->second = run(order[i]->first);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+      const std::lock_guard lock(mutex);
+      ++finished;
+      if (done) done(finished, order.size());
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < std::min(threads, order.size()); ++i) others.emplace_back(work);
+  work();
+  for (std::thread& thread : others) thread.join();
+  for (const std::exception_ptr& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  for (ValidationTable& table : tables)
+    for (ValidationRow& row : table.rows) row.predicted = predict(table, row, figures);
+}
+
+}  // namespace windlass
