@@ -1,6 +1,15 @@
 // windlass as a library: the stages in the order data flows.
 #pragma once
 
+#include "windlass/cost/cost_model.h"      // analytic_cost_model() -> CostModel
+#include "windlass/graph/batch.h"          // find_batch(graph), cut_batch(graph) -> one micro-batch
 #include "windlass/graph/blocks.h"         // find_blocks(graph) -> repeated structure
-#include "windlass/graph/differentiate.h"  // differentiate(graph) -> TrainingGraph; totals_of(training)
-#include "windlass/model/model.h"          // load_model(name) -> Model with a Graph
+#include "windlass/graph/differentiate.h"  // differentiate(graph) -> TrainingGraph
+#include "windlass/machine/read_machine.h"  // load_machine(name) -> Machine
+#include "windlass/model/model.h"           // load_model(name) -> Model with a Graph
+#include "windlass/plan/check.h"            // check_tasks(...), check_run(...) -> what is wrong
+#include "windlass/plan/plan.h"             // read_plan(path), write_plan(plan, path)
+#include "windlass/report/simulation.h"     // report_simulation(step) -> SimulationReport
+#include "windlass/sim/simulate.h"          // simulate(tasks, machine, cost) -> SimResult
+#include "windlass/strategy/baselines.h"  // prepare_step(graph, spec, machine) -> Strategy by name
+#include "windlass/task/lower.h"          // lower(training, strategy, machine) -> TaskGraph

@@ -13,7 +13,7 @@
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/model_flags.h"
-#include "windlass/cli/table.h"
+#include "windlass/base/table.h"
 #include "windlass/graph/blocks.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/graph/dump.h"

@@ -12,7 +12,7 @@
 
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
-#include "windlass/cli/table.h"
+#include "windlass/base/table.h"
 #include "windlass/machine/probe.h"
 #include "windlass/machine/write_machine.h"
 
