@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "tests/program.h"
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -55,7 +56,7 @@ TEST(Simulate, TellsProgramsTheSame) {
   }
   EXPECT_EQ(json["activation_peak_bytes"], kept);
   EXPECT_FALSE(json["links"].empty());
-  double parts = 0;
+  double parts = json["step_overhead_s"];
   for (const auto& [key, value] : json["breakdown"].items()) parts += value.get<double>();
   EXPECT_NEAR(parts, step, 1e-6 * step + 1e-8);
   // Kinds and workspace make up the peak.
@@ -64,6 +65,35 @@ TEST(Simulate, TellsProgramsTheSame) {
     for (const auto& [key, value] : memory["at_peak"].items()) sum += value.get<int64_t>();
     EXPECT_EQ(sum, memory["peak_bytes"].get<int64_t>()) << memory["name"];
   }
+}
+
+// What simulate saves, check accepts and simulate takes again; a plan that promises something else
+// is found out.
+TEST(Simulate, PlansAreSavedAndChecked) {
+  const fs::path directory =
+      fs::temp_directory_path() / fmt::format("windlass_plan_{}", ::getpid());
+  fs::create_directories(directory);
+  const std::string plan = (directory / "plan.json").string();
+  const ProgramResult saved =
+      simulate({"gpt2:layers=4,hidden=256", "--on", "4x3090", "--strategy",
+                "megatron:tp=2,pp=2,micro=2,zero=1", "--batch", "8", "--save", plan, "--json"});
+  ASSERT_EQ(saved.exit_code, 0) << saved.err;
+  const ProgramResult checked = run_windlass({"check", plan, "--json"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out;
+  EXPECT_TRUE(nlohmann::json::parse(checked.out)["valid"].get<bool>());
+  const ProgramResult again = simulate({plan, "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_EQ(nlohmann::json::parse(again.out)["step_time_s"],
+            nlohmann::json::parse(saved.out)["step_time_s"]);
+
+  std::ifstream file(plan);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t at = text.find("\"peak_bytes\": ");
+  ASSERT_NE(at, std::string::npos);
+  text.insert(at + 14, "1");
+  std::ofstream(plan) << text;
+  EXPECT_EQ(run_windlass({"check", plan}).exit_code, 1);
+  fs::remove_all(directory);
 }
 
 TEST(Simulate, SaysWhatDoesNotFit) {
