@@ -18,7 +18,7 @@ function(windlass_test_program target)
   set(common TEST_PREFIX "${arg_PREFIX}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
   gtest_discover_tests(${target} ${common} TEST_FILTER "-*Slow.*" PROPERTIES TIMEOUT 300)
   gtest_discover_tests(${target} ${common} TEST_FILTER "*Slow.*"
-    PROPERTIES TIMEOUT 900 LABELS slow)
+    PROPERTIES COST 100 TIMEOUT 900 LABELS slow)
 endfunction()
 
 # tests/*_test.cpp: the tests that cross folders, linked with every library.
@@ -56,6 +56,6 @@ function(windlass_python_tests)
     get_filename_component(name "${script}" NAME_WE)
     add_test(NAME python.${name} COMMAND "${PEER_PYTHON}" "${script}")
     set_tests_properties(python.${name} PROPERTIES
-      LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+      COST 1000 LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
   endforeach()
 endfunction()
