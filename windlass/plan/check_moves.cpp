@@ -211,7 +211,7 @@ void Checker::check_coverage() {
   report(expected, found, "nobody does it");
   report(found, expected, "done once too often");
   std::vector<Key> once = again;
-  once.erase(std::ranges::unique(once).begin(), once.end());
+  once.erase(std::unique(once.begin(), once.end()), once.end());
   report(again, once, "done once too often");
   for (const auto& [kind, op, m, team] : once) recomputed[{op, m}] = 1;
   for (size_t i = 0; i < training_.forward_ops + training_.backward_ops; ++i) {

@@ -271,7 +271,7 @@ void Checker::update(TaskId id) {
     }
   }
   std::ranges::sort(updates);
-  updates.erase(std::ranges::unique(updates).begin(), updates.end());
+  updates.erase(std::unique(updates.begin(), updates.end()), updates.end());
   if (updates.empty()) return complain("{}: updates no weight", name(id));
   uint64_t wanted = 0, found = 0;
   for (BufferId b : gradients) {

@@ -131,8 +131,7 @@ Checkpoints block_checkpoints(const TrainingGraph& training) {
   }
   if (result.ends.empty()) return sqrt_checkpoints(training);
   std::ranges::sort(result.ends);
-  const auto repeated = std::ranges::unique(result.ends);
-  result.ends.erase(repeated.begin(), repeated.end());
+  result.ends.erase(std::unique(result.ends.begin(), result.ends.end()), result.ends.end());
   return result;
 }
 

@@ -148,7 +148,9 @@ void Emitter::fetch(int32_t index, int32_t group) {
     if (state.streamed[static_cast<size_t>(group)].run == run_ || state.updated) continue;
     alike[unit.residency.host ? 0 : state.share].push_back(u);
   }
-  for (const auto& [digits, updates] : alike) {
+  for (const auto& entry : alike) {
+    const int32_t digits = entry.first;
+    const std::vector<int32_t>& updates = entry.second;
     int64_t total = 0;
     for (int32_t u : updates) {
       WeightState& state = weights_[static_cast<size_t>(u)];

@@ -262,8 +262,7 @@ class Pager {
       if (page.ready.valid()) after.push_back(page.ready);
     }
     std::ranges::sort(after);
-    const auto repeated = std::ranges::unique(after);
-    after.erase(repeated.begin(), repeated.end());
+    after.erase(std::unique(after.begin(), after.end()), after.end());
     const TaskId made = out_.add(graph_[id], graph_.lanes_of(id), after, uses);
     new_id_[id.index()] = made;
     last_on_lane_.resize(std::max(last_on_lane_.size(), graph_.lanes.size()));
