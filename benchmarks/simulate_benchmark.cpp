@@ -40,10 +40,11 @@ void lower_and_simulate(benchmark::State& state, const Subject& subject) {
       prepare_step(model.graph, parse_baseline(subject.strategy), machine, TrainingOptions());
   const auto cost = analytic_cost_model();
   Lowering lowering(step.training, machine);
+  TaskPricer pricer(machine, *cost);
   Simulator simulator;
   const auto run = [&] {
     const TaskGraph& tasks = lowering.lower(step.strategy);
-    const TaskTimes times = price_tasks(tasks, machine, *cost);
+    const TaskTimes& times = pricer.price(tasks);
     const Nanoseconds makespan = simulator.run(tasks, times, {.enforce_limits = false}).makespan;
     return std::pair(tasks.size(), makespan);
   };
