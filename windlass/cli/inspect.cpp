@@ -10,10 +10,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/model_flags.h"
-#include "windlass/base/table.h"
 #include "windlass/graph/blocks.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/graph/dump.h"

@@ -10,9 +10,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
-#include "windlass/base/table.h"
 #include "windlass/machine/probe.h"
 #include "windlass/machine/write_machine.h"
 
