@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/subject.h"
 #include "windlass/plan/check.h"
-#include "windlass/report/atomic_file.h"
 #include "windlass/report/json.h"
 #include "windlass/report/text.h"
 #include "windlass/report/trace.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "windlass/cost/piece.h"
+#include "windlass/graph/differentiate.h"
 
 namespace windlass {
 namespace {
@@ -87,16 +88,6 @@ Work update_piece(const Piece& piece) {
                      s.inputs[0].dtype, s.inputs[1].dtype, s.has_input(2));
 }
 
-int state_count(OptimizerKind optimizer) {
-  switch (optimizer) {
-    case OptimizerKind::Sgd: return 0;
-    case OptimizerKind::Momentum: return 1;
-    case OptimizerKind::Adam:
-    case OptimizerKind::AdamW: return 2;
-  }
-  return 0;
-}
-
 double update_operations(OptimizerKind optimizer) {
   switch (optimizer) {
     case OptimizerKind::Sgd: return 2;
@@ -148,7 +139,7 @@ Work update_work(OptimizerKind optimizer, double elements, DType weight, DType g
   if (elements <= 0) return {};
   constexpr double kStateBytes = 4;  // states and masters are fp32
   const auto weight_bytes = static_cast<double>(element_bytes(weight));
-  const double states = kStateBytes * state_count(optimizer);
+  const double states = kStateBytes * optimizer_state_count(optimizer);
   const double parameter = master ? kStateBytes : weight_bytes;
   const double read = static_cast<double>(element_bytes(gradient)) + parameter + states;
   const double written = parameter + states + (master ? weight_bytes : 0);

@@ -1,8 +1,9 @@
 #include "windlass/machine/write_machine.h"
 
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
-#include "windlass/base/error.h"
+#include <fmt/format.h>
 
 namespace windlass {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 using nlohmann::ordered_json;
 
 ordered_json write_type(const DeviceType& type) {
-  ordered_json peak;
+  ordered_json peak = ordered_json::object();
   for (const auto& [precision, rate] : type.peak)
     peak[std::string(precision_name(precision))] = rate.value;
   return {{"memory", type.memory.value},
@@ -21,22 +22,34 @@ ordered_json write_type(const DeviceType& type) {
           {"source", type.source}};
 }
 
-// "cpu3" without its number.
+// "node3.gpu5" without its node; "gpu5" without its number.
+std::string local_name(const std::string& name, const std::string& prefix) {
+  return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+}
 std::string stem_of(const std::string& name) {
   return name.substr(0, name.find_last_not_of("0123456789") + 1);
 }
 
-ordered_json write_devices(const Machine& machine) {
+// The parts of a machine by node, in order.
+struct NodeParts {
+  std::vector<const Device*> devices;
+  std::vector<const Endpoint*> switches;
+  std::vector<const Link*> links;
+};
+
+ordered_json write_devices(const Machine& machine, const NodeParts& parts,
+                           const std::string& prefix) {
   ordered_json list = ordered_json::array();
-  for (size_t i = 0; i < machine.devices.size();) {
-    const Device& first = machine.devices[i];
+  for (size_t i = 0; i < parts.devices.size();) {
+    const Device& first = *parts.devices[i];
+    const std::string stem = stem_of(local_name(first.name, prefix));
     size_t end = i;
-    while (end < machine.devices.size() && machine.devices[end].type == first.type &&
-           machine.devices[end].limit == first.limit &&
-           stem_of(machine.devices[end].name) == stem_of(first.name))
+    while (end < parts.devices.size() && parts.devices[end]->type == first.type &&
+           parts.devices[end]->limit == first.limit &&
+           stem_of(local_name(parts.devices[end]->name, prefix)) == stem)
       ++end;
     list.push_back({{"type", machine.device_types[first.type].name},
-                    {"name", stem_of(first.name)},
+                    {"name", stem},
                     {"count", end - i},
                     {"limit", first.limit.value}});
     i = end;
@@ -44,22 +57,22 @@ ordered_json write_devices(const Machine& machine) {
   return list;
 }
 
-ordered_json write_node(const Machine& machine) {
-  const Node& node = machine.nodes[0];
+ordered_json write_node(const Machine& machine, const Node& node, const NodeParts& parts,
+                        const std::string& prefix) {
   ordered_json switches = ordered_json::array(), links = ordered_json::array();
-  for (const Endpoint& endpoint : machine.endpoints)
-    if (endpoint.kind == Endpoint::Kind::Switch) switches.push_back(endpoint.name);
-  for (const Link& link : machine.links)
-    links.push_back({{"from", machine[link.a].name},
-                     {"to", machine[link.b].name},
-                     {"bandwidth", link.bandwidth.value},
-                     {"latency", link.latency.value},
-                     {"duplex", link.full_duplex ? "full" : "half"}});
+  for (const Endpoint* endpoint : parts.switches)
+    switches.push_back(local_name(endpoint->name, prefix));
+  for (const Link* link : parts.links)
+    links.push_back({{"from", local_name(machine[link->a].name, prefix)},
+                     {"to", local_name(machine[link->b].name, prefix)},
+                     {"bandwidth", link->bandwidth.value},
+                     {"latency", link->latency.value},
+                     {"duplex", link->full_duplex ? "full" : "half"}});
   return {{"host",
            {{"memory", node.memory.value},
             {"memory_bandwidth", node.memory_bandwidth.value},
             {"peak", node.peak.value}}},
-          {"devices", write_devices(machine)},
+          {"devices", write_devices(machine, parts, prefix)},
           {"peer_to_peer", node.peer_to_peer},
           {"switches", switches},
           {"links", links}};
@@ -67,15 +80,53 @@ ordered_json write_node(const Machine& machine) {
 
 }  // namespace
 
-std::string machine_to_json(const Machine& machine) {
-  ensure(machine.nodes.size() == 1, "machine_to_json: several nodes");
-  ordered_json types;
+ordered_json machine_json(const Machine& machine) {
+  const bool prefixed = machine.nodes.size() > 1;
+  std::vector<NodeParts> parts(machine.nodes.size());
+  for (const Device& device : machine.devices)
+    parts[device.node.index()].devices.push_back(&device);
+  for (const Endpoint& endpoint : machine.endpoints)
+    if (endpoint.kind == Endpoint::Kind::Switch && endpoint.node.valid())
+      parts[endpoint.node.index()].switches.push_back(&endpoint);
+  std::optional<ordered_json> network;
+  for (const Link& link : machine.links) {
+    const NodeId a = machine[link.a].node, b = machine[link.b].node;
+    if (a.valid() && a == b) {
+      parts[a.index()].links.push_back(&link);
+    } else if (!network) {
+      const Endpoint& end = machine[a.valid() ? link.a : link.b];
+      network = {{"bandwidth", link.bandwidth.value},
+                 {"latency", link.latency.value},
+                 {"per", end.kind == Endpoint::Kind::Switch ? "node" : "device"}};
+    }
+  }
+  ordered_json nodes = ordered_json::array();
+  for (size_t n = 0; n < machine.nodes.size(); ++n) {
+    const std::string prefix = prefixed ? fmt::format("node{}.", n) : "";
+    ordered_json node = write_node(machine, machine.nodes[n], parts[n], prefix);
+    if (!nodes.empty()) {
+      ordered_json& last = nodes.back();
+      node["count"] = last["count"];
+      if (node == last) {
+        last["count"] = last["count"].get<int64_t>() + 1;
+        continue;
+      }
+    }
+    node["count"] = 1;
+    nodes.push_back(std::move(node));
+  }
+  ordered_json types = ordered_json::object();
   for (const DeviceType& type : machine.device_types) types[type.name] = write_type(type);
-  const ordered_json json = {{"name", machine.name},
-                             {"description", machine.description},
-                             {"device_types", types},
-                             {"nodes", ordered_json::array({write_node(machine)})}};
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+  ordered_json json = {{"name", machine.name},
+                       {"description", machine.description},
+                       {"device_types", types},
+                       {"nodes", nodes}};
+  if (network) json["network"] = *network;
+  return json;
+}
+
+std::string machine_to_json(const Machine& machine) {
+  return machine_json(machine).dump(2, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace windlass

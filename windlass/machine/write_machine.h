@@ -3,12 +3,16 @@
 
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 #include "windlass/machine/machine.h"
 
 namespace windlass {
 
-// The text of a machine file (docs/machine_format.md) that reads as the same machine. The machine
-// has one node, and its device types are all in use: ensured, not checked for input.
+// A machine file (docs/machine_format.md) that reads as the same machine, if some file does: one
+// network between the nodes, names as reading gives them. Equal nodes in a row stand once, with
+// their count.
+nlohmann::ordered_json machine_json(const Machine& machine);
 std::string machine_to_json(const Machine& machine);
 
 }  // namespace windlass

@@ -88,17 +88,7 @@ int32_t CheckLayouts::intern(const Layout& layout) {
 int32_t CheckLayouts::settled(int32_t id) {
   const auto [entry, fresh] = settled_.try_emplace(id, id);
   if (!fresh || !partial(id)) return entry->second;
-  Layout result;
-  for (Digit digit : (*this)[id].digits) {
-    if (digit.kind == Digit::Kind::Partial) digit = Digit{.parts = digit.parts};
-    const bool joins = !result.digits.empty() && digit.kind == Digit::Kind::Copy &&
-                       result.digits.back().kind == Digit::Kind::Copy;
-    if (joins)
-      result.digits.back().parts *= digit.parts;
-    else
-      result.digits.push_back(digit);
-  }
-  const int32_t found = intern(result);
+  const int32_t found = intern(windlass::settled((*this)[id]));
   settled_[id] = found;
   return found;
 }

@@ -1,13 +1,9 @@
-#include <cerrno>
 #include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "windlass/base/atomic_file.h"
 #include "windlass/base/error.h"
-#include "windlass/plan/machine_json.h"
+#include "windlass/machine/read_machine.h"
+#include "windlass/machine/write_machine.h"
 #include "windlass/plan/plan.h"
 
 namespace windlass {
@@ -140,18 +136,21 @@ ordered_json write_prediction(const Prediction& prediction) {
           {"hosts", runs(prediction.host_peaks, write)}};
 }
 
-// Removes the file unless it was renamed.
-struct Temporary {
-  std::string path;
-  int file = -1;
-  ~Temporary() {
-    if (file >= 0) close(file);
-    if (!path.empty()) unlink(path.c_str());
+// Throws Error{Unsupported} for a machine that no machine file describes.
+ordered_json write_machine(const Machine& machine) {
+  ordered_json json = machine_json(machine);
+  const auto fail_here = [&](std::string_view why) {
+    fail_unsupported("machine \"{}\" cannot be written into a plan: {}", machine.name, why);
+  };
+  try {
+    const std::string text = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (fingerprint(machine_from_json(text, machine.name)) != fingerprint(machine))
+      fail_here("no machine file describes it");
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Unsupported) throw;
+    fail_here(error.message());
   }
-};
-
-[[noreturn]] void fail_writing(const std::string& path) {
-  fail(ErrorKind::Runtime, "{}: cannot write the plan: {}", path, std::strerror(errno));
+  return json;
 }
 
 }  // namespace
@@ -163,7 +162,7 @@ std::string plan_to_json(const Plan& plan) {
                              {"samples", plan.samples},
                              {"machine",
                               {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
-                               {"description", machine_json(plan.machine)}}},
+                               {"description", write_machine(plan.machine)}}},
                              {"strategy", write_strategy(plan)},
                              {"prediction", write_prediction(plan.prediction)},
                              {"provenance",
@@ -178,27 +177,9 @@ std::string plan_to_json(const Plan& plan) {
 
 void write_plan(const Plan& plan, const std::string& path) {
   const std::string text = plan_to_json(plan);
-  // A link stays a link: what it points to is replaced.
-  std::error_code ignored;
-  const auto followed = std::filesystem::weakly_canonical(path, ignored);
-  const std::string target = ignored ? path : followed.string();
-  std::string name = target + ".XXXXXX";
-  Temporary temporary;
-  temporary.file = mkstemp(name.data());
-  if (temporary.file < 0) fail_writing(path);
-  temporary.path = name;
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = write(temporary.file, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail_writing(path);
-    done += static_cast<size_t>(count);
-  }
-  if (fchmod(temporary.file, 0644) != 0 || fsync(temporary.file) != 0) fail_writing(path);
-  const int file = temporary.file;
-  temporary.file = -1;
-  if (close(file) != 0) fail_writing(path);
-  if (rename(name.c_str(), target.c_str()) != 0) fail_writing(path);
-  temporary.path.clear();
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
 }
 
 }  // namespace windlass

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/atomic_file.h"
 #include "windlass/base/error.h"
-#include "windlass/report/atomic_file.h"
 #include "windlass/sim/reference/random_tasks.h"
 
 namespace windlass {

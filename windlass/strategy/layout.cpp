@@ -95,13 +95,10 @@ bool Layout::halo() const {
   });
 }
 
-Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
-                 const Shape& shape, Access access) {
+Layout layout_from(const std::vector<Digit>& digits) {
   Layout layout;
-  for (const Split& split : sharding.splits) {
-    if (split.parts == 1) continue;
-    Digit digit = digit_for(nest, sharding, split, map, shape, access);
-    // Neighbouring digits that do the same are one.
+  for (const Digit& digit : digits) {
+    if (digit.parts == 1) continue;
     if (!layout.digits.empty()) {
       Digit& last = layout.digits.back();
       const bool same = last.kind == digit.kind && digit.kind != Digit::Kind::Axis &&
@@ -114,6 +111,21 @@ Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMa
     layout.digits.push_back(digit);
   }
   return layout;
+}
+
+Layout settled(const Layout& layout) {
+  std::vector<Digit> digits = layout.digits;
+  for (Digit& digit : digits)
+    if (digit.kind == Digit::Kind::Partial) digit = Digit{.parts = digit.parts};
+  return layout_from(digits);
+}
+
+Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
+                 const Shape& shape, Access access) {
+  std::vector<Digit> digits;
+  for (const Split& split : sharding.splits)
+    digits.push_back(digit_for(nest, sharding, split, map, shape, access));
+  return layout_from(digits);
 }
 
 Box box_of(const Layout& layout, const Shape& shape, int64_t member) {

@@ -69,6 +69,11 @@ struct Layout {
   bool halo() const;  // some parts of an axis overlap or leave gaps
 };
 
+// The layout with these digits: those of one part left out, neighbours that do the same made one.
+Layout layout_from(const std::vector<Digit>& digits);
+// With copies instead of partial sums.
+Layout settled(const Layout& layout);
+
 // How an op touches an operand.
 enum class Access : uint8_t {
   Read,          // an input, as the op wants it

@@ -62,23 +62,6 @@ bool independent(const Digits& digits, size_t i, int32_t axis) {
   return true;
 }
 
-Layout pack(const Digits& digits) {
-  Layout layout;
-  for (const Digit& digit : digits) {
-    if (digit.parts == 1) continue;
-    if (!layout.digits.empty()) {
-      Digit& last = layout.digits.back();
-      if (last.kind == digit.kind && digit.kind != Digit::Kind::Axis &&
-          last.combine == digit.combine) {
-        last.parts *= digit.parts;
-        continue;
-      }
-    }
-    layout.digits.push_back(digit);
-  }
-  return layout;
-}
-
 class Planner {
  public:
   Planner(const Shape& shape, Digits from, Digits to)
@@ -133,7 +116,7 @@ class Planner {
   void step(Collective collective, const std::vector<size_t>& which) {
     Move move;
     move.collective = collective;
-    const int64_t before = largest_elements(pack(now_), shape_);
+    const int64_t before = largest_elements(layout_from(now_), shape_);
     int64_t parts = 1;
     for (size_t i : which) {
       move.digits.push_back({places_[i], now_[i].parts});
@@ -141,7 +124,7 @@ class Planner {
       now_[i] = to_[i];
     }
     std::ranges::sort(move.digits);
-    move.result = pack(now_);
+    move.result = layout_from(now_);
     move.result_elements = largest_elements(move.result, shape_);
     switch (collective) {
       case Collective::AllReduce:
@@ -203,14 +186,11 @@ Move pairwise(const Shape& shape, const Layout& from, int64_t from_members, cons
 }
 
 // The layout with every partial digit copied and every block gathered.
-Layout settled(const Layout& layout, bool gather_blocks) {
-  Digits digits = layout.digits;
-  for (Digit& digit : digits) {
-    const bool change = digit.kind == Digit::Kind::Partial ||
-                        (gather_blocks && digit.kind == Digit::Kind::Axis && digit.blocks > 1);
-    if (change) digit = Digit{.parts = digit.parts};
-  }
-  return pack(digits);
+Layout whole_blocks(const Layout& layout) {
+  Digits digits = settled(layout).digits;
+  for (Digit& digit : digits)
+    if (digit.kind == Digit::Kind::Axis && digit.blocks > 1) digit = Digit{.parts = digit.parts};
+  return layout_from(digits);
 }
 
 }  // namespace
@@ -223,7 +203,7 @@ Redistribution redistribute(const Shape& shape, const Layout& from, const Layout
   Redistribution result;
   Layout now = from;
   if (from.partial() || blocked(from)) {
-    const Layout whole = settled(from, true);
+    const Layout whole = whole_blocks(from);
     const auto aligned = align(from, whole);
     ensure(aligned.has_value(), "a layout does not align with itself");
     auto steps = Planner(shape, aligned->first, aligned->second).run();
@@ -233,7 +213,6 @@ Redistribution redistribute(const Shape& shape, const Layout& from, const Layout
   }
   if (blocked(to)) {
     // Gather everything; the blocks are then cut out of the copies.
-    const Layout copies;
     const Move move =
         pairwise(shape, now, members, Layout{{Digit{.parts = static_cast<int32_t>(members)}}},
                  members, true);
@@ -250,10 +229,10 @@ Redistribution send(const Shape& shape, const Layout& from, int64_t from_members
   Redistribution result;
   Layout now = from;
   if (from.partial() || blocked(from)) {
-    now = settled(from, true);
+    now = whole_blocks(from);
     result = redistribute(shape, from, now, from_members);
   }
-  const Layout target = settled(to, true);
+  const Layout target = whole_blocks(to);
   result.moves.push_back(pairwise(shape, now, from_members, target, to_members, false));
   return result;
 }

@@ -140,13 +140,13 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   const OpId self(static_cast<size_t>(&op - graph.ops.data()));
   if (const OpId backward = backward_of_[self.index()]; backward.valid() && !view)
     result.backward_work = work(work_of(graph, graph[backward], nest, local));
-  result.coupling = coupling(op, nest, sharding, group, false);
-  result.backward_coupling = coupling(op, nest, sharding, group, true);
+  result.coupling = coupling(nest, sharding, group, false);
+  result.backward_coupling = coupling(nest, sharding, group, true);
   return result;
 }
 
-int32_t Tables::coupling(const Op& op, const LoopNest& nest, const Sharding& sharding,
-                         int32_t group, bool backward) {
+int32_t Tables::coupling(const LoopNest& nest, const Sharding& sharding, int32_t group,
+                         bool backward) {
   // Statistics and sums are exchanged in fp32.
   constexpr double kScalarBytes = 4;
   const LocalSizes local = local_sizes(nest, sharding);
@@ -167,7 +167,6 @@ int32_t Tables::coupling(const Op& op, const LoopNest& nest, const Sharding& sha
     if (nest.loops[l].role != LoopRole::Coupled && nest.loops[l].role != LoopRole::Reduced)
       scalars *= static_cast<double>(local[l]);
   std::ranges::sort(digits);
-  (void)op;
   return collective(Collective::AllReduce, group, digits,
                     Bytes(static_cast<int64_t>(scalars * kScalarBytes)));
 }
@@ -241,18 +240,8 @@ const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t f
 }
 
 int32_t Tables::settled(int32_t id) {
-  Layout layout = this->layout(id);
-  if (!layout.partial()) return id;
-  Layout result;
-  for (Digit digit : layout.digits) {
-    if (digit.kind == Digit::Kind::Partial) digit = Digit{.parts = digit.parts};
-    if (!result.digits.empty() && result.digits.back().kind == Digit::Kind::Copy &&
-        digit.kind == Digit::Kind::Copy)
-      result.digits.back().parts *= digit.parts;
-    else
-      result.digits.push_back(digit);
-  }
-  return intern(result);
+  const Layout& layout = this->layout(id);
+  return layout.partial() ? intern(windlass::settled(layout)) : id;
 }
 
 int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {

@@ -108,8 +108,7 @@ class Tables {
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
-  int32_t coupling(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
-                   bool backward);
+  int32_t coupling(const LoopNest& nest, const Sharding& sharding, int32_t group, bool backward);
   int32_t add_traffic(Traffic traffic);
   struct LayoutDigits {
     int32_t partial = -1, copies = -1;

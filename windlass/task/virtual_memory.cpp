@@ -181,7 +181,6 @@ class Pager {
   void step(TaskId id, bool emit) {
     now_ = id.value;
     const auto uses = graph_.uses_of(id);
-    std::map<MemoryId, int64_t> wanted;
     for (const Use& use : uses) {
       if (!paged(use.buffer)) continue;
       Page& page = pages_[use.buffer.index()];
@@ -190,7 +189,6 @@ class Pager {
         auto& order = memories_[graph_[use.buffer].memory.index()].order;
         order.splice(order.end(), order, page.place);
       }
-      wanted[graph_[use.buffer].memory] += 0;
     }
     for (const Use& use : uses) {
       if (!paged(use.buffer) || pages_[use.buffer.index()].listed) continue;

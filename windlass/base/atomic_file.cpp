@@ -1,4 +1,4 @@
-#include "windlass/report/atomic_file.h"
+#include "windlass/base/atomic_file.h"
 
 #include <cerrno>
 #include <cstdlib>
