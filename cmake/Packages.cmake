@@ -16,6 +16,14 @@ else()
   target_link_libraries(windlass_onnx INTERFACE onnx onnx_proto)
 endif()
 
+# libtorch: Torch_DIR or CMAKE_PREFIX_PATH (make TORCH=PATH) names another one. The runtime alone
+# includes it. ATen divides loops with OpenMP pragmas in its headers.
+find_package(Torch REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+add_library(windlass_torch INTERFACE)
+target_include_directories(windlass_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_link_libraries(windlass_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)
   find_package(PeerPython)
