@@ -123,6 +123,12 @@ void Checker::bring_weights(TaskId id) {
       const auto own = std::ranges::find(done, team, &std::pair<TeamId, TaskId>::first);
       if (own == done.end() || !clock_->before(own->second))
         complain("{}: brings \"{}\" back before its update", name(id), name(buffer.tensor));
+      const bool made = own != done.end() && std::ranges::any_of(uses, [&](const Use& other) {
+                          return !other.write && graph_[other.buffer].tensor == buffer.tensor &&
+                                 held_[other.buffer.index()].version == Held::Version::New &&
+                                 writes(own->second, other.buffer);
+                        });
+      if (!made) complain("{}: brings \"{}\" back from nowhere", name(id), name(buffer.tensor));
       if (held.version != Held::Version::Old)
         complain("{}: \"{}\" is updated already", name(id), name(buffer.tensor));
       held.version = after_update(u);

@@ -246,6 +246,31 @@ void Checker::check_states(TaskId id, int32_t update, TeamId team) {
   complain("{}: has no optimizer state for \"{}\"", name(id), name_of_weight(update));
 }
 
+// What the host updates lies there, be it for good or on its way back to a device.
+void Checker::check_host_weight(TaskId id, int32_t update, TeamId team) {
+  const TensorId weight = update_op(update).inputs[0];
+  const int32_t group = group_of_team(team, update);
+  const int32_t layout = group < 0 ? -1 : weight_layout(update, group);
+  const int64_t elements = layout < 0 ? 0 : layouts_.elements(shape(weight), layout);
+  const int64_t parts = share_parts(update);
+  const int64_t least =
+      (elements + parts - 1) / parts * element_bytes(training_.graph[weight].type.dtype);
+  for (const Use& use : graph_.uses_of(id)) {
+    const Buffer& buffer = graph_[use.buffer];
+    if (!use.write || buffer.kind != BufferKind::Weight || buffer.tensor != weight) continue;
+    if (buffer.bytes.value < least)
+      complain("{}: {} has {} bytes, the weight takes {}", name(id), name(use.buffer),
+               buffer.bytes.value, least);
+    return;
+  }
+  complain("{}: does not write \"{}\"", name(id), name_of_weight(update));
+}
+
+bool Checker::writes(TaskId id, BufferId buffer) const {
+  return std::ranges::any_of(graph_.uses_of(id),
+                             [&](const Use& use) { return use.write && use.buffer == buffer; });
+}
+
 void Checker::update(TaskId id) {
   const bool host = graph_[id].kind == TaskKind::HostUpdate;
   const TeamId team = updating_team(id);
@@ -261,6 +286,9 @@ void Checker::update(TaskId id) {
     } else if (buffer.kind == BufferKind::Weight && use.write && u >= 0) {
       if (held.version != Held::Version::Old)
         complain("{}: \"{}\" is updated already", name(id), name_of_weight(u));
+      // The host rounds a new weight from its master copy.
+      const bool rounds = host && update_op(u).inputs.size() > 2 && update_op(u).inputs[2].valid();
+      if (!held.there && rounds) take(held, {.tensor = buffer.tensor});
       if (!held.there) complain("{}: updates {}, which is empty", name(id), name(use.buffer));
       held.version = host ? Held::Version::New : after_update(u);
       if (!host) updates.push_back(u);
@@ -298,12 +326,7 @@ void Checker::update(TaskId id) {
     wanted += expected_terms_[static_cast<size_t>(u)];
     updated_[static_cast<size_t>(u)].emplace_back(team, id);
     check_states(id, u, team);
-    const bool rests = std::ranges::any_of(graph_.uses_of(id), [&](const Use& use) {
-      return use.write && graph_[use.buffer].kind == BufferKind::Weight &&
-             facts_.update_of[graph_[use.buffer].tensor.index()] == u;
-    });
-    if (host && strategy_.weights[static_cast<size_t>(u)].host && !rests)
-      complain("{}: does not write \"{}\"", name(id), name_of_weight(u));
+    if (host) check_host_weight(id, u, team);
   }
   if (wanted == found) return;
   for (int32_t u : updates) {

@@ -148,6 +148,8 @@ class Checker {
   const Op& update_op(int32_t update) const;
   int32_t weight_layout(int32_t update, int32_t group);
   void check_updates();
+  void check_host_weight(TaskId id, int32_t update, TeamId team);
+  bool writes(TaskId id, BufferId buffer) const;
   void check_states(TaskId id, int32_t update, TeamId team);
   TeamId updating_team(TaskId id) const;
 

@@ -150,7 +150,7 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
   for (size_t k = 0; k < list.size(); ++k) {
     double elements = 0;
     int64_t out = 0, in = 0;
-    std::vector<BufferId> gradients, states;
+    std::vector<BufferId> gradients, states, results;
     const HostShare& host = teams_->hosts(list[k]).front();
     for (const auto& [u, sum] : bucket.entries) {
       const WeightState& state = weights_[static_cast<size_t>(u)];
@@ -176,6 +176,8 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
           on_host(BufferKind::WeightGradient, bytes(update_op(u).inputs[1], share), false));
       if (const int64_t size = state_bytes(u, share); size > 0)
         states.push_back(on_host(BufferKind::OptimizerState, size, true));
+      // Of resident weights the host has a copy to update, or makes one from the master.
+      if (!key.host) results.push_back(on_host(BufferKind::Weight, bytes(tensor, share), !master));
     }
     on(teams_->lane(list[k], LaneKind::SwapOut));
     for (size_t i = 0; i < bucket.entries.size(); ++i) {
@@ -201,6 +203,7 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
       after(state.fetched);
       if (key.host) use(BufferId(state.rest.index() + k), true);
     }
+    for (BufferId buffer : results) use(buffer, true);
     const int32_t work =
         tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
                                  training_.graph[first_tensor].type.dtype, gradient, master));
@@ -210,6 +213,7 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
       after(task);
       // The weights are overwritten: whoever reads them in this step comes first.
       after(last_compute_[list[k].index()]);
+      for (BufferId buffer : results) use(buffer, false);
       for (const auto& [u, sum] : bucket.entries) {
         const WeightState& state = weights_[static_cast<size_t>(u)];
         after(state.fetched);
