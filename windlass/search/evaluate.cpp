@@ -1,0 +1,94 @@
+#include "windlass/search/evaluate.h"
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+
+std::string_view termination_name(Termination termination) {
+  switch (termination) {
+    case Termination::Optimal: return "optimal";
+    case Termination::Feasible: return "feasible";
+    case Termination::Infeasible: return "infeasible";
+    case Termination::Limit: return "limit";
+  }
+  return "";
+}
+
+Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
+    : problem_(problem),
+      training_(training),
+      lowering_(training, problem.machine),
+      pricer_(problem.machine, problem.cost) {}
+
+const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
+  ++evaluations_;
+  tasks_ = &lowering_.lower(strategy);
+  times_ = pricer_.price(*tasks_);
+  if (problem_.reprice) problem_.reprice(training_, *tasks_, times_);
+  return times_;
+}
+
+Evaluation Evaluator::evaluate(const Strategy& strategy) { return simulate(strategy, true); }
+Evaluation Evaluator::evaluate_unlimited(const Strategy& strategy) {
+  return simulate(strategy, false);
+}
+
+Evaluation Evaluator::simulate(const Strategy& strategy, bool limits) {
+  const TaskTimes& times = prepare(strategy);
+  const SimResult& result = simulator_.run(*tasks_, times, {.enforce_limits = limits});
+  ensure(result.status != SimStatus::Deadlock, "tasks of the step wait for each other");
+  Evaluation found = {.fits = result.status == SimStatus::Done, .time = result.makespan};
+  for (size_t m = 0; m < tasks_->memories.size(); ++m)
+    if (tasks_->memories[m].team.valid()) found.peak = std::max(found.peak, result.peaks[m].bytes);
+  return found;
+}
+
+int64_t Evaluator::standing(const Strategy& strategy) {
+  prepare(strategy);
+  std::vector<int64_t> bytes(tasks_->memories.size(), 0);
+  for (const Buffer& buffer : tasks_->buffers)
+    if (buffer.at_start && tasks_->memories[buffer.memory.index()].team.valid())
+      bytes[buffer.memory.index()] += buffer.bytes.value;
+  return *std::ranges::max_element(bytes);
+}
+
+std::optional<int64_t> Evaluator::least_limit(const Strategy& strategy) {
+  const TaskTimes& times = prepare(strategy);
+  TaskGraph copy = *tasks_;
+  const auto runs = [&](int64_t limit) {
+    for (Memory& memory : copy.memories)
+      if (memory.team.valid()) memory.limit = Bytes(limit);
+    return simulator_.run(copy, times).status == SimStatus::Done;
+  };
+  const SimResult& free = simulator_.run(copy, times, {.enforce_limits = false});
+  std::vector<int64_t> bytes(copy.memories.size(), 0);
+  for (const Buffer& buffer : copy.buffers)
+    if (buffer.at_start) bytes[buffer.memory.index()] += buffer.bytes.value;
+  int64_t enough = 0, too_little = 0;
+  for (size_t m = 0; m < copy.memories.size(); ++m) {
+    if (!copy.memories[m].team.valid()) continue;
+    enough = std::max(enough, free.peaks[m].bytes);
+    too_little = std::max(too_little, bytes[m]);
+  }
+  --too_little;
+  if (!runs(enough)) return std::nullopt;
+  while (enough - too_little > 1) {
+    const int64_t middle = too_little + (enough - too_little) / 2;
+    (runs(middle) ? enough : too_little) = middle;
+  }
+  return enough;
+}
+
+const std::vector<Nanoseconds>& Evaluator::forward_times(const Strategy& plain) {
+  if (!forward_times_.empty()) return forward_times_;
+  const TaskTimes& times = prepare(plain);
+  forward_times_.assign(training_.forward_ops, 0);
+  for (size_t i = 0; i < tasks_->size(); ++i)
+    if (tasks_->tasks[i].kind == TaskKind::Forward)
+      forward_times_[tasks_->tasks[i].op.index()] = times.duration[i];
+  return forward_times_;
+}
+
+}  // namespace windlass

@@ -1,0 +1,53 @@
+// Evaluates strategy after strategy for one training graph: lower, price, simulate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "windlass/search/search.h"
+#include "windlass/task/lower.h"
+
+namespace windlass {
+
+struct Evaluation {
+  bool fits = false;
+  Nanoseconds time = 0;  // of the step if it fits
+  int64_t peak = 0;      // of the fullest device
+};
+
+class Evaluator {
+ public:
+  // `training` is of one micro-batch. Both must outlive the evaluator.
+  Evaluator(const Problem& problem, const TrainingGraph& training);
+
+  Evaluation evaluate(const Strategy& strategy);
+  // As if memory were no matter: it always fits.
+  Evaluation evaluate_unlimited(const Strategy& strategy);
+  // The least limit of all devices at which the strategy runs, exact to the byte; none if it does
+  // not run at any (a host is too small). By bisection between what is live at the start and the
+  // peak without limits.
+  std::optional<int64_t> least_limit(const Strategy& strategy);
+  // Bytes on the fullest device that no limit can be below: what is live when the step begins.
+  int64_t standing(const Strategy& strategy);
+
+  // Time of each task of the plain strategy's forward ops.
+  const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
+  int64_t evaluations() const { return evaluations_; }
+
+ private:
+  Evaluation simulate(const Strategy& strategy, bool limits);
+  const TaskTimes& prepare(const Strategy& strategy);
+
+  const Problem& problem_;
+  const TrainingGraph& training_;
+  Lowering lowering_;
+  TaskPricer pricer_;
+  Simulator simulator_;
+  const TaskGraph* tasks_ = nullptr;
+  TaskTimes times_;
+  std::vector<Nanoseconds> forward_times_;
+  int64_t evaluations_ = 0;
+};
+
+}  // namespace windlass

@@ -1,0 +1,258 @@
+// One device: frugal strategies first, then whatever memory is left is spent where it saves most.
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/batch.h"
+#include "windlass/search/evaluate.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More micro-batches than this are tried only if fewer do not fit.
+constexpr int64_t kFewMicroBatches = 4;
+
+struct Candidate {
+  Strategy strategy;
+  Nanoseconds time = 0;
+};
+
+// The search for one number of micro-batches.
+class OneCut {
+ public:
+  OneCut(const Problem& problem, TrainingGraph training, const BatchAxes& batch, int64_t cuts)
+      : problem_(problem),
+        training_(std::move(training)),
+        batch_(batch),
+        cuts_(cuts),
+        evaluator_(problem, training_) {}
+
+  Evaluator& evaluator() { return evaluator_; }
+  TrainingGraph& training() { return training_; }
+
+  // Strategies from the fastest to the most frugal: where weights and optimizer live, times what
+  // becomes of activations.
+  std::vector<Strategy> bases() {
+    std::vector<Strategy> list;
+    for (const std::string residency : {"", ",host-update=on", ",host-weights=on,host-update=on"})
+      for (const std::string actions : {"recompute=none", "recompute=full", "recompute=sqrt",
+                                        "recompute=none,offload=on", "recompute=full,offload=on"}) {
+        BaselineSpec spec = parse_baseline("single:" + actions + residency);
+        spec.micro_batches = cuts_;
+        spec.dp = 1;
+        Strategy strategy = make_baseline(spec, training_, batch_, problem_.machine);
+        strategy.name = "one device";
+        list.push_back(std::move(strategy));
+      }
+    return list;
+  }
+
+  // Keeps tensors, those first that save most time for a byte, as long as it fits and helps.
+  void spend_memory(Candidate& best, const std::function<bool()>& out_of_time) {
+    const auto& times = evaluator_.forward_times(plain_strategy_of(best.strategy));
+    std::vector<size_t> order;
+    for (size_t s = 0; s < training_.saved.size(); ++s)
+      if (best.strategy.saved[s] != MemoryAction::Keep && training_.saved[s].producer.valid())
+        order.push_back(s);
+    const auto worth = [&](size_t s) {
+      const auto time = static_cast<double>(times[training_.saved[s].producer.index()]);
+      return time / static_cast<double>(std::max<int64_t>(1, training_.saved[s].bytes.value));
+    };
+    std::ranges::stable_sort(order, std::greater<>{}, worth);
+    try_actions(best, order, MemoryAction::Keep, out_of_time);
+    // What still is recomputed may be cheaper to move, and the other way round.
+    for (const MemoryAction action : {MemoryAction::Offload, MemoryAction::Recompute}) {
+      std::erase_if(order, [&](size_t s) { return best.strategy.saved[s] == MemoryAction::Keep; });
+      try_actions(best, order, action, out_of_time);
+    }
+  }
+
+ private:
+  static Strategy plain_strategy_of(Strategy strategy) {
+    std::ranges::fill(strategy.saved, MemoryAction::Keep);
+    return strategy;
+  }
+
+  // Runs of tensors at a time: halved where a whole run does not fit.
+  void try_actions(Candidate& best, const std::vector<size_t>& order, MemoryAction action,
+                   const std::function<bool()>& out_of_time) {
+    std::vector<std::pair<size_t, size_t>> runs;
+    const size_t first = std::max<size_t>(1, order.size() / 16);
+    for (size_t begin = 0; begin < order.size(); begin += first)
+      runs.emplace_back(begin, std::min(order.size(), begin + first));
+    std::ranges::reverse(runs);
+    while (!runs.empty() && !out_of_time()) {
+      const auto [begin, end] = runs.back();
+      runs.pop_back();
+      Strategy changed = best.strategy;
+      bool differs = false;
+      for (size_t i = begin; i < end; ++i) {
+        differs |= changed.saved[order[i]] != action;
+        changed.saved[order[i]] = action;
+      }
+      if (!differs) continue;
+      const Evaluation found = evaluator_.evaluate(changed);
+      if (found.fits && found.time < best.time) {
+        best = {std::move(changed), found.time};
+      } else if (end - begin > 1) {
+        const size_t middle = begin + (end - begin) / 2;
+        runs.emplace_back(middle, end);
+        runs.emplace_back(begin, middle);
+      }
+    }
+  }
+
+  const Problem& problem_;
+  TrainingGraph training_;
+  const BatchAxes& batch_;
+  const int64_t cuts_;
+  Evaluator evaluator_;
+};
+
+class OneDevice {
+ public:
+  OneDevice(const Problem& problem, const SearchOptions& options)
+      : problem_(problem), options_(options), begin_(Clock::now()) {
+    batch_ = find_batch(problem.network);
+  }
+
+  SearchResult run() {
+    for (int64_t cuts = 1; cuts <= std::max<int64_t>(1, batch_.samples); ++cuts) {
+      if (batch_.samples > 0 && batch_.samples % cuts != 0) continue;
+      if (cuts > 1 && !batch_.obstacle.empty()) break;
+      if (cuts > kFewMicroBatches && best_) break;
+      if (out_of_time() && best_) break;
+      search_cut(cuts);
+      if (optimal_) break;
+    }
+    return best_ ? finish() : infeasible();
+  }
+
+ private:
+  bool out_of_time() const { return elapsed() > options_.time_limit; }
+  Seconds elapsed() const {
+    return Seconds(std::chrono::duration<double>(Clock::now() - begin_).count());
+  }
+  void report(int64_t tried) {
+    if (!options_.progress) return;
+    std::optional<Seconds> time;
+    if (best_) time = Seconds(static_cast<double>(best_->time) * 1e-9);
+    options_.progress(tried, time);
+  }
+
+  OneCut& cut(int64_t cuts) {
+    auto& entry = cuts_[cuts];
+    if (!entry) {
+      const Graph piece = cuts == 1 ? problem_.network : cut_batch(problem_.network, batch_, cuts);
+      entry =
+          std::make_unique<OneCut>(problem_, differentiate(piece, problem_.training), batch_, cuts);
+    }
+    return *entry;
+  }
+
+  void search_cut(int64_t cuts) {
+    OneCut& here = cut(cuts);
+    const auto out = [&] {
+      report(tried());
+      return out_of_time();
+    };
+    bool first = true;
+    for (const Strategy& base : here.bases()) {
+      if (out() && best_) return;
+      const Evaluation found = here.evaluator().evaluate(base);
+      const bool plain = first;
+      first = false;
+      if (!found.fits) continue;
+      Candidate candidate = {base, found.time};
+      if (!plain) here.spend_memory(candidate, out);
+      if (!best_ || candidate.time < best_->time) {
+        best_ = candidate;
+        best_cuts_ = cuts;
+      }
+      if (plain) {
+        // Everything is kept where it is used: no action makes this cut faster.
+        optimal_ = cuts == 1;
+        return;
+      }
+    }
+  }
+
+  int64_t tried() const {
+    int64_t count = 0;
+    for (const auto& [cuts, entry] : cuts_) count += entry->evaluator().evaluations();
+    return count;
+  }
+
+  Seconds overhead() const {
+    return problem_.cost.step_overhead(
+        problem_.machine.device_types[problem_.machine.devices[0].type]);
+  }
+
+  SearchResult finish() {
+    SearchResult result;
+    result.termination = optimal_        ? Termination::Optimal
+                         : out_of_time() ? Termination::Limit
+                                         : Termination::Feasible;
+    result.strategy = best_->strategy;
+    result.step_time = Seconds(static_cast<double>(best_->time) * 1e-9) + overhead();
+    // No strategy does less than the plain work of the whole batch.
+    OneCut& whole = cut(1);
+    const Evaluation plain = whole.evaluator().evaluate_unlimited(whole.bases().front());
+    result.lower_bound =
+        Seconds(static_cast<double>(std::min(plain.time, best_->time)) * 1e-9) + overhead();
+    result.training = std::move(cut(best_cuts_).training());
+    return close(std::move(result));
+  }
+
+  SearchResult infeasible() {
+    SearchResult result;
+    std::optional<int64_t> least;
+    int64_t least_cuts = 1;
+    for (auto& [cuts, entry] : cuts_)
+      for (const Strategy& base : entry->bases()) {
+        report(tried());
+        // What is there from the start cannot be waited for.
+        if (least && entry->evaluator().standing(base) >= *least) continue;
+        const std::optional<int64_t> limit = entry->evaluator().least_limit(base);
+        if (!limit || (least && *limit >= *least)) continue;
+        least = limit;
+        least_cuts = cuts;
+        result.strategy = base;
+      }
+    if (least) result.least_limit = Bytes(*least);
+    result.training = std::move(cut(least_cuts).training());
+    return close(std::move(result));
+  }
+
+  SearchResult close(SearchResult result) {
+    result.samples = batch_.samples;
+    result.tried = tried();
+    result.seconds = elapsed();
+    return result;
+  }
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  const Clock::time_point begin_;
+  BatchAxes batch_;
+  std::map<int64_t, std::unique_ptr<OneCut>> cuts_;
+  std::optional<Candidate> best_;
+  int64_t best_cuts_ = 1;
+  bool optimal_ = false;
+};
+
+}  // namespace
+
+SearchResult search_one_device(const Problem& problem, const SearchOptions& options) {
+  if (problem.machine.devices.size() != 1)
+    fail_unsupported("{}: {} devices: this search is for one", problem.machine.name,
+                     problem.machine.devices.size());
+  return OneDevice(problem, options).run();
+}
+
+}  // namespace windlass

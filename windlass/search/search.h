@@ -1,0 +1,64 @@
+// Search: from a problem (a network, a machine with its limits, prices) to the fastest strategy
+// that fits, or to the reason why there is none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "windlass/cost/cost_model.h"
+#include "windlass/graph/differentiate.h"
+#include "windlass/machine/machine.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/strategy/strategy.h"
+
+namespace windlass {
+
+// Replaces prices of a lowered step by others, measured ones for example.
+using Reprice = std::function<void(const TrainingGraph&, const TaskGraph&, TaskTimes&)>;
+
+struct Problem {
+  const Graph& network;  // of the whole batch, with a loss
+  const Machine& machine;
+  TrainingOptions training = {};
+  const CostModel& cost;
+  Reprice reprice = {};
+};
+
+struct SearchOptions {
+  Seconds time_limit{60};  // after which the best so far is returned
+  // Called now and then with the number of strategies tried and the time of the best one, if any.
+  std::function<void(int64_t tried, std::optional<Seconds> best)> progress = {};
+};
+
+enum class Termination : uint8_t {
+  Optimal,     // proven: nothing is faster
+  Feasible,    // the best that was found
+  Infeasible,  // nothing that was tried fits
+  Limit,       // out of time; the best so far
+};
+std::string_view termination_name(Termination termination);
+
+struct SearchResult {
+  Termination termination = Termination::Infeasible;
+  int64_t samples = 0;     // of the batch
+  TrainingGraph training;  // of one micro-batch, that the strategy is for
+  Strategy strategy;       // if infeasible: the one that needs least
+  Seconds step_time;
+  Seconds lower_bound;
+  // The least limit of each device at which something that was tried runs. Exact to the byte for
+  // that strategy. Always there when nothing fits, unless a host is too small.
+  std::optional<Bytes> least_limit;
+  int64_t tried = 0;  // strategies simulated
+  Seconds seconds;
+};
+
+// One device: every saved tensor is kept, recomputed or moved to the host, weights and optimizer
+// state stay or are streamed, the batch is cut into micro-batches. Starts from several frugal
+// strategies and then keeps, in the order of time saved per byte, whatever still fits, each choice
+// checked by the simulator. Optimal only if keeping everything fits.
+SearchResult search_one_device(const Problem& problem, const SearchOptions& options = {});
+
+}  // namespace windlass
