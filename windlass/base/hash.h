@@ -2,7 +2,10 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <span>
 #include <string_view>
 
 namespace windlass {
@@ -36,5 +39,22 @@ class Hasher {
 
   uint64_t state_ = 0x243f6a8885a308d3ULL;
 };
+
+// Of many bytes: four chains side by side, so that it runs at the speed of memory.
+inline uint64_t hash_bytes(std::span<const std::byte> bytes) {
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15ULL;
+  uint64_t chains[4] = {1, 2, 3, 4};
+  size_t at = 0;
+  for (; at + 32 <= bytes.size(); at += 32)
+    for (size_t c = 0; c < 4; ++c) {
+      uint64_t word = 0;
+      std::memcpy(&word, bytes.data() + at + 8 * c, 8);
+      chains[c] = std::rotl((chains[c] ^ word) * kFactor, 29);
+    }
+  Hasher hasher;
+  for (uint64_t chain : chains) hasher.add(chain);
+  for (; at < bytes.size(); ++at) hasher.add(static_cast<uint64_t>(bytes[at]));
+  return hasher.add(static_cast<uint64_t>(bytes.size())).result();
+}
 
 }  // namespace windlass

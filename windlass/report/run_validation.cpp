@@ -12,8 +12,8 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
+#include "windlass/plan/step.h"
 #include "windlass/report/lives.h"
-#include "windlass/report/step.h"
 #include "windlass/report/validation.h"
 #include "windlass/strategy/baselines.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "windlass/report/step.h"
+#include "windlass/plan/step.h"
 #include "windlass/sim/summary.h"
 
 namespace windlass {

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string_view>
 
-#include "windlass/report/step.h"
+#include "windlass/plan/step.h"
 
 namespace windlass {
 

@@ -11,13 +11,11 @@
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
+#include "windlass/plan/step.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
-
-// Replaces prices of a lowered step by others, measured ones for example.
-using Reprice = std::function<void(const TrainingGraph&, const TaskGraph&, TaskTimes&)>;
 
 struct Problem {
   const Graph& network;  // of the whole batch, with a loss

@@ -50,6 +50,7 @@ class Result {
   void set(at::Tensor value);
 
   const at::Tensor& tensor() const { return tensor_; }
+  at::Tensor take() { return std::move(tensor_); }
 
  private:
   TensorType type_;

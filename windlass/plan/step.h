@@ -1,6 +1,7 @@
 // One training step, lowered and simulated, and what it would take if it does not fit.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "windlass/cost/cost_model.h"
@@ -30,10 +31,13 @@ struct SimulatedStep {
   }
 };
 
+// Replaces prices of a lowered step by others, measured ones for example.
+using Reprice = std::function<void(const TrainingGraph&, const TaskGraph&, TaskTimes&)>;
+
 // Throws Error{Input} as lower() does, and Error{Internal} if the tasks wait for each other.
 SimulatedStep simulate_step(const TrainingGraph& training, const Strategy& strategy,
                             const Machine& machine, const CostModel& cost,
-                            const SimOptions& options = {});
+                            const SimOptions& options = {}, const Reprice& reprice = {});
 
 // The least limit, to one MiB, of all device memories at which the step runs: by bisection, each
 // probe a simulation. A lower limit makes tasks wait for memory, so this may be less than the peak

@@ -1,4 +1,4 @@
-#include "windlass/report/step.h"
+#include "windlass/plan/step.h"
 
 #include <algorithm>
 
@@ -37,10 +37,11 @@ std::optional<Bytes> find_least_limit(const TaskGraph& graph, const TaskTimes& t
 
 SimulatedStep simulate_step(const TrainingGraph& training, const Strategy& strategy,
                             const Machine& machine, const CostModel& cost,
-                            const SimOptions& options) {
+                            const SimOptions& options, const Reprice& reprice) {
   SimulatedStep step;
   step.tasks = lower(training, strategy, machine);
   step.times = price_tasks(step.tasks, machine, cost);
+  if (reprice) reprice(training, step.tasks, step.times);
   for (const Team& team : step.tasks.teams)
     step.overhead = std::max(step.overhead, cost.step_overhead(machine.device_types[team.type]));
   Simulator simulator;

@@ -1,0 +1,51 @@
+// Checkpoints: all that a run needs to go on exactly where it was.
+//
+// A safetensors file. Weights and running statistics stand under their own names, so that others
+// can read them; optimizer state under "optimizer." and the weight's name. The metadata has the
+// rest: how far the run is, and check sums of every tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "windlass/data/sampler.h"
+#include "windlass/graph/differentiate.h"
+#include "windlass/runtime/executor.h"
+
+namespace windlass {
+
+// How far a run is, and what it is a run of.
+struct RunPosition {
+  int64_t step = 0;           // steps done
+  SamplerPosition data = {};  // of the next step
+  uint64_t seed = 0;          // of data order, dropout and initial values
+  uint64_t model = 0;         // fingerprint of the network
+  bool operator==(const RunPosition&) const = default;
+};
+
+// The file appears complete under its name, or not at all; what was there before stays until then.
+// Throws Error{Runtime} if the disk is full or fails.
+void write_checkpoint(const std::string& path, const TrainingGraph& training,
+                      const std::vector<PersistentTensor>& tensors, const RunPosition& position);
+
+// Fills the tensors. Throws Error{Input} beginning with the path, and changes nothing, if the file
+// is broken (a check sum differs), or of another model, batch-independent names and shapes
+// compared, or of another optimizer.
+RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
+                            const std::vector<PersistentTensor>& tensors, uint64_t model);
+
+// Weights and running statistics alone.
+void write_weights(const std::string& path, const TrainingGraph& training,
+                   const std::vector<PersistentTensor>& tensors);
+
+// "checkpoint-00000120.safetensors": the file of a step in a folder, and the newest one there;
+// empty if there is none.
+std::string checkpoint_path(const std::string& folder, int64_t step);
+std::string newest_checkpoint(const std::string& folder);
+// Removes all but the newest `keep`.
+void remove_old_checkpoints(const std::string& folder, size_t keep);
+
+}  // namespace windlass

@@ -1,0 +1,88 @@
+// The executor: runs a task graph with real kernels and real copies, inside hard memory limits.
+//
+// Each lane of the graph is a thread. A task starts when its predecessors have ended, it is next on
+// its lane, and its memory is granted (memory_order.h). Tensors of a device lie in the device's
+// arena, from which libtorch allocates on behalf of the device's thread; what leaves the device
+// lies in the host's arena. Buffers are given back when the task graph says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/graph/reference/update.h"
+#include "windlass/machine/machine.h"
+#include "windlass/runtime/memory/arena.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+struct ExecutorOptions {
+  int threads = 1;          // that the kernels of a device use
+  uint64_t seed = 0;        // of dropout and of rounding
+  bool pace_copies = true;  // copies are no faster than the machine's links
+};
+
+struct StepRequest {
+  int64_t step = 1;  // from 1
+  UpdateHyperparameters hyperparameters = {};
+  double clip_norm = 0;  // > 0: gradients are scaled down to this norm over all weights
+  // Writes the piece of an input or label that a micro-batch reads.
+  std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)> load = {};
+};
+
+struct StepOutcome {
+  double loss = 0;           // mean over the micro-batches
+  double gradient_norm = 0;  // only if clipped
+  Nanoseconds time = 0;
+  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step
+  std::vector<int64_t> peaks;           // by memory: bytes counted
+};
+
+// What lives from step to step: a weight, a constant, a running statistic, or optimizer state.
+struct PersistentTensor {
+  BufferKind kind = BufferKind::Weight;  // or OptimizerState
+  TensorId tensor;                       // of optimizer state: the weight
+  bool on_device = true;                 // rather than in the host's memory
+  std::span<std::byte> bytes;            // valid until the next step; the state of a weight is its
+                                         // master copy, if it has one, then the optimizer's tensors
+};
+
+class Executor {
+ public:
+  // The step, as it was lowered, priced and simulated for a machine. All must outlive the executor.
+  // Persistent memory is taken at once, filled with zeros. Throws Error{Unsupported} for graphs
+  // that cannot be run, Error{OutOfMemory} if a limit is too small, before anything runs.
+  Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
+           const SimResult& simulated, const Machine& machine, const ExecutorOptions& options = {});
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Everything persistent; a tensor with copies in two memories comes twice.
+  std::vector<PersistentTensor> persistent();
+
+  // Runs one step. An error of any thread ends the step and is thrown here, with the task's name;
+  // after that no step can be run.
+  StepOutcome run(const StepRequest& request);
+
+  // Gradient buffers as they are when the optimizer reads them, for tests: called during run(), on
+  // the thread of the device, with the weight's tensor and its gradient.
+  void watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch);
+
+  // Where the device's tensors lie.
+  Arena& device_arena();
+  // Bytes counted now, by memory.
+  std::vector<int64_t> live_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace windlass

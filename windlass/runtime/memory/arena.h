@@ -1,0 +1,71 @@
+// An arena: a memory with a limit. Every byte of it that somebody holds is counted.
+//
+// Blocks that come back are kept for the next request of the same size, as long as what is held
+// and what is kept stay below the limit together: the process never has more of this memory than
+// the limit says, and a step that asks for the same sizes as the last one costs no page faults.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace windlass {
+
+struct ArenaStatistics {
+  int64_t live = 0;  // held now
+  int64_t peak = 0;  // most since reset_peak()
+  int64_t blocks = 0;
+};
+
+// May be used from several threads.
+class Arena {
+ public:
+  // Sizes are rounded up to multiples of `unit`. `name` begins messages.
+  Arena(std::string name, int64_t limit, int64_t unit);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // A block of at least `bytes` (more than 0), aligned to 64 bytes. Throws Error{OutOfMemory}, and
+  // takes nothing, if the limit would be exceeded: the message says how much was asked for, what is
+  // live, and what `describe` (see set_context) adds.
+  void* allocate(size_t bytes);
+  // A block of any arena goes back to the one it came from.
+  static void release(void* block);
+
+  ArenaStatistics statistics() const;
+  int64_t limit() const { return limit_; }
+  // The peak counts from what is live now.
+  void reset_peak();
+  // Gives what is kept back to the system.
+  void trim();
+  // What an error message says beside the numbers: the task that runs and what is alive.
+  void set_context(std::function<std::string()> describe);
+
+  // Bytes that a request really takes.
+  int64_t rounded(int64_t bytes) const { return (bytes + unit_ - 1) / unit_ * unit_; }
+
+ private:
+  struct Header;
+  void* take_kept(int64_t size);
+  void drop_kept(int64_t needed);
+  void put_back(Header* header);
+
+  const std::string name_;
+  const int64_t limit_;
+  const int64_t unit_;
+  mutable std::mutex mutex_;
+  ArenaStatistics statistics_;
+  std::map<int64_t, std::vector<Header*>> kept_;  // by size
+  int64_t kept_bytes_ = 0;
+  std::function<std::string()> describe_;
+};
+
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+}  // namespace windlass

@@ -1,0 +1,50 @@
+// What kernels really take on this host: time and workspace of each op of a training graph,
+// measured by running it once alone. Predictions made from it are of the same kernels that train.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+struct KernelPrice {
+  Nanoseconds time = 0;
+  int64_t workspace = 0;  // most that it held beside operands and results
+};
+
+// Kernels are measured when they are asked for first, and known by kind, attributes and types
+// afterwards: one profile serves many graphs. Not shared between threads.
+class KernelProfile {
+ public:
+  explicit KernelProfile(int threads = 1) : threads_(threads) {}
+
+  // Called before each kernel that has to be measured: how many are known so far.
+  std::function<void(size_t known)> progress;
+
+  // The kernel of a forward or backward op. Bit i of `adds`: result i is added to a sum.
+  const KernelPrice& price(const TrainingGraph& training, OpId op, uint64_t adds);
+
+  // Replaces, in the times of a graph that was lowered for one device of this host, those of all
+  // tasks that run kernels of ops.
+  void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
+
+  size_t kernels() const { return prices_.size(); }
+  // Time spent measuring.
+  Seconds spent() const { return Seconds(static_cast<double>(spent_) * 1e-9); }
+
+ private:
+  KernelPrice measure(const TrainingGraph& training, OpId op, uint64_t adds) const;
+
+  const int threads_;
+  std::map<std::string, KernelPrice> prices_;
+  Nanoseconds spent_ = 0;
+};
+
+}  // namespace windlass

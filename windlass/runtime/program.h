@@ -1,0 +1,49 @@
+// A program: the tasks of a graph with every buffer they use matched to the operand it is for.
+//
+// The task graph says which buffers a task reads and writes, in the order of the operands of its
+// op; here that order is read back once, so that running a step is looking things up.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+// An operand of a task. Absent ones have no buffer.
+struct Operand {
+  BufferId buffer = {};
+  TensorId tensor = {};  // gives its type
+  bool adds = false;     // a result that is added to what the buffer holds
+};
+
+// A weight and what is updated with it.
+struct WeightUpdate {
+  int32_t update = 0;                    // which update op of the training graph
+  std::vector<BufferId> gradients = {};  // to be added up; at least one
+  BufferId weight = {};                  // none: the host has only the master copy
+  BufferId state = {};                   // master copy, then the optimizer's tensors; none for SGD
+};
+
+struct ProgramTask {
+  TaskKind kind = TaskKind::Forward;
+  OpId op = {};
+  int32_t micro_batch = -1;
+  // Forward, Recompute: parallel to the op's inputs; outputs, then auxiliaries.
+  // Backward: parallel to the op's inputs and outputs. Sums: terms and the sum.
+  // Copies and compression: read i is copied to write i.
+  std::vector<Operand> reads = {}, writes = {};
+  std::vector<WeightUpdate> updates = {};  // Update, HostUpdate
+};
+
+struct Program {
+  std::vector<ProgramTask> tasks;  // by task id
+};
+
+// Throws Error{Unsupported} for what the runtime does not carry out: tasks between devices, demand
+// paging.
+Program make_program(const TrainingGraph& training, const TaskGraph& tasks);
+
+}  // namespace windlass

@@ -1,0 +1,260 @@
+#include "windlass/runtime/task_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "windlass/base/error.h"
+#include "windlass/base/rng.h"
+#include "windlass/runtime/kernels/compress.h"
+#include "windlass/runtime/kernels/update.h"
+
+namespace windlass {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Copies no faster than `bandwidth`, in pieces that take a fraction of a millisecond.
+void paced_copy(std::span<const std::byte> from, std::byte* to, BytesPerSecond bandwidth,
+                Clock::time_point& begin, int64_t& done) {
+  const size_t piece =
+      bandwidth.value <= 0
+          ? from.size()
+          : std::clamp<size_t>(static_cast<size_t>(bandwidth.value / 4000), 1 << 14, 1 << 24);
+  for (size_t at = 0; at < from.size(); at += piece) {
+    const size_t size = std::min(piece, from.size() - at);
+    std::memcpy(to + at, from.data() + at, size);
+    done += static_cast<int64_t>(size);
+    if (bandwidth.value <= 0) continue;
+    const std::chrono::duration<double> due(static_cast<double>(done) / bandwidth.value);
+    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(due));
+  }
+}
+
+}  // namespace
+
+TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks,
+                       const Program& program, Slots& slots, const ExecutorOptions& options)
+    : training_(training), tasks_(tasks), program_(program), slots_(slots), options_(options) {
+  int32_t micro_batches = 1;
+  for (const Task& task : tasks.tasks)
+    micro_batches = std::max(micro_batches, task.micro_batch + 1);
+  losses_.resize(static_cast<size_t>(micro_batches));
+}
+
+void TaskRunner::run(TaskId id) {
+  const ProgramTask& task = program_.tasks[id.index()];
+  try {
+    switch (task.kind) {
+      case TaskKind::Forward:
+      case TaskKind::Recompute: return forward(task);
+      case TaskKind::Backward:
+        if (!task.op.valid() || !training_.graph[task.op].forward.valid()) return sum(task);
+        return backward(task);
+      case TaskKind::Update: return update(task, false);
+      case TaskKind::HostUpdate: return update(task, true);
+      case TaskKind::SwapIn:
+      case TaskKind::SwapOut: return copy(task);
+      case TaskKind::Compress:
+      case TaskKind::Decompress: return compress(task, id);
+      default: ensure(false, "a task of this kind cannot be run");
+    }
+  } catch (const Error& error) {
+    throw error.within(label(id));
+  }
+}
+
+std::string TaskRunner::label(TaskId id) const {
+  const ProgramTask& task = program_.tasks[id.index()];
+  std::string text(task_kind_name(task.kind));
+  if (task.op.valid()) {
+    const Op& op = training_.graph[task.op];
+    text += " " + (op.forward.valid() ? training_.graph[op.forward].name : op.name);
+  } else if (tasks_[id].tensor.valid()) {
+    text += " " + training_.graph[tasks_[id].tensor].name;
+  }
+  if (task.micro_batch >= 0 && losses_.size() > 1)
+    text += fmt::format(", micro-batch {}", task.micro_batch);
+  return text;
+}
+
+at::Tensor TaskRunner::operand(const Operand& operand) const {
+  if (!operand.buffer.valid()) return {};
+  return slots_.view(operand.buffer, training_.graph[operand.tensor].type);
+}
+
+std::vector<at::Tensor> TaskRunner::operands(const std::vector<Operand>& list) const {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(list.size());
+  for (const Operand& entry : list) tensors.push_back(operand(entry));
+  return tensors;
+}
+
+std::vector<Result> TaskRunner::results(const std::vector<Operand>& list) const {
+  std::vector<Result> made;
+  made.reserve(list.size());
+  for (const Operand& entry : list) {
+    if (!entry.buffer.valid())
+      made.emplace_back();
+    else if (entry.adds)
+      made.emplace_back(training_.graph[entry.tensor].type, operand(entry));
+    else
+      made.emplace_back(training_.graph[entry.tensor].type);
+  }
+  return made;
+}
+
+void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> results) {
+  for (size_t i = 0; i < list.size(); ++i)
+    if (list[i].buffer.valid() && !list[i].adds) slots_.adopt(list[i].buffer, results[i].take());
+}
+
+RandomKey TaskRunner::random_key(OpId op, int32_t micro_batch) const {
+  const auto place = static_cast<uint64_t>(op.index()) << 20 | static_cast<uint32_t>(micro_batch);
+  return {options_.seed, random_bits(options_.seed, place, static_cast<uint64_t>(request_.step))};
+}
+
+void TaskRunner::forward(const ProgramTask& task) {
+  const Op& op = training_.graph[task.op];
+  const std::vector<at::Tensor> inputs = operands(task.reads);
+  std::vector<Result> made = results(task.writes);
+  ForwardCall call = {.kind = op.kind,
+                      .attributes = op.attrs,
+                      .inputs = inputs,
+                      .outputs = std::span(made).first(op.outputs.size()),
+                      .auxiliaries = std::span(made).subspan(op.outputs.size()),
+                      .random = random_key(task.op, task.micro_batch),
+                      .again = task.kind == TaskKind::Recompute};
+  run_forward(call);
+  if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
+      op.outputs[0] == training_.graph.loss)
+    losses_[static_cast<size_t>(task.micro_batch)] = made[0].tensor().item().toDouble();
+  keep(task.writes, made);
+}
+
+void TaskRunner::backward(const ProgramTask& task) {
+  const Op& op = training_.graph[task.op];
+  const Op& forward = training_.graph[op.forward];
+  const std::vector<at::Tensor> inputs = operands(task.reads);
+  const size_t gradients = inputs.size() - op.saved.size();
+  std::vector<TensorType> types;
+  for (TensorId id : forward.inputs) types.push_back(training_.graph.type_of(id));
+  std::vector<Result> made = results(task.writes);
+  BackwardCall call = {.kind = op.kind,
+                       .attributes = op.attrs,
+                       .input_types = types,
+                       .gradients = std::span(inputs).first(gradients),
+                       .saved_refs = op.saved,
+                       .saved = std::span(inputs).subspan(gradients),
+                       .results = made,
+                       .random = random_key(op.forward, task.micro_batch)};
+  run_backward(call);
+  keep(task.writes, made);
+}
+
+// Accumulate ops, and terms of a weight's gradient that are added apart.
+void TaskRunner::sum(const ProgramTask& task) {
+  std::vector<Result> made = results(task.writes);
+  if (task.op.valid()) {
+    const Op& op = training_.graph[task.op];
+    const std::vector<at::Tensor> inputs = operands(task.reads);
+    ForwardCall call = {.kind = op.kind,
+                        .attributes = op.attrs,
+                        .inputs = inputs,
+                        .outputs = made,
+                        .auxiliaries = {}};
+    run_forward(call);
+  } else {
+    made[0].set(operand(task.reads[0]));
+  }
+  keep(task.writes, made);
+}
+
+void TaskRunner::copy(const ProgramTask& task) {
+  auto begin = Clock::now();
+  int64_t done = 0;
+  for (size_t i = 0; i < task.reads.size(); ++i) {
+    const BufferId to = task.writes[i].buffer;
+    if (!slots_.holds(to)) slots_.allocate(to);
+    const std::span<std::byte> target = slots_.bytes(to);
+    std::span<const std::byte> source = slots_.bytes(task.reads[i].buffer);
+    // Buffers that kernels made are not rounded.
+    source = source.first(std::min(source.size(), target.size()));
+    paced_copy(source, target.data(), task.kind == TaskKind::SwapIn ? in_ : out_, begin, done);
+  }
+}
+
+void TaskRunner::compress(const ProgramTask& task, TaskId id) {
+  const bool packs = task.kind == TaskKind::Compress;
+  const BufferId small = packs ? task.writes[0].buffer : task.reads[0].buffer;
+  const BufferId large = packs ? task.reads[0].buffer : task.writes[0].buffer;
+  const BufferId made = packs ? small : large;
+  if (!slots_.holds(made)) slots_.allocate(made);
+  const at::Tensor values = slots_.view(large, training_.graph[tasks_[large].tensor].type);
+  const std::span<std::byte> packed = slots_.bytes(small);
+  const int bits = packed_bits(tasks_[large].bytes, tasks_[small].bytes,
+                               training_.graph[tasks_[large].tensor].type.dtype);
+  if (packs)
+    compress_tensor(values, bits, random_key(OpId(id.index()), task.micro_batch), packed);
+  else
+    decompress_tensor(packed, bits, values);
+}
+
+// By how much gradients are scaled: found before the first update, when all of them are there.
+double TaskRunner::gradient_scale() {
+  if (request_.clip_norm <= 0 || scale_known_) return scale_;
+  double squares = 0;
+  for (size_t i = 0; i < program_.tasks.size(); ++i)
+    for (const WeightUpdate& entry : program_.tasks[i].updates)
+      squares += sum_of_squares(
+          slots_.view(entry.gradients[0], training_.graph[update_op(entry.update).inputs[1]].type));
+  norm_ = std::sqrt(squares);
+  // As torch.nn.utils.clip_grad_norm_ does.
+  scale_ = std::min(1.0, request_.clip_norm / (norm_ + 1e-6));
+  scale_known_ = true;
+  return scale_;
+}
+
+void TaskRunner::update(const ProgramTask& task, bool on_host) {
+  for (const WeightUpdate& entry : task.updates) {
+    const Op& op = update_op(entry.update);
+    const Graph& graph = training_.graph;
+    at::Tensor gradient = slots_.view(entry.gradients[0], graph[op.inputs[1]].type);
+    for (size_t i = 1; i < entry.gradients.size(); ++i)
+      gradient.add_(slots_.view(entry.gradients[i], graph[op.inputs[1]].type));
+    if (watch) watch(op.inputs[0], slots_.bytes(entry.gradients[0]));
+  }
+  const double scale = on_host ? 1 : gradient_scale();
+  for (const WeightUpdate& entry : task.updates) {
+    const Op& op = update_op(entry.update);
+    const Graph& graph = training_.graph;
+    at::Tensor weight = slots_.view(entry.weight, graph[op.inputs[0]].type);
+    const at::Tensor gradient = slots_.view(entry.gradients[0], graph[op.inputs[1]].type);
+    at::Tensor master;
+    std::vector<at::Tensor> states;
+    int64_t offset = 0;
+    for (size_t i = 2; i < op.inputs.size(); ++i) {
+      if (!op.inputs[i].valid()) continue;
+      const TensorType& type = graph[op.inputs[i]].type;
+      at::Tensor state = slots_.part(entry.state, offset, type);
+      offset += byte_size(type).value;
+      if (i == 2)
+        master = std::move(state);
+      else
+        states.push_back(std::move(state));
+    }
+    update_weight(std::get<UpdateAttrs>(op.attrs).optimizer, request_.hyperparameters,
+                  request_.step, scale, weight, gradient, master.defined() ? &master : nullptr,
+                  states);
+  }
+}
+
+double TaskRunner::loss() const {
+  double total = 0;
+  for (double loss : losses_) total += loss;
+  return total / static_cast<double>(losses_.size());
+}
+
+}  // namespace windlass

@@ -1,0 +1,238 @@
+#include "windlass/runtime/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "windlass/base/error.h"
+#include "windlass/data/sampler.h"
+#include "windlass/graph/batch.h"
+#include "windlass/model/initialise.h"
+#include "windlass/model/safetensors.h"
+#include "windlass/model/weights.h"
+#include "windlass/plan/plan.h"
+#include "windlass/runtime/batches.h"
+#include "windlass/runtime/checkpoint.h"
+#include "windlass/runtime/evaluation.h"
+
+namespace windlass {
+
+struct Trainer::State {
+  State(const Model& given, const TrainingGraph& graph, const SimulatedStep& step,
+        const Machine& machine, const TrainerOptions& wanted);
+
+  void fill_weights();
+  void fill(const PersistentTensor& tensor);
+  std::optional<WeightLocation> location_of(TensorId id) const;
+  // Samples of the step that begins at `position`, micro-batch by micro-batch.
+  std::vector<int64_t> samples_at(SamplerPosition position) const;
+
+  const Model& model;
+  const TrainingGraph& training;
+  const TrainerOptions options;
+  const BatchAxes batch;
+  const std::vector<BatchSlot> slots;
+  const int64_t micro_batches;
+  std::unique_ptr<Dataset> data;
+  std::unique_ptr<BatchFiller> filler;
+  std::unique_ptr<Sampler> sampler;
+  std::map<TensorId, InitialValue> initial;
+  std::map<std::string, WeightLocation> given_weights;
+  Executor executor;
+  RunPosition position;
+  std::string weights_from;
+};
+
+namespace {
+
+int64_t count_micro_batches(const TaskGraph& tasks) {
+  int32_t count = 1;
+  for (const Task& task : tasks.tasks) count = std::max(count, task.micro_batch + 1);
+  return count;
+}
+
+ExecutorOptions with_seed(ExecutorOptions options, uint64_t seed) {
+  options.seed = seed;
+  return options;
+}
+
+}  // namespace
+
+Trainer::State::State(const Model& given, const TrainingGraph& graph, const SimulatedStep& step,
+                      const Machine& machine, const TrainerOptions& wanted)
+    : model(given),
+      training(graph),
+      options(wanted),
+      batch(find_batch(given.graph)),
+      slots(batch_slots(given.graph, batch)),
+      micro_batches(count_micro_batches(step.tasks)),
+      executor(graph, step.tasks, step.times, step.result, machine,
+               with_seed(wanted.executor, wanted.seed)) {
+  data = open_batches(options.data, model.graph, slots, options.data_options);
+  if (data->size() < 1) fail_input("{}: has no samples", options.data);
+  filler = std::make_unique<BatchFiller>(*data, model.graph, slots);
+  sampler = std::make_unique<Sampler>(data->size(), options.seed, options.shuffle);
+  position.seed = options.seed;
+  position.model = fingerprint(model.graph);
+  initial = initial_values(model.graph);
+  if (!options.weights.empty())
+    for (const StoredTensor& tensor : read_safetensors(options.weights).tensors)
+      given_weights[tensor.name] = tensor.location;
+  fill_weights();
+}
+
+void Trainer::State::fill_weights() {
+  size_t from_file = 0, made = 0;
+  for (const PersistentTensor& tensor : executor.persistent()) {
+    const TensorRole role = training.graph[tensor.tensor].role;
+    if (tensor.kind == BufferKind::Weight &&
+        (role == TensorRole::Weight || role == TensorRole::Buffer))
+      ++(location_of(tensor.tensor) ? from_file : made);
+    fill(tensor);
+  }
+  const std::string source = options.weights.empty() ? "the model" : options.weights;
+  if (from_file > 0 && made > 0)
+    weights_from = fmt::format("{} tensors of {}, {} drawn", from_file, source, made);
+  else
+    weights_from = from_file > 0 ? source : "drawn as PyTorch does";
+}
+
+std::optional<WeightLocation> Trainer::State::location_of(TensorId id) const {
+  if (!options.weights.empty()) {
+    const auto found = given_weights.find(training.graph[id].name);
+    if (found == given_weights.end())
+      fail_input("{}: has no tensor \"{}\"", options.weights, training.graph[id].name);
+    return found->second;
+  }
+  const auto found = model.weights.find(id);
+  if (found == model.weights.end()) return std::nullopt;
+  return found->second;
+}
+
+// Weights, statistics and constants; of optimizer state the master copies, the rest stays zero.
+void Trainer::State::fill(const PersistentTensor& tensor) {
+  const Graph& graph = training.graph;
+  const Tensor& meant = graph[tensor.tensor];
+  const bool state = tensor.kind == BufferKind::OptimizerState;
+  if (state) {
+    const auto op = std::ranges::find_if(graph.ops, [&](const Op& o) {
+      return o.pass == Pass::Update && o.inputs[0] == tensor.tensor;
+    });
+    ensure(op != graph.ops.end(), "optimizer state of a weight that is not updated");
+    if (op->inputs.size() < 3 || !op->inputs[2].valid()) return;  // no master
+  }
+  const DType as = state ? DType::F32 : meant.type.dtype;
+  const auto size = static_cast<size_t>(element_count(meant.type.shape) * element_bytes(as));
+  const std::span<std::byte> out = tensor.bytes.first(size);
+  if (tensor.tensor == training.loss_gradient) {
+    // The loss of a step is the mean over its micro-batches.
+    const float one = 1.0F / static_cast<float>(micro_batches);
+    return convert_elements(std::as_bytes(std::span(&one, 1)), DType::F32, out, as);
+  }
+  if (meant.constant >= 0) {
+    const std::vector<double>& values = graph.constants[static_cast<size_t>(meant.constant)].values;
+    return convert_elements(std::as_bytes(std::span(values)), DType::F64, out, as);
+  }
+  if (const std::optional<WeightLocation> location = location_of(tensor.tensor))
+    return read_weight(*location, as, out);
+  const auto found = initial.find(tensor.tensor);
+  if (found == initial.end()) return;  // zeros
+  std::vector<float> values(static_cast<size_t>(element_count(meant.type.shape)));
+  fill_initial(found->second, options.seed, tensor.tensor, values);
+  convert_elements(std::as_bytes(std::span(values)), DType::F32, out, as);
+}
+
+std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
+  std::vector<int64_t> samples;
+  const int64_t count = std::max<int64_t>(1, batch.samples);
+  for (int64_t i = 0; i < count; ++i) samples.push_back(sampler->at(sampler->after(at, i)));
+  return samples;
+}
+
+Trainer::Trainer(const Model& model, const TrainingGraph& training, const SimulatedStep& step,
+                 const Machine& machine, const TrainerOptions& options)
+    : state_(std::make_unique<State>(model, training, step, machine, options)) {}
+
+Trainer::~Trainer() = default;
+
+TrainerStep Trainer::step() {
+  State& state = *state_;
+  const std::vector<int64_t> samples = state.samples_at(state.position.data);
+  const size_t each = samples.size() / static_cast<size_t>(state.micro_batches);
+  TrainerStep done;
+  done.step = state.position.step + 1;
+  done.learning_rate = state.options.rate.at(done.step);
+  StepRequest request;
+  request.step = done.step;
+  request.hyperparameters = state.options.hyperparameters;
+  request.hyperparameters.learning_rate = done.learning_rate;
+  request.clip_norm = state.options.clip_norm;
+  request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
+    const std::span<const int64_t> mine =
+        std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
+    state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
+  };
+  done.outcome = state.executor.run(request);
+  if (!std::isfinite(done.outcome.loss))
+    fail(ErrorKind::Runtime,
+         "step {}: the loss is {}: lower the learning rate, clip gradients, or go on from the last "
+         "checkpoint",
+         done.step, done.outcome.loss);
+  state.position.step = done.step;
+  state.position.data =
+      state.sampler->after(state.position.data, static_cast<int64_t>(samples.size()));
+  return done;
+}
+
+int64_t Trainer::steps_done() const { return state_->position.step; }
+
+double Trainer::evaluate(int64_t batches) {
+  State& state = *state_;
+  DatasetOptions part = state.options.data_options;
+  part.part = DataPart::Eval;
+  const auto data = open_batches(state.options.data, state.model.graph, state.slots, part);
+  const BatchFiller filler(*data, state.model.graph, state.slots);
+  const int64_t each =
+      std::max<int64_t>(1, std::max<int64_t>(1, state.batch.samples) / state.micro_batches);
+  const int64_t count = std::min(batches * state.micro_batches, data->size() / each);
+  if (count < 1)
+    fail_input("{}: {} samples are kept for evaluation, fewer than a micro-batch of {}",
+               state.options.data, data->size(), each);
+  double total = 0;
+  for (int64_t b = 0; b < count; ++b) {
+    std::vector<int64_t> samples;
+    for (int64_t i = 0; i < each; ++i) samples.push_back(b * each + i);
+    total += evaluate_loss(state.training, state.executor,
+                           [&](TensorId tensor, std::span<std::byte> out) {
+                             filler.fill(tensor, state.training.graph[tensor].type, samples, out);
+                           });
+  }
+  return total / static_cast<double>(count);
+}
+
+void Trainer::save_checkpoint(const std::string& path) {
+  write_checkpoint(path, state_->training, state_->executor.persistent(), state_->position);
+}
+
+void Trainer::load_checkpoint(const std::string& path) {
+  State& state = *state_;
+  const RunPosition found =
+      read_checkpoint(path, state.training, state.executor.persistent(), state.position.model);
+  if (found.seed != state.options.seed)
+    fail_input("{}: was written with --seed {}, this run has {}", path, found.seed,
+               state.options.seed);
+  state.sampler->at(found.data);  // refuses a position beyond the data
+  state.position = found;
+  state.weights_from = path;
+}
+
+void Trainer::save_weights(const std::string& path) {
+  write_weights(path, state_->training, state_->executor.persistent());
+}
+
+Executor& Trainer::executor() { return state_->executor; }
+std::string Trainer::describe_data() const { return state_->data->describe(); }
+std::string Trainer::describe_weights() const { return state_->weights_from; }
+
+}  // namespace windlass
