@@ -6,10 +6,10 @@
 #include <unordered_map>
 
 #include "windlass/base/error.h"
+#include "windlass/base/mapped_file.h"
 #include "windlass/graph/fuse.h"
 #include "windlass/graph/simplify.h"
 #include "windlass/model/onnx/importer.h"
-#include "windlass/model/onnx/mapped_file.h"
 
 namespace windlass {
 namespace {

@@ -1,4 +1,4 @@
-#include "windlass/model/onnx/mapped_file.h"
+#include "windlass/base/mapped_file.h"
 
 #include <cerrno>
 #include <cstring>
