@@ -2,7 +2,9 @@
 // any element can be drawn again later, in any order, on any device.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 namespace windlass {
 
@@ -20,6 +22,14 @@ constexpr uint64_t random_bits(uint64_t seed, uint64_t stream, uint64_t counter)
 // Uniform in [0, 1) with 53 bits.
 constexpr double random_uniform(uint64_t seed, uint64_t stream, uint64_t counter) {
   return static_cast<double>(random_bits(seed, stream, counter) >> 11) * 0x1.0p-53;
+}
+
+// Standard normal, by the method of Box and Muller (1958); each counter has a pair of draws of its
+// own.
+inline double random_normal(uint64_t seed, uint64_t stream, uint64_t counter) {
+  const double radius = std::sqrt(-2 * std::log(1 - random_uniform(seed, stream, 2 * counter)));
+  const double angle = 2 * std::numbers::pi * random_uniform(seed, stream, 2 * counter + 1);
+  return radius * std::cos(angle);
 }
 
 // A sequential generator over one stream.
