@@ -1,0 +1,80 @@
+// Random data: each value is a function of seed, slot, sample and place.
+
+#include <algorithm>
+
+#include "windlass/base/checked.h"
+#include "windlass/base/error.h"
+#include "windlass/base/rng.h"
+#include "windlass/base/units.h"
+#include "windlass/data/formats.h"
+
+namespace windlass {
+namespace {
+
+// Tokens and the tokens after them are two views of one random text.
+constexpr uint64_t kTextStream = 1;
+constexpr uint64_t kFirstSlotStream = 16;
+
+class SyntheticDataset final : public Dataset {
+ public:
+  SyntheticDataset(std::vector<SlotSpec> slots, const DatasetOptions& options)
+      : Dataset(std::move(slots)), seed_(options.seed) {
+    if (options.samples < 1)
+      fail_input("synthetic data of {} samples, expected at least 1", options.samples);
+    int64_t begin = 0, end = options.samples;
+    const PartRange part = part_range(options.samples, options);
+    begin = part.begin, end = part.end;
+    if (begin == end) fail_input("synthetic data of {} samples has no such part", options.samples);
+    first_ = begin;
+    size_ = end - begin;
+    for (const SlotSpec& slot : this->slots()) {
+      const bool ranged = slot.kind != SlotKind::Image && slot.kind != SlotKind::Float;
+      if (slot.bound < (ranged ? 1 : 0))
+        fail_input("synthetic: the range of an integer input is {}, expected at least 1",
+                   slot.bound);
+      // Places are counted over all samples.
+      checked_mul(options.samples, checked_add(slot_elements(slot), 1));
+    }
+  }
+
+  int64_t size() const override { return size_; }
+  std::string describe() const override {
+    return fmt::format("synthetic: {} samples", format_integer(size_));
+  }
+
+ protected:
+  void fill_floats(int64_t sample, const SlotSpec& slot, size_t index,
+                   std::span<float> out) const override {
+    const uint64_t begin = static_cast<uint64_t>(first_ + sample) * out.size();
+    const uint64_t stream = kFirstSlotStream + index;
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<float>(slot.bound > 0 && slot.kind == SlotKind::Float
+                                      ? static_cast<double>(slot.bound) *
+                                            random_uniform(seed_, stream, begin + i)
+                                      : random_normal(seed_, stream, begin + i));
+  }
+  void fill_integers(int64_t sample, const SlotSpec& slot, size_t index,
+                     std::span<int64_t> out) const override {
+    const bool text = slot.kind == SlotKind::Tokens || slot.kind == SlotKind::NextTokens;
+    const uint64_t each = out.size() + (text ? 1 : 0);
+    const uint64_t begin =
+        static_cast<uint64_t>(first_ + sample) * each + (slot.kind == SlotKind::NextTokens ? 1 : 0);
+    const uint64_t stream = text ? kTextStream : kFirstSlotStream + index;
+    for (size_t i = 0; i < out.size(); ++i)
+      out[i] = static_cast<int64_t>(random_bits(seed_, stream, begin + i) %
+                                    static_cast<uint64_t>(slot.bound));
+  }
+
+ private:
+  uint64_t seed_;
+  int64_t first_ = 0, size_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Dataset> synthetic_dataset(std::vector<SlotSpec> slots,
+                                           const DatasetOptions& options) {
+  return std::make_unique<SyntheticDataset>(std::move(slots), options);
+}
+
+}  // namespace windlass
