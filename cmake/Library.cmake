@@ -1,9 +1,11 @@
-# windlass_library(<folder> [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...])
+# windlass_library(<folder> [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...]
+#                  [TEST_SOURCES <file>...])
 #
 # Makes library windlass_<folder> of windlass/<folder>/**.cpp and, of the *_test.cpp among them, the
-# test program windlass_<folder>_test. main.cpp belongs to neither.
+# test program windlass_<folder>_test. main.cpp belongs to neither. TEST_SOURCES are files of other
+# folders that the tests share.
 function(windlass_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE;TEST_SOURCES")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/windlass/${folder}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   set(tests ${sources})
@@ -18,7 +20,7 @@ function(windlass_library folder)
   set_property(GLOBAL APPEND PROPERTY WINDLASS_LIBRARIES windlass_${folder})
 
   windlass_test_program(windlass_${folder}_test PREFIX ${folder}
-    SOURCES ${tests} LIBRARIES windlass_${folder})
+    SOURCES ${tests} ${arg_TEST_SOURCES} LIBRARIES windlass_${folder})
 endfunction()
 
 # The program, at the top of the build folder.
