@@ -1,0 +1,299 @@
+// Matrix products. Leading axes are folded into rows wherever the other operand is a single matrix,
+// so that each product is one large gemm; gradients are written, or added, where they belong.
+//
+// 16-bit operands are widened a block at a time: beside one operand or result of the size of a
+// weight in fp32, workspace stays small however many rows there are.
+
+#include <algorithm>
+#include <vector>
+
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
+
+#include "windlass/base/error.h"
+#include "windlass/runtime/kernels/kernel.h"
+#include "windlass/runtime/kernels/precision.h"
+
+namespace windlass {
+namespace {
+
+// Elements of 16-bit operands that are widened at a time.
+constexpr int64_t kBlockElements = int64_t{1} << 20;
+
+int64_t block_count(int64_t elements_each) {
+  return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, elements_each));
+}
+
+// All axes but the last as one.
+at::Tensor as_rows(const at::Tensor& x) {
+  int64_t rows = 1;
+  for (int64_t i = 0; i + 1 < x.dim(); ++i) rows *= x.size(i);
+  return x.view({rows, x.size(-1)});
+}
+
+at::Tensor transposed_if(const at::Tensor& x, bool transpose) {
+  return transpose ? x.transpose(-1, -2) : x;
+}
+
+// Where a product goes: into the fresh tensor of a result, or onto its sum.
+struct Target {
+  at::Tensor out;
+  bool adds;
+};
+
+Target target_of(Result& result) {
+  if (result.adds()) return {result.sum(), true};
+  return {result.allocate(), false};
+}
+
+void put(const Target& to, const at::Tensor& value) {
+  if (to.adds)
+    to.out.add_(value);
+  else
+    to.out.copy_(value);
+}
+
+// to[r, n] = a[r, k] b[k, n] + bias.
+void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Target to) {
+  if (!is_narrow(a) && to.out.scalar_type() == a.scalar_type()) {
+    if (to.adds)
+      to.out.addmm_(a, b);
+    else if (bias.defined())
+      at::addmm_out(to.out, bias.expand({a.size(0), b.size(1)}), a, b);
+    else
+      at::mm_out(to.out, a, b);
+    return;
+  }
+  const at::Tensor wide_b = widened(b), wide_bias = widened(bias);
+  const int64_t rows = a.size(0), step = block_count(a.size(1) + b.size(1));
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    const at::Tensor block = widened(a.narrow(0, row, count));
+    put({to.out.narrow(0, row, count), to.adds},
+        bias.defined() ? at::addmm(wide_bias, block, wide_b) : at::mm(block, wide_b));
+  }
+}
+
+// to[m, n] = a[r, m]^T b[r, n]: the sum over all rows.
+void multiply_over_rows(const at::Tensor& a, const at::Tensor& b, Target to) {
+  if (!is_narrow(a)) {
+    multiply(a.t(), b, {}, std::move(to));
+    return;
+  }
+  // An fp32 sum takes the products directly.
+  const bool direct = to.adds && to.out.scalar_type() == at::kFloat;
+  at::Tensor sum = direct ? to.out : at::zeros(to.out.sizes(), at::kFloat);
+  const int64_t rows = a.size(0), step = block_count(a.size(1) + b.size(1));
+  for (int64_t row = 0; row < rows; row += step) {
+    const int64_t count = std::min(step, rows - row);
+    sum.addmm_(widened(a.narrow(0, row, count)).t(), widened(b.narrow(0, row, count)));
+  }
+  if (!direct) put(to, sum);
+}
+
+// to[i] = a[i] b[i] for every i of a batch.
+void multiply_batch(const at::Tensor& a, const at::Tensor& b, Target to) {
+  if (!is_narrow(a) && to.out.scalar_type() == a.scalar_type()) {
+    if (to.adds)
+      to.out.baddbmm_(a, b);
+    else
+      at::bmm_out(to.out, a, b);
+    return;
+  }
+  const int64_t size = a.size(0);
+  const int64_t step = block_count(a.size(1) * a.size(2) + b.size(1) * b.size(2));
+  for (int64_t i = 0; i < size; i += step) {
+    const int64_t count = std::min(step, size - i);
+    put({to.out.narrow(0, i, count), to.adds},
+        at::bmm(widened(a.narrow(0, i, count)), widened(b.narrow(0, i, count))));
+  }
+}
+
+void sum_rows(const at::Tensor& rows, Result& result) {
+  if (result.adds()) {
+    result.set(rows.sum({0}));
+    return;
+  }
+  at::Tensor& out = result.allocate();
+  at::sum_out(out, rows, at::IntArrayRef{0}, /*keepdim=*/false, out.scalar_type());
+}
+
+// A matrix product with batch axes.
+struct Batch {
+  Shape shape;       // of the batch axes, broadcast
+  int64_t size = 1;  // product of them
+  // The second operand is one matrix, and the first has its rows in order: all batches are one
+  // product.
+  bool folds = false;
+};
+
+Batch batch_of(const MatMulAttrs& attrs, const Shape& a, const Shape& b) {
+  Batch batch;
+  const Shape b_batch(b.begin(), b.end() - 2);
+  batch.shape = broadcast_shapes(Shape(a.begin(), a.end() - 2), b_batch);
+  batch.size = element_count(batch.shape);
+  batch.folds = !attrs.transpose_a && element_count(b_batch) == 1;
+  return batch;
+}
+
+Shape with_matrix(Shape batch, const Shape& operand) {
+  batch.insert(batch.end(), operand.end() - 2, operand.end());
+  return batch;
+}
+
+// [batch, rows, columns]; copied only where batch axes are really broadcast.
+at::Tensor as_batch(const at::Tensor& x, const Batch& batch) {
+  const Shape shape(x.sizes().begin(), x.sizes().end());
+  return x.expand(with_matrix(batch.shape, shape)).reshape({batch.size, x.size(-2), x.size(-1)});
+}
+
+at::Tensor as_matrix(const at::Tensor& x) { return x.view({x.size(-2), x.size(-1)}); }
+
+// The gradient of an operand, left[i] right[i] for every batch, summed where it was broadcast.
+void batch_gradient(const at::Tensor& left, const at::Tensor& right, const Batch& batch,
+                    Result& result) {
+  const Shape& shape = result.type().shape;
+  const Shape matrix(shape.end() - 2, shape.end());
+  if (element_count(shape) == batch.size * matrix[0] * matrix[1]) {
+    Target to = target_of(result);
+    to.out = to.out.view({batch.size, matrix[0], matrix[1]});
+    multiply_batch(left, right, std::move(to));
+    return;
+  }
+  const at::Tensor all = at::bmm(widened(left), widened(right));
+  result.set(all.view(with_matrix(batch.shape, matrix)).sum_to_size(shape));
+}
+
+// First row of each expert, and the end of the last.
+std::vector<int64_t> expert_starts(const at::Tensor& counts, int64_t rows) {
+  const at::Tensor values = counts.to(at::kLong);
+  std::vector<int64_t> starts = {0};
+  for (int64_t e = 0; e < values.size(0); ++e) {
+    const int64_t count = values.data_ptr<int64_t>()[e];
+    if (count < 0 || count > rows) fail_input("expert {} has {} of {} rows", e, count, rows);
+    starts.push_back(starts.back() + count);
+  }
+  if (starts.back() != rows)
+    fail_input("the rows of all experts add up to {}, but there are {} rows", starts.back(), rows);
+  return starts;
+}
+
+}  // namespace
+
+void matmul_forward(ForwardCall& call) {
+  const auto& attrs = call.attrs<MatMulAttrs>();
+  const at::Tensor &a = call.input(0), &b = call.input(1);
+  const Batch batch = batch_of(attrs, Shape(a.sizes().begin(), a.sizes().end()),
+                               Shape(b.sizes().begin(), b.sizes().end()));
+  Target to = target_of(call.outputs[0]);
+  if (batch.folds) {
+    to.out = as_rows(to.out);
+    multiply(as_rows(a), transposed_if(as_matrix(b), attrs.transpose_b), {}, std::move(to));
+    return;
+  }
+  to.out = to.out.view({batch.size, to.out.size(-2), to.out.size(-1)});
+  multiply_batch(transposed_if(as_batch(a, batch), attrs.transpose_a),
+                 transposed_if(as_batch(b, batch), attrs.transpose_b), std::move(to));
+}
+
+void matmul_backward(BackwardCall& call) {
+  const auto& attrs = call.attrs<MatMulAttrs>();
+  const Batch batch = batch_of(attrs, call.shape(0), call.shape(1));
+  const at::Tensor& gradient = call.gradient();
+  if (batch.folds &&
+      batch.size * call.shape(0).end()[-2] * call.shape(0).back() == element_count(call.shape(0))) {
+    const at::Tensor g = as_rows(gradient);
+    if (call.wants(0)) {
+      Target to = target_of(call.results[0]);
+      to.out = as_rows(to.out);
+      multiply(g, transposed_if(as_matrix(call.input(1)), !attrs.transpose_b), {}, std::move(to));
+    }
+    if (call.wants(1)) {
+      Target to = target_of(call.results[1]);
+      to.out = as_matrix(to.out);
+      const at::Tensor a = as_rows(call.input(0));
+      attrs.transpose_b ? multiply_over_rows(g, a, std::move(to))
+                        : multiply_over_rows(a, g, std::move(to));
+    }
+    return;
+  }
+  const at::Tensor g = gradient.view({batch.size, gradient.size(-2), gradient.size(-1)});
+  const at::Tensor g_transposed = g.transpose(1, 2);
+  // Gradients in the layout their operand is stored in.
+  if (call.wants(0)) {
+    const at::Tensor b = transposed_if(as_batch(call.input(1), batch), attrs.transpose_b);
+    attrs.transpose_a ? batch_gradient(b, g_transposed, batch, call.results[0])
+                      : batch_gradient(g, b.transpose(1, 2), batch, call.results[0]);
+  }
+  if (call.wants(1)) {
+    const at::Tensor a = transposed_if(as_batch(call.input(0), batch), attrs.transpose_a);
+    attrs.transpose_b ? batch_gradient(g_transposed, a, batch, call.results[1])
+                      : batch_gradient(a.transpose(1, 2), g, batch, call.results[1]);
+  }
+}
+
+void linear_forward(ForwardCall& call) {
+  const bool input_major = call.attrs<LinearAttrs>().input_major;
+  Target to = target_of(call.outputs[0]);
+  to.out = as_rows(to.out);
+  multiply(as_rows(call.input(0)), transposed_if(call.input(1), !input_major),
+           call.has(2) ? call.input(2) : at::Tensor(), std::move(to));
+}
+
+void linear_backward(BackwardCall& call) {
+  const bool input_major = call.attrs<LinearAttrs>().input_major;
+  const at::Tensor g = as_rows(call.gradient());
+  if (call.wants(0)) {
+    Target to = target_of(call.results[0]);
+    to.out = as_rows(to.out);
+    multiply(g, transposed_if(call.input(1), input_major), {}, std::move(to));
+  }
+  if (call.wants(1)) {
+    const at::Tensor x = as_rows(call.input(0));
+    Target to = target_of(call.results[1]);
+    input_major ? multiply_over_rows(x, g, std::move(to)) : multiply_over_rows(g, x, std::move(to));
+  }
+  if (call.wants(2)) sum_rows(g, call.results[2]);
+}
+
+void grouped_linear_forward(ForwardCall& call) {
+  const at::Tensor &x = call.input(0), &w = call.input(1);
+  const std::vector<int64_t> starts = expert_starts(call.input(2), x.size(0));
+  const Target to = target_of(call.outputs[0]);
+  for (int64_t e = 0; e < w.size(0); ++e) {
+    const int64_t start = starts[e], count = starts[e + 1] - start;
+    if (count > 0)
+      multiply(x.narrow(0, start, count), w[e].t(), {}, {to.out.narrow(0, start, count), to.adds});
+  }
+}
+
+void grouped_linear_backward(BackwardCall& call) {
+  const at::Tensor& g = call.gradient();
+  const std::vector<int64_t> starts = expert_starts(call.input(2), g.size(0));
+  const auto rows_of = [&](const at::Tensor& x, size_t e) {
+    return x.narrow(0, starts[e], starts[e + 1] - starts[e]);
+  };
+  const size_t experts = starts.size() - 1;
+  if (call.wants(0)) {
+    const Target to = target_of(call.results[0]);
+    for (size_t e = 0; e < experts; ++e)
+      if (starts[e + 1] > starts[e])
+        multiply(rows_of(g, e), call.input(1)[static_cast<int64_t>(e)], {},
+                 {rows_of(to.out, e), to.adds});
+  }
+  if (call.wants(1)) {
+    const Target to = target_of(call.results[1]);
+    for (size_t e = 0; e < experts; ++e) {
+      const at::Tensor out = to.out[static_cast<int64_t>(e)];
+      if (starts[e + 1] > starts[e])
+        multiply_over_rows(rows_of(g, e), rows_of(call.input(0), e), {out, to.adds});
+      else if (!to.adds)
+        out.zero_();
+    }
+  }
+}
+
+}  // namespace windlass
