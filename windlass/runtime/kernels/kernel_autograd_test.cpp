@@ -174,8 +174,9 @@ Tensors rms_norm_peer(const PeerCall& call) {
 
 Tensors group_norm_peer(const PeerCall& call) {
   const auto& a = call.attrs<GroupNormAttrs>();
-  return {torch::group_norm(call.input(0), a.groups, optional_input(call, 1),
-                            optional_input(call, 2), a.epsilon)};
+  // torch fails to differentiate a bias without a scale.
+  const at::Tensor scale = call.has(1) ? call.input(1) : torch::ones({call.input(0).size(1)});
+  return {torch::group_norm(call.input(0), a.groups, scale, optional_input(call, 2), a.epsilon)};
 }
 
 Tensors local_response_norm_peer(const PeerCall& call) {
