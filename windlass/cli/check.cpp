@@ -24,15 +24,18 @@ struct CheckFlags {
 
 ExitCode run_check(const CheckFlags& flags) {
   const Subject subject = subject_from_plan(flags.plan, flags.machine);
-  const auto cost = analytic_cost_model();
+  Pricing pricing = pricing_of(subject);
   const TaskGraph tasks = lower(subject.training, subject.strategy, subject.machine);
-  const TaskTimes times = price_tasks(tasks, subject.machine, *cost);
+  TaskTimes times = price_tasks(tasks, subject.machine, pricing.cost());
+  const Reprice reprice = pricing.reprice();
+  if (reprice) reprice(subject.training, tasks, times);
   std::vector<std::string> findings =
       check_tasks(subject.training, subject.machine, subject.strategy, tasks);
   const SimResult result = simulate_naively(tasks, times);
   Seconds overhead;
   for (const Team& team : tasks.teams)
-    overhead = std::max(overhead, cost->step_overhead(subject.machine.device_types[team.type]));
+    overhead =
+        std::max(overhead, pricing.cost().step_overhead(subject.machine.device_types[team.type]));
   const auto add = [&](std::vector<std::string> more) {
     findings.insert(findings.end(), more.begin(), more.end());
   };

@@ -34,6 +34,8 @@ void add_check(CLI::App& program, ExitCode& exit_code);
 void add_machine(CLI::App& program);
 // These also say how the program ends: not fitting is an answer, with an exit code of its own.
 void add_simulate(CLI::App& program, ExitCode& exit_code);
+void add_plan(CLI::App& program, ExitCode& exit_code);
+void add_train(CLI::App& program, ExitCode& exit_code);
 void add_validate(CLI::App& program, ExitCode& exit_code);
 
 }  // namespace windlass

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -11,6 +10,9 @@
 
 #include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/planning.h"
+#include "windlass/cli/pricing.h"
+#include "windlass/cli/progress.h"
 #include "windlass/cli/subject.h"
 #include "windlass/plan/check.h"
 #include "windlass/report/json.h"
@@ -29,22 +31,6 @@ struct SimulateFlags {
   std::string save;
   bool json = false;
   size_t top = 8;
-};
-
-// A word on a terminal while something takes its time; gone afterwards.
-class Progress {
- public:
-  explicit Progress(std::string_view what) : shown_(isatty(STDERR_FILENO) != 0) {
-    if (shown_) fmt::print(stderr, "{} ...", what);
-  }
-  ~Progress() {
-    if (shown_) fmt::print(stderr, "\r\x1b[K");
-  }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-
- private:
-  bool shown_;
 };
 
 void save_trace(const std::string& path, const SimulatedStep& step, const Subject& subject) {
@@ -71,28 +57,21 @@ Subject load_subject(const SimulateFlags& flags) {
   return subject_from_flags(flags.model, flags.machine, flags.strategy);
 }
 
-void save_plan(const std::string& path, const SimulatedStep& step, const Subject& subject,
-               const CostModel& cost) {
-  Plan plan = make_plan(subject.request, subject.whole, subject.facts.samples, subject.training,
-                        subject.machine, subject.strategy);
-  plan.prediction = predict(subject.machine, step.tasks, step.result, "given", step.overhead);
-  plan.provenance = {
-      .windlass = std::string(kVersion), .method = "given", .seed = 0, .cost = cost.provenance()};
-  write_plan(plan, path);
-}
-
 ExitCode run_simulate(const SimulateFlags& flags) {
   Subject subject = load_subject(flags);
-  const auto cost = analytic_cost_model();
-  subject.facts.provenance = cost->provenance();
+  Pricing pricing = pricing_of(subject);
+  subject.facts.provenance = pricing.provenance();
   const SimulatedStep step = [&] {
-    const Progress progress("simulating");
-    return simulate_step(subject.training, subject.strategy, subject.machine, *cost);
+    Progress progress("simulating");
+    pricing.watch(&progress);
+    return simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(), {},
+                         pricing.reprice());
   }();
   const SimulationReport report = report_simulation(step, &subject.training.graph, subject.machine,
                                                     std::move(subject.facts), flags.top);
   if (!flags.trace.empty()) save_trace(flags.trace, step, subject);
-  if (!flags.save.empty() && !report.failure) save_plan(flags.save, step, subject, *cost);
+  if (!flags.save.empty() && !report.failure)
+    write_plan(plan_of(subject, step, "given", "given", pricing), flags.save);
   if (flags.json)
     fmt::print("{}\n", simulation_json(report, subject.machine)
                            .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));

@@ -18,19 +18,6 @@ std::optional<int64_t> tokens_per_sample(const Graph& graph) {
   return type.shape[1];
 }
 
-void fill_facts(Subject& subject, const std::string& model, int64_t samples) {
-  StepFacts& facts = subject.facts;
-  facts.model = model;
-  facts.machine = subject.machine.name;
-  facts.strategy = subject.strategy.name;
-  facts.samples = samples;
-  facts.micro_batches = subject.strategy.micro_batches;
-  facts.tokens_per_sample = tokens_per_sample(subject.whole);
-  const TrainingTotals totals = totals_of(subject.training);
-  facts.model_flops = Flops((totals.forward.flops() + totals.backward.flops()).value *
-                            static_cast<double>(subject.strategy.micro_batches));
-}
-
 ModelOptions options_of(const ModelRequest& request) {
   ModelOptions options;
   options.batch = request.batch;
@@ -44,6 +31,21 @@ ModelOptions options_of(const ModelRequest& request) {
   options.as_exported = request.as_exported;
   options.freeze = request.freeze;
   return options;
+}
+
+}  // namespace
+
+void fill_facts(Subject& subject, const std::string& model, int64_t samples) {
+  StepFacts& facts = subject.facts;
+  facts.model = model;
+  facts.machine = subject.machine.name;
+  facts.strategy = subject.strategy.name;
+  facts.samples = samples;
+  facts.micro_batches = subject.strategy.micro_batches;
+  facts.tokens_per_sample = tokens_per_sample(subject.model.graph);
+  const TrainingTotals totals = totals_of(subject.training);
+  facts.model_flops = Flops((totals.forward.flops() + totals.backward.flops()).value *
+                            static_cast<double>(subject.strategy.micro_batches));
 }
 
 ModelRequest request_of(const ModelFlags& flags) {
@@ -64,8 +66,6 @@ ModelRequest request_of(const ModelFlags& flags) {
   return request;
 }
 
-}  // namespace
-
 bool is_plan_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::array<char, 256> start{};
@@ -74,15 +74,23 @@ bool is_plan_file(const std::string& path) {
   return text.starts_with("{") && text.find("\"windlass plan\"") != std::string_view::npos;
 }
 
+Pricing pricing_of(const Subject& subject) {
+  const bool measured = subject.plan && runs_here(subject.machine) &&
+                        subject.plan->provenance.cost.starts_with(kMeasured);
+  Pricing pricing(measured, default_threads(subject.machine.devices.size()));
+  if (measured) pricing.know(subject.plan->kernels);
+  return pricing;
+}
+
 Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
                            const std::string& strategy) {
   const BaselineSpec spec = parse_baseline(strategy);
   Subject subject;
   subject.machine = machine.load();
   subject.request = request_of(model);
-  subject.whole = load_model(model.model, model.model_options()).graph;
+  subject.model = load_model(model.model, model.model_options());
   PreparedStep prepared =
-      prepare_step(subject.whole, spec, subject.machine, model.training_options());
+      prepare_step(subject.model.graph, spec, subject.machine, model.training_options());
   subject.training = std::move(prepared.training);
   subject.strategy = std::move(prepared.strategy);
   fill_facts(subject, model.model, prepared.samples);
@@ -97,10 +105,10 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   try {
     check_machine(plan, subject.machine);
     subject.request = plan.model;
-    subject.whole = load_model(plan.model.source, options_of(plan.model)).graph;
-    check_model(plan, subject.whole);
-    const Graph cut =
-        cut_batch(subject.whole, find_batch(subject.whole), plan.strategy.micro_batches);
+    subject.model = load_model(plan.model.source, options_of(plan.model));
+    check_model(plan, subject.model.graph);
+    const Graph cut = cut_batch(subject.model.graph, find_batch(subject.model.graph),
+                                plan.strategy.micro_batches);
     subject.training = differentiate(cut, plan.model.training);
     subject.strategy = strategy_of(plan, subject.training);
   } catch (const Error& error) {

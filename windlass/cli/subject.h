@@ -7,6 +7,8 @@
 
 #include "windlass/cli/machine.h"
 #include "windlass/cli/model_flags.h"
+#include "windlass/cli/pricing.h"
+#include "windlass/model/model.h"
 #include "windlass/plan/plan.h"
 #include "windlass/report/simulation.h"
 
@@ -15,7 +17,7 @@ namespace windlass {
 struct Subject {
   Machine machine;
   ModelRequest request;
-  Graph whole;             // of the batch, as it was loaded
+  Model model;             // of the whole batch, as it was loaded
   TrainingGraph training;  // of one micro-batch
   Strategy strategy;
   StepFacts facts;
@@ -25,9 +27,15 @@ struct Subject {
 // Whether the argument is a plan file rather than a model.
 bool is_plan_file(const std::string& path);
 
+ModelRequest request_of(const ModelFlags& flags);
+// What a report says about the step: model, machine, strategy and training are there.
+void fill_facts(Subject& subject, const std::string& model, int64_t samples);
+
 // Throw Error{Input} as loading a model, a machine or a plan does.
 Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
                            const std::string& strategy);
+// The prices of a plan are of the kind that it was made with.
+Pricing pricing_of(const Subject& subject);
 // A machine given by flags must be the plan's own.
 Subject subject_from_plan(const std::string& path, const MachineFlags& machine);
 

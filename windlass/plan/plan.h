@@ -54,6 +54,14 @@ struct Provenance {
   bool operator==(const Provenance&) const = default;
 };
 
+// What a kernel took when it was measured: see runtime/profile.h for how kernels are named.
+struct MeasuredKernel {
+  std::string kernel;
+  int64_t time_ns = 0;
+  int64_t workspace_bytes = 0;
+  bool operator==(const MeasuredKernel&) const = default;
+};
+
 struct Plan {
   ModelRequest model;
   uint64_t model_fingerprint = 0;  // of the graph of the whole batch
@@ -64,6 +72,8 @@ struct Plan {
   std::vector<ShardingRun> splits;  // instead of them; cover the forward ops in order
   Prediction prediction;
   Provenance provenance;
+  // The prices behind the prediction, where they were measured: a run and a check use the same.
+  std::vector<MeasuredKernel> kernels = {};
 };
 
 // A stable hash over structure, shapes, types, attributes and constants; names do not count.

@@ -241,7 +241,7 @@ Plan read(std::string_view text) {
   const nlohmann::json document = parse_json(text);
   JsonObject top(document, "");
   know(top, {"format", "version", "model", "samples", "machine", "strategy", "prediction",
-             "provenance"});
+             "provenance", "kernels"});
   const std::string format = top.text("format");
   if (format != "windlass plan")
     fail_input("\"format\" is \"{}\", expected \"windlass plan\"", printable(format, 60));
@@ -271,6 +271,14 @@ Plan read(std::string_view text) {
   plan.provenance.seed = provenance.integer("seed", 0, INT64_MAX);
   plan.provenance.cost = provenance.text("cost");
   provenance.finish();
+  for (JsonObject& entry : top.objects("kernels")) {
+    know(entry, {"kernel", "time_ns", "workspace_bytes"});
+    plan.kernels.push_back(
+        {.kernel = entry.text("kernel"),
+         .time_ns = entry.integer("time_ns", 1, int64_t{1} << 50),
+         .workspace_bytes = entry.integer("workspace_bytes", 0, int64_t{1} << 60)});
+    entry.finish();
+  }
   top.finish();
   return plan;
 }

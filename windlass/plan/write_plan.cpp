@@ -156,20 +156,24 @@ ordered_json write_machine(const Machine& machine) {
 }  // namespace
 
 std::string plan_to_json(const Plan& plan) {
-  const ordered_json json = {{"format", "windlass plan"},
-                             {"version", kPlanVersion},
-                             {"model", write_model(plan)},
-                             {"samples", plan.samples},
-                             {"machine",
-                              {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
-                               {"description", write_machine(plan.machine)}}},
-                             {"strategy", write_strategy(plan)},
-                             {"prediction", write_prediction(plan.prediction)},
-                             {"provenance",
-                              {{"windlass", plan.provenance.windlass},
-                               {"method", plan.provenance.method},
-                               {"seed", plan.provenance.seed},
-                               {"cost", plan.provenance.cost}}}};
+  ordered_json json = {{"format", "windlass plan"},
+                       {"version", kPlanVersion},
+                       {"model", write_model(plan)},
+                       {"samples", plan.samples},
+                       {"machine",
+                        {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
+                         {"description", write_machine(plan.machine)}}},
+                       {"strategy", write_strategy(plan)},
+                       {"prediction", write_prediction(plan.prediction)},
+                       {"provenance",
+                        {{"windlass", plan.provenance.windlass},
+                         {"method", plan.provenance.method},
+                         {"seed", plan.provenance.seed},
+                         {"cost", plan.provenance.cost}}}};
+  for (const MeasuredKernel& kernel : plan.kernels)
+    json["kernels"].push_back({{"kernel", kernel.kernel},
+                               {"time_ns", kernel.time_ns},
+                               {"workspace_bytes", kernel.workspace_bytes}});
   std::string text;
   print(json, 0, 0, text);
   return text + "\n";

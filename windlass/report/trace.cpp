@@ -22,11 +22,13 @@ std::string quoted(const std::string& text) {
 
 class TraceWriter {
  public:
-  TraceWriter(const SimulatedStep& step, const Graph* training, const Machine& machine,
-              const std::function<void(std::string_view)>& write)
-      : step_(step),
-        graph_(step.tasks),
-        result_(step.whole()),
+  TraceWriter(const TracedStep& traced, const Graph* training, const Machine& machine,
+              const std::function<void(std::string_view)>& write, size_t first_process)
+      : step_(*traced.step),
+        title_(traced.title),
+        first_process_(first_process),
+        graph_(step_.tasks),
+        result_(step_.whole()),
         training_(training),
         machine_(machine),
         write_(write) {}
@@ -34,24 +36,29 @@ class TraceWriter {
   TraceSummary run(const TraceOptions& options) {
     changes_ = memory_changes(graph_, step_.times, result_);
     choose_window(options.max_events);
-    text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+    first_ = first_process_ == 0;
     name_tracks();
     write_tasks();
     write_links();
     write_counters();
-    text_ += "\n]}\n";
     write_(text_);
     return {events_, Seconds(static_cast<double>(until_) * 1e-9), until_ < result_.makespan};
   }
 
+  // One past the last process that the step takes.
+  size_t end_process() const { return link_process() + 1; }
+
  private:
   // Processes: teams, then host memories, then links.
-  size_t process_of(TeamId team) const { return team.index() + 1; }
+  size_t process_of(TeamId team) const { return first_process_ + team.index() + 1; }
   size_t process_of(MemoryId memory) const {
     const TeamId team = graph_[memory].team;
-    return team.valid() ? process_of(team) : graph_.teams.size() + 1 + memory.index();
+    return team.valid() ? process_of(team)
+                        : first_process_ + graph_.teams.size() + 1 + memory.index();
   }
-  size_t link_process() const { return graph_.teams.size() + graph_.memories.size() + 1; }
+  size_t link_process() const {
+    return first_process_ + graph_.teams.size() + graph_.memories.size() + 1;
+  }
 
   void choose_window(size_t max_events) {
     until_ = result_.makespan;
@@ -102,13 +109,17 @@ class TraceWriter {
         process, track, what == "process" ? process : track));
   }
 
+  std::string titled(const std::string& text) const {
+    return title_.empty() ? text : title_ + ": " + text;
+  }
+
   void name_tracks() {
     for (size_t t = 0; t < graph_.teams.size(); ++t)
-      name("process", process_of(TeamId(t)), 0, team_label(graph_, TeamId(t)));
+      name("process", process_of(TeamId(t)), 0, titled(team_label(graph_, TeamId(t))));
     for (size_t m = 0; m < graph_.memories.size(); ++m)
       if (!graph_.memories[m].team.valid())
-        name("process", process_of(MemoryId(m)), 0, graph_.memories[m].name);
-    if (!graph_.links.empty()) name("process", link_process(), 0, "links");
+        name("process", process_of(MemoryId(m)), 0, titled(graph_.memories[m].name));
+    if (!graph_.links.empty()) name("process", link_process(), 0, titled("links"));
     for (size_t i = 0; i < graph_.lanes.size(); ++i) {
       const Lane& lane = graph_.lanes[i];
       std::string label(lane_kind_name(lane.kind));
@@ -199,6 +210,8 @@ class TraceWriter {
   }
 
   const SimulatedStep& step_;
+  const std::string title_;
+  const size_t first_process_;
   const TaskGraph& graph_;
   const SimResult& result_;
   const Graph* training_;
@@ -216,7 +229,27 @@ class TraceWriter {
 TraceSummary write_trace(const SimulatedStep& step, const Graph* training, const Machine& machine,
                          const std::function<void(std::string_view)>& write,
                          const TraceOptions& options) {
-  return TraceWriter(step, training, machine, write).run(options);
+  const TracedStep alone = {&step, ""};
+  return write_traces(std::span(&alone, 1), training, machine, write, options);
+}
+
+TraceSummary write_traces(std::span<const TracedStep> steps, const Graph* training,
+                          const Machine& machine,
+                          const std::function<void(std::string_view)>& write,
+                          const TraceOptions& options) {
+  write("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
+  TraceSummary all;
+  size_t process = 0;
+  for (const TracedStep& step : steps) {
+    TraceWriter writer(step, training, machine, write, process);
+    const TraceSummary summary = writer.run(options);
+    all.events += summary.events;
+    all.until = std::max(all.until, summary.until);
+    all.cut |= summary.cut;
+    process = writer.end_process();
+  }
+  write("\n]}\n");
+  return all;
 }
 
 }  // namespace windlass

@@ -7,6 +7,8 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "windlass/plan/step.h"
@@ -29,5 +31,16 @@ struct TraceSummary {
 TraceSummary write_trace(const SimulatedStep& step, const Graph* training, const Machine& machine,
                          const std::function<void(std::string_view)>& write,
                          const TraceOptions& options = {});
+
+// Several steps in one trace, laid over each other, the processes of each under its title: what was
+// predicted and what was measured.
+struct TracedStep {
+  const SimulatedStep* step = nullptr;
+  std::string title;
+};
+TraceSummary write_traces(std::span<const TracedStep> steps, const Graph* training,
+                          const Machine& machine,
+                          const std::function<void(std::string_view)>& write,
+                          const TraceOptions& options = {});
 
 }  // namespace windlass

@@ -322,9 +322,7 @@ void Executor::watch_gradients(std::function<void(TensorId, std::span<const std:
   state_->runner->watch = std::move(watch);
 }
 
-Arena& Executor::device_arena() {
-  return *state_->arenas[state_->tasks.teams[0].memory.index()];
-}
+Arena& Executor::device_arena() { return *state_->arenas[state_->tasks.teams[0].memory.index()]; }
 
 std::vector<int64_t> Executor::live_bytes() const {
   return state_->statistics(&ArenaStatistics::live);

@@ -153,16 +153,11 @@ const KernelPrice& KernelProfile::price(const TrainingGraph& training, OpId op, 
   return prices_.emplace(key, measured).first->second;
 }
 
-void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& tasks,
-                            TaskTimes& times) {
+template <typename Visit>
+void KernelProfile::for_kernels(const TrainingGraph& training, const TaskGraph& tasks,
+                                Visit&& visit) {
   std::vector<bool> written(tasks.buffers.size());
   for (size_t i = 0; i < tasks.buffers.size(); ++i) written[i] = tasks.buffers[i].at_start;
-  // Most ops have one variant, which is looked up once.
-  struct Known {
-    uint64_t adds = 0;
-    const KernelPrice* price = nullptr;
-  };
-  std::vector<Known> known(training.graph.ops.size());
   for (size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks.tasks[i];
     const auto uses = tasks.uses_of(TaskId(i));
@@ -177,17 +172,47 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
       for (size_t k = 0; k < op.outputs.size(); ++k)
         if (op.outputs[k].valid() && written[uses[at++].buffer.index()] && k < 64)
           adds |= uint64_t{1} << k;
-      Known& entry = known[task.op.index()];
-      if (entry.price == nullptr || entry.adds != adds)
-        entry = {adds, &price(training, task.op, adds)};
-      times.duration[i] = entry.price->time;
-      times.workspace[i] = entry.price->workspace;
-    } else if (!moves(task.kind)) {
-      times.workspace[i] = 0;  // updates, sums and compression work in place
+      visit(i, task.op, adds);
     }
     for (const Use& use : uses)
       if (use.write) written[use.buffer.index()] = true;
   }
+}
+
+void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& tasks,
+                            TaskTimes& times) {
+  for (size_t i = 0; i < tasks.size(); ++i)
+    if (!moves(tasks.tasks[i].kind)) times.workspace[i] = 0;  // updates and sums work in place
+  // Most ops have one variant, which is looked up once.
+  struct Known {
+    uint64_t adds = 0;
+    const KernelPrice* price = nullptr;
+  };
+  std::vector<Known> known(training.graph.ops.size());
+  for_kernels(training, tasks, [&](size_t task, OpId op, uint64_t adds) {
+    Known& entry = known[op.index()];
+    if (entry.price == nullptr || entry.adds != adds) entry = {adds, &price(training, op, adds)};
+    times.duration[task] = entry.price->time;
+    times.workspace[task] = entry.price->workspace;
+  });
+}
+
+void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
+  for (const MeasuredKernel& kernel : kernels)
+    prices_[kernel.kernel] = {kernel.time_ns, kernel.workspace_bytes};
+}
+
+std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training,
+                                                   const TaskGraph& tasks) {
+  std::map<std::string, MeasuredKernel> used;
+  for_kernels(training, tasks, [&](size_t, OpId op, uint64_t adds) {
+    const std::string key = key_of(training, training.graph[op], adds);
+    const KernelPrice& found = price(training, op, adds);
+    used[key] = {key, found.time, found.workspace};
+  });
+  std::vector<MeasuredKernel> list;
+  for (const auto& [key, kernel] : used) list.push_back(kernel);
+  return list;
 }
 
 }  // namespace windlass

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "windlass/graph/differentiate.h"
+#include "windlass/plan/plan.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
@@ -35,11 +36,19 @@ class KernelProfile {
   // tasks that run kernels of ops.
   void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
 
+  // Prices known from elsewhere: a plan.
+  void know(const std::vector<MeasuredKernel>& kernels);
+  // Those that a training graph asks for in the tasks of one of its strategies.
+  std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
+
   size_t kernels() const { return prices_.size(); }
   // Time spent measuring.
   Seconds spent() const { return Seconds(static_cast<double>(spent_) * 1e-9); }
 
  private:
+  // Calls visit(task, op, adds) for each task that runs the kernel of an op.
+  template <typename Visit>
+  static void for_kernels(const TrainingGraph& training, const TaskGraph& tasks, Visit&& visit);
   KernelPrice measure(const TrainingGraph& training, OpId op, uint64_t adds) const;
 
   const int threads_;

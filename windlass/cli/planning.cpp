@@ -1,0 +1,58 @@
+#include "windlass/cli/planning.h"
+
+#include <fmt/format.h>
+
+#include "windlass/cli/cli.h"
+#include "windlass/cli/progress.h"
+#include "windlass/plan/check.h"
+
+namespace windlass {
+
+PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
+                            Seconds time_limit) {
+  PlannedSubject planned;
+  Subject& subject = planned.subject;
+  subject.machine = std::move(machine);
+  if (subject.machine.devices.size() != 1)
+    fail_unsupported(
+        "{}: {} devices: plans are found for one device so far; name a strategy with \"windlass "
+        "simulate --strategy\"",
+        subject.machine.name, subject.machine.devices.size());
+  subject.request = request_of(model);
+  subject.model = load_model(model.model, model.model_options());
+
+  Progress progress("planning");
+  pricing.watch(&progress);
+  const Problem problem = {.network = subject.model.graph,
+                           .machine = subject.machine,
+                           .training = model.training_options(),
+                           .cost = pricing.cost(),
+                           .reprice = pricing.reprice()};
+  SearchOptions options = {.time_limit = time_limit};
+  options.progress = [&](int64_t tried, std::optional<Seconds> best) {
+    progress.show(fmt::format("planning: {} strategies tried{}", tried,
+                              best ? ", best " + format_seconds(*best) : ""));
+  };
+  planned.search = search_one_device(problem, options);
+  subject.training = std::move(planned.search.training);
+  subject.strategy = std::move(planned.search.strategy);
+  planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
+                               {}, pricing.reprice());
+  planned.fits = planned.search.termination != Termination::Infeasible;
+  fill_facts(subject, model.model, planned.search.samples);
+  subject.facts.provenance = pricing.provenance();
+  return planned;
+}
+
+Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,
+             const std::string& method, Pricing& pricing) {
+  Plan plan = make_plan(subject.request, subject.model.graph, subject.facts.samples,
+                        subject.training, subject.machine, subject.strategy);
+  plan.prediction = predict(subject.machine, step.tasks, step.result, termination, step.overhead);
+  plan.provenance = {
+      .windlass = std::string(kVersion), .method = method, .seed = 0, .cost = pricing.provenance()};
+  plan.kernels = pricing.used_by(subject.training, step.tasks);
+  return plan;
+}
+
+}  // namespace windlass

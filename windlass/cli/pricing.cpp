@@ -1,0 +1,66 @@
+#include "windlass/cli/pricing.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "windlass/cli/progress.h"
+#include "windlass/runtime/threads.h"
+
+namespace windlass {
+namespace {
+
+// What measured steps take beside their tasks is little: no driver, no launches.
+AnalyticOptions local_options() {
+  AnalyticOptions options;
+  options.step_issue = 0;
+  return options;
+}
+
+}  // namespace
+
+Pricing::Pricing(bool measured, int threads)
+    : cost_(analytic_cost_model(measured ? local_options() : AnalyticOptions{})),
+      threads_(threads) {
+  if (measured) profile_ = std::make_unique<KernelProfile>(threads);
+}
+
+Reprice Pricing::reprice() {
+  if (!profile_) return {};
+  KernelProfile* profile = profile_.get();
+  return [profile](const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times) {
+    profile->reprice(training, tasks, times);
+  };
+}
+
+std::string Pricing::provenance() const {
+  if (!profile_) return cost_->provenance();
+  return fmt::format("{} kernels on this host, {} thread{}; copies and updates {}", kMeasured,
+                     threads_, threads_ == 1 ? "" : "s", cost_->provenance());
+}
+
+void Pricing::know(const std::vector<MeasuredKernel>& kernels) {
+  if (profile_) profile_->know(kernels);
+}
+
+std::vector<MeasuredKernel> Pricing::used_by(const TrainingGraph& training,
+                                             const TaskGraph& tasks) {
+  return profile_ ? profile_->used_by(training, tasks) : std::vector<MeasuredKernel>{};
+}
+
+void Pricing::watch(Progress* progress) {
+  if (!profile_ || progress == nullptr) return;
+  profile_->progress = [progress](size_t known) {
+    progress->show(fmt::format("measuring kernels: {} done", known));
+  };
+}
+
+bool runs_here(const Machine& machine) {
+  return machine.name == "local" && machine.devices.size() == 1;
+}
+
+int default_threads(size_t devices) {
+  return std::max(1, library_threads() / static_cast<int>(std::max<size_t>(1, devices)));
+}
+
+}  // namespace windlass

@@ -1,0 +1,45 @@
+// Where the prices of a verb come from: the analytic model, or kernels measured on this host.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "windlass/cost/cost_model.h"
+#include "windlass/plan/step.h"
+#include "windlass/runtime/profile.h"
+
+namespace windlass {
+
+class Progress;
+
+// Begins the provenance of prices that were measured.
+inline constexpr std::string_view kMeasured = "measured";
+
+class Pricing {
+ public:
+  // `measured`: kernels of ops are run on this host, with so many threads, when their price is
+  // asked for; copies and updates follow the machine's figures.
+  Pricing(bool measured, int threads);
+
+  const CostModel& cost() const { return *cost_; }
+  Reprice reprice();  // empty if nothing is measured
+  std::string provenance() const;
+  // Prices that a plan brings along, and those that it should.
+  void know(const std::vector<MeasuredKernel>& kernels);
+  std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
+  // Shows what is being measured.
+  void watch(Progress* progress);
+
+ private:
+  std::unique_ptr<CostModel> cost_;
+  std::unique_ptr<KernelProfile> profile_;
+  int threads_;
+};
+
+// Whether a machine is one device of this host, whose kernels can be measured and run here.
+bool runs_here(const Machine& machine);
+// Threads that the kernels of each device of this host use by default: as many as libtorch would,
+// shared among the devices.
+int default_threads(size_t devices);
+
+}  // namespace windlass

@@ -1,0 +1,99 @@
+#include "windlass/report/comparison.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/table.h"
+
+namespace windlass {
+namespace {
+
+Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
+
+std::string difference(double predicted, double measured) {
+  if (measured == 0) return "";
+  return fmt::format("{:+.1f} %", 100 * (predicted - measured) / measured);
+}
+
+}  // namespace
+
+Comparison compare(const SimulatedStep& predicted, const MeasuredStep& measured) {
+  Comparison result;
+  result.predicted_time = predicted.step_time();
+  result.measured_time = measured.step_time;
+  const TaskGraph& tasks = predicted.tasks;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    auto found = std::ranges::find(result.kinds, tasks.tasks[i].kind, &Comparison::Kind::kind);
+    if (found == result.kinds.end())
+      found = result.kinds.insert(found, Comparison::Kind{.kind = tasks.tasks[i].kind});
+    ++found->tasks;
+    found->predicted += seconds(predicted.result.end[i] - predicted.result.start[i]);
+    found->measured += seconds(measured.end[i] - measured.start[i]);
+  }
+  std::ranges::sort(result.kinds, {}, &Comparison::Kind::kind);
+  for (size_t m = 0; m < tasks.memories.size(); ++m)
+    result.memories.push_back({tasks.memories[m].name, tasks.memories[m].limit.value,
+                               predicted.result.peaks[m].bytes, measured.peaks[m]});
+  return result;
+}
+
+std::string comparison_text(const Comparison& comparison) {
+  Table table({Align::Left, Align::Right, Align::Right, Align::Right});
+  table.add({"", "predicted", "measured", "predicted is"});
+  table.add({"step time", format_seconds(comparison.predicted_time),
+             format_seconds(comparison.measured_time),
+             difference(comparison.predicted_time.value, comparison.measured_time.value)});
+  for (const Comparison::Kind& kind : comparison.kinds)
+    table.add({fmt::format("  {} ({} tasks)", task_kind_name(kind.kind), kind.tasks),
+               format_seconds(kind.predicted), format_seconds(kind.measured),
+               difference(kind.predicted.value, kind.measured.value)});
+  for (const Comparison::Memory& memory : comparison.memories) {
+    if (memory.predicted == 0 && memory.measured == 0) continue;
+    table.add(
+        {fmt::format("peak of {} (limit {})", memory.name, format_bytes(Bytes(memory.limit))),
+         format_bytes(Bytes(memory.predicted)), format_bytes(Bytes(memory.measured)),
+         difference(static_cast<double>(memory.predicted), static_cast<double>(memory.measured))});
+  }
+  return table.text();
+}
+
+nlohmann::ordered_json comparison_json(const Comparison& comparison) {
+  using nlohmann::ordered_json;
+  const auto side = [&](bool predicted) {
+    ordered_json json;
+    json["step_time_s"] =
+        predicted ? comparison.predicted_time.value : comparison.measured_time.value;
+    ordered_json devices = ordered_json::array();
+    ordered_json host = {{"peak_bytes", 0}};
+    for (const Comparison::Memory& memory : comparison.memories) {
+      const int64_t peak = predicted ? memory.predicted : memory.measured;
+      // The host's memories come after those of the devices, which is one.
+      if (&memory == &comparison.memories.front())
+        devices.push_back(
+            {{"name", memory.name}, {"peak_bytes", peak}, {"limit_bytes", memory.limit}});
+      else
+        host = {{"peak_bytes", peak}, {"limit_bytes", memory.limit}};
+    }
+    json["devices"] = devices;
+    json["host"] = host;
+    ordered_json kinds = ordered_json::object();
+    for (const Comparison::Kind& kind : comparison.kinds)
+      kinds[std::string(task_kind_name(kind.kind)) + "_s"] =
+          predicted ? kind.predicted.value : kind.measured.value;
+    json["tasks"] = kinds;
+    return json;
+  };
+  return {{"predicted", side(true)}, {"measured", side(false)}};
+}
+
+SimulatedStep as_step(const SimulatedStep& predicted, const MeasuredStep& measured) {
+  SimulatedStep step = predicted;
+  step.result.start = measured.start;
+  step.result.end = measured.end;
+  step.result.makespan = measured.end.empty() ? 0 : *std::ranges::max_element(measured.end);
+  return step;
+}
+
+}  // namespace windlass
