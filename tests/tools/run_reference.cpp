@@ -18,6 +18,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/reference/interpret.h"
 #include "windlass/model/onnx/onnx_import.h"
+#include "windlass/model/weights.h"
 
 namespace windlass {
 namespace {
@@ -55,8 +56,10 @@ std::vector<double> decode(const std::vector<std::byte>& bytes, DType dtype) {
 }
 
 std::vector<double> weight_values(const WeightLocation& location) {
-  if (!location.value.empty()) return decode(location.value, location.dtype);
-  return decode(read_bytes(location.file, location.offset, location.bytes), location.dtype);
+  const DType as = is_float(location.dtype) ? DType::F64 : location.dtype;
+  std::vector<std::byte> bytes(static_cast<size_t>(stored_elements(location) * element_bytes(as)));
+  read_weight(location, as, bytes);
+  return decode(bytes, as);
 }
 
 using Values = std::vector<std::optional<Array>>;
@@ -75,6 +78,8 @@ Values load_values(const Model& model, const fs::path& folder) {
     values[id.index()] = Array(graph[id].type.shape, weight_values(location));
   for (size_t t = 0; t < values.size(); ++t) {
     const Tensor& tensor = graph.tensors[t];
+    const bool stored = tensor.role == TensorRole::Weight || tensor.role == TensorRole::Buffer;
+    ensure(!stored || values[t].has_value(), "no location of " + tensor.name);
     if (tensor.constant < 0) continue;
     const ConstantValue& constant = graph.constants[static_cast<size_t>(tensor.constant)];
     values[t] = Array(tensor.type.shape, constant.values);

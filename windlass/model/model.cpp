@@ -8,6 +8,7 @@
 #include "windlass/graph/fuse.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
+#include "windlass/model/weights.h"
 #include "windlass/model/zoo.h"
 
 namespace windlass {
@@ -50,6 +51,22 @@ Model load_from_source(const std::string& name, const ModelOptions& options) {
   return model;
 }
 
+// Finds the weights of a Hugging Face folder, if it has a checkpoint.
+void attach_checkpoint(Model& model, const std::string& name) {
+  std::error_code ignored;
+  if (model.source != "huggingface" || !fs::is_directory(name, ignored)) return;
+  const auto path = find_safetensors(name);
+  if (!path) return;
+  const Safetensors checkpoint = read_safetensors(*path);
+  try {
+    model.weights = hf_weights(model.graph, checkpoint, model.notes);
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("{}: {}\nGive the config.json itself to go without the "
+                                          "checkpoint",
+                                          *path, error.message()));
+  }
+}
+
 }  // namespace
 
 Model load_model(const std::string& name, const ModelOptions& options) {
@@ -59,6 +76,7 @@ Model load_model(const std::string& name, const ModelOptions& options) {
     // A file keeps the spelling it was exported with; built models have fused attention.
     if (!options.fuse && model.source != "onnx") unfuse_attention(model.graph);
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
+    attach_checkpoint(model, name);
     freeze_weights(model.graph, options.freeze);
     return model;
   } catch (const Error& error) {

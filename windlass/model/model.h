@@ -35,17 +35,21 @@ struct WeightLocation {
   int64_t bytes = 0;
   DType dtype = DType::F32;      // as stored, little-endian; the graph may use another
   std::vector<std::byte> value;  // the bytes themselves if they are few or not stored plainly
+  // If not empty, the value is theirs laid end to end: experts that are stored one by one. Then
+  // only `bytes`, their sum, and `dtype` count of the fields above.
+  std::vector<WeightLocation> parts = {};
 };
 
 struct Model {
   std::string source;              // "zoo", "huggingface", "onnx"
   Graph graph;                     // with a loss
   std::vector<std::string> notes;  // what the user should know: checker skipped, loss attached, ...
-  std::map<TensorId, WeightLocation> weights;  // ONNX: where each initializer lies
+  std::map<TensorId, WeightLocation> weights;  // where the values lie, if files have them
 };
 
-// Reads MODEL as the command line takes it: an ONNX file, a config.json or a folder with one, or a
-// zoo name with parameters. Throws Error{Input} or Error{Unsupported}, beginning with `name`.
+// Reads MODEL as the command line takes it: an ONNX file, a config.json or a folder with one and
+// perhaps a checkpoint (model.safetensors), or a zoo name with parameters. Throws Error{Input} or
+// Error{Unsupported}, beginning with `name`.
 Model load_model(const std::string& name, const ModelOptions& options = {});
 
 }  // namespace windlass
