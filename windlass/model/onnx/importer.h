@@ -161,7 +161,7 @@ class OnnxImporter {
   const std::map<std::string, std::vector<double>>& restored_values() const {
     return restored_values_;
   }
-  // Initializers that lend their value to other names, by that name.
+  // Initializers that lend their value to other names, and those of branches, by that name.
   const std::map<std::string, const OnnxTensor*>& copies() const { return copies_; }
 
   // An output that the node has but windlass does not compute; reading it is an error.
@@ -186,6 +186,9 @@ class OnnxImporter {
   void check_declared_type(const OnnxValue& declared, TensorId id);
   // `once`: imported at most once, so that its size is bounded by that of the file.
   TensorId initializer(const OnnxTensor& tensor, bool once);
+  // A name that no other stored tensor has: branches have names of their own, and may be imported
+  // several times.
+  std::string name_in_branch(const OnnxTensor& tensor);
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
@@ -210,7 +213,8 @@ class OnnxImporter {
   std::vector<std::string> problems_;
   std::vector<std::string> notes_;
   int depth_ = 0;
-  int64_t nodes_left_ = 0;  // to be imported before the file is refused
+  int64_t branch_weights_ = 0;  // that got another name
+  int64_t nodes_left_ = 0;      // to be imported before the file is refused
 };
 
 }  // namespace windlass

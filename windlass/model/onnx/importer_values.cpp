@@ -31,8 +31,9 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
   if (floating ? number : can_look_at(tensor, once))
     return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
   locate(file_, tensor);
+  const std::string name = once ? tensor.name : name_in_branch(tensor);
   if (!floating || is_buffer_name(tensor.name)) {
-    const TensorId id = builder_.buffer(tensor.name, tensor.type);
+    const TensorId id = builder_.buffer(name, tensor.type);
     source_.emplace(id, &tensor);
     return id;
   }
@@ -48,9 +49,17 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
     if (const auto bias = find_relative_bias(shape, values); bias && restores())
       return restore_relative_bias(tensor, *bias);
   }
-  const TensorId id = builder_.weight(tensor.name, tensor.type);
+  const TensorId id = builder_.weight(name, tensor.type);
   source_.emplace(id, &tensor);
   return id;
+}
+
+std::string OnnxImporter::name_in_branch(const OnnxTensor& tensor) {
+  std::string name = tensor.name;
+  while (initializers_.contains(name) || copies_.contains(name))
+    name = fmt::format("{}.branch_{}", tensor.name, ++branch_weights_);
+  copies_[name] = &tensor;
+  return name;
 }
 
 TensorId OnnxImporter::constant_tensor(const OnnxTensor& tensor, const std::string& name) {

@@ -10,6 +10,7 @@
 #include "windlass/graph/fuse.h"
 #include "windlass/graph/simplify.h"
 #include "windlass/model/onnx/importer.h"
+#include "windlass/model/onnx/onnx_types.h"
 
 namespace windlass {
 namespace {
@@ -45,6 +46,21 @@ WeightLocation in_memory(const std::vector<double>& values) {
   return location;
 }
 
+// Where a stored tensor lies, as elements of its type in the graph: unsigned integers of 16 and 32
+// bits are stored narrower than the signed ones that stand for them.
+WeightLocation location_of(const OnnxFile& file, const OnnxTensor& tensor) {
+  const DType dtype = tensor.type.dtype;
+  if (stored_bytes(tensor.onnx_type) == element_bytes(dtype)) return locate(file, tensor);
+  WeightLocation location{"", 0, byte_size(tensor.type).value, dtype, {}};
+  const auto width = static_cast<size_t>(element_bytes(dtype));
+  for (double value : read_values(file, tensor)) {
+    const auto whole = static_cast<int64_t>(value);  // little-endian: the low bytes come first
+    const auto* bytes = reinterpret_cast<const std::byte*>(&whole);
+    location.value.insert(location.value.end(), bytes, bytes + width);
+  }
+  return location;
+}
+
 Model import_file(const OnnxFile& file, const ModelOptions& options) {
   Model model;
   model.source = "onnx";
@@ -73,9 +89,9 @@ Model import_file(const OnnxFile& file, const ModelOptions& options) {
     if (restored != importer.restored_values().end())
       model.weights.emplace(TensorId(t), in_memory(restored->second));
     else if (copied != importer.copies().end())
-      model.weights.emplace(TensorId(t), locate(file, *copied->second));
+      model.weights.emplace(TensorId(t), location_of(file, *copied->second));
     else if (stored != initializers.end())
-      model.weights.emplace(TensorId(t), locate(file, *stored->second));
+      model.weights.emplace(TensorId(t), location_of(file, *stored->second));
   }
   return model;
 }
