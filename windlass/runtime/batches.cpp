@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "windlass/base/error.h"
+#include "windlass/model/convert.h"
 #include "windlass/model/safetensors.h"
 #include "windlass/model/weights.h"
 
@@ -216,10 +217,10 @@ void BatchFiller::fill(TensorId tensor, const TensorType& type, std::span<const 
     const std::span<std::byte> target = out.subspan(row * elements * each, elements * each);
     if (floats) {
       data_.fill(samples[row], index, std::span(numbers));
-      convert_elements(std::as_bytes(std::span(numbers)), DType::F32, target, type.dtype);
+      convert_values(std::as_bytes(std::span(numbers)), DType::F32, target, type.dtype);
     } else {
       data_.fill(samples[row], index, std::span(integers));
-      convert_elements(std::as_bytes(std::span(integers)), DType::I64, target, type.dtype);
+      convert_values(std::as_bytes(std::span(integers)), DType::I64, target, type.dtype);
     }
   }
 }

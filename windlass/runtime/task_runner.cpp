@@ -192,14 +192,17 @@ void TaskRunner::compress(const ProgramTask& task, TaskId id) {
   const BufferId large = packs ? task.reads[0].buffer : task.writes[0].buffer;
   const BufferId made = packs ? small : large;
   if (!slots_.holds(made)) slots_.allocate(made);
-  const at::Tensor values = slots_.view(large, training_.graph[tasks_[large].tensor].type);
-  const std::span<std::byte> packed = slots_.bytes(small);
-  const int bits = packed_bits(tasks_[large].bytes, tasks_[small].bytes,
-                               training_.graph[tasks_[large].tensor].type.dtype);
+  const TensorType& type = training_.graph[tasks_[large].tensor].type;
+  at::Tensor values = slots_.view(large, type);
+  // The most bits that fit: what was reserved is rounded up.
+  int bits = 8;
+  const int64_t elements = element_count(type.shape);
+  while (bits > 2 && packed_bytes(elements, bits) > tasks_[small].bytes.value) bits /= 2;
+  at::Tensor packed = slots_.view(small, {DType::U8, {packed_bytes(elements, bits)}});
   if (packs)
-    compress_tensor(values, bits, random_key(OpId(id.index()), task.micro_batch), packed);
+    windlass::compress(values, bits, random_key(OpId(id.index()), task.micro_batch), packed);
   else
-    decompress_tensor(packed, bits, values);
+    decompress(packed, bits, values);
 }
 
 // By how much gradients are scaled: found before the first update, when all of them are there.

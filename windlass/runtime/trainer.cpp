@@ -8,6 +8,7 @@
 #include "windlass/base/error.h"
 #include "windlass/data/sampler.h"
 #include "windlass/graph/batch.h"
+#include "windlass/model/convert.h"
 #include "windlass/model/initialise.h"
 #include "windlass/model/safetensors.h"
 #include "windlass/model/weights.h"
@@ -128,11 +129,11 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
   if (tensor.tensor == training.loss_gradient) {
     // The loss of a step is the mean over its micro-batches.
     const float one = 1.0F / static_cast<float>(micro_batches);
-    return convert_elements(std::as_bytes(std::span(&one, 1)), DType::F32, out, as);
+    return convert_values(std::as_bytes(std::span(&one, 1)), DType::F32, out, as);
   }
   if (meant.constant >= 0) {
     const std::vector<double>& values = graph.constants[static_cast<size_t>(meant.constant)].values;
-    return convert_elements(std::as_bytes(std::span(values)), DType::F64, out, as);
+    return convert_values(std::as_bytes(std::span(values)), DType::F64, out, as);
   }
   if (const std::optional<WeightLocation> location = location_of(tensor.tensor))
     return read_weight(*location, as, out);
@@ -140,7 +141,7 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
   if (found == initial.end()) return;  // zeros
   std::vector<float> values(static_cast<size_t>(element_count(meant.type.shape)));
   fill_initial(found->second, options.seed, tensor.tensor, values);
-  convert_elements(std::as_bytes(std::span(values)), DType::F32, out, as);
+  convert_values(std::as_bytes(std::span(values)), DType::F32, out, as);
 }
 
 std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
