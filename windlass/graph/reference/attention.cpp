@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "windlass/base/rng.h"
+#include "windlass/base/philox.h"
 #include "windlass/graph/reference/calls.h"
 
 namespace windlass::reference {
@@ -84,8 +84,8 @@ double probability(double score, double lse) {
 // Factor of a probability: 0 if dropped, else what makes up for the dropped ones.
 double dropout_factor(double ratio, RandomState random, int64_t element) {
   if (ratio <= 0) return 1;
-  const bool keep = random_uniform(random.seed, random.op, static_cast<uint64_t>(element)) >= ratio;
-  return keep ? 1 / (1 - ratio) : 0;
+  const bool drop = random_chance(random.seed, random.op, static_cast<uint64_t>(element), ratio);
+  return drop ? 0 : 1 / (1 - ratio);
 }
 
 // Rotates the pairs by their angles (direction 1) or back (-1).

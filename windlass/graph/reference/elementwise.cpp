@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "windlass/base/error.h"
-#include "windlass/base/rng.h"
+#include "windlass/base/philox.h"
 #include "windlass/graph/reference/calls.h"
 
 namespace windlass::reference {
@@ -155,7 +154,7 @@ ForwardResult dropout_forward(const ForwardCall& call) {
   const Array& x = call.input(0);
   Array y(x.shape), mask(x.shape);
   for (size_t i = 0; i < x.values.size(); ++i) {
-    if (random_uniform(call.random.seed, call.random.op, i) >= ratio) {
+    if (!random_chance(call.random.seed, call.random.op, i, ratio)) {
       mask.values[i] = 1;
       y.values[i] = x.values[i] / (1 - ratio);
     }
@@ -173,23 +172,21 @@ std::vector<Array> dropout_backward(const BackwardCall& call) {
   return {dx};
 }
 
-// Element i draws counter i; normal ones the counters 2 i and 2 i + 1 (Box-Muller).
 ForwardResult random_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<RandomAttrs>();
+  const auto [seed, stream] = call.random;
   Array y(attrs.shape);
-  const auto uniform = [&](uint64_t counter) {
-    return random_uniform(call.random.seed, call.random.op, counter);
-  };
   for (size_t i = 0; i < y.values.size(); ++i) {
     switch (attrs.fn) {
       case RandomFn::Uniform:
-        y.values[i] = attrs.alpha + (attrs.beta - attrs.alpha) * uniform(i);
+        y.values[i] = attrs.alpha + (attrs.beta - attrs.alpha) * random_fraction(seed, stream, i);
         break;
       case RandomFn::Normal:
-        y.values[i] = attrs.alpha + attrs.beta * std::sqrt(-2 * std::log(1 - uniform(2 * i))) *
-                                        std::cos(2 * std::numbers::pi * uniform(2 * i + 1));
+        y.values[i] = attrs.alpha + attrs.beta * random_normal(seed, stream, i);
         break;
-      case RandomFn::Bernoulli: y.values[i] = uniform(i) < attrs.alpha ? 1 : 0; break;
+      case RandomFn::Bernoulli:
+        y.values[i] = random_chance(seed, stream, i, attrs.alpha) ? 1 : 0;
+        break;
     }
   }
   return {{y}, {}};
