@@ -1,0 +1,277 @@
+// Mixture of experts: choice of experts, rows sorted by expert, and their weighted sum.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/_softmax.h>
+
+#include "windlass/base/error.h"
+#include "windlass/runtime/kernels/element_types.h"
+#include "windlass/runtime/kernels/kernel.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kGrain = int64_t{1} << 14;  // elements worth a thread
+
+int64_t grain_of(int64_t width) {
+  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
+}
+
+// The k greatest of a row of scores, best first; of equal ones the lower id. Any order that keeps
+// the scores' own does: backward chooses again from the probabilities.
+template <class T>
+void choose(const T* row, int64_t experts, int64_t k, std::vector<int64_t>& ids) {
+  ids.resize(static_cast<size_t>(experts));
+  std::iota(ids.begin(), ids.end(), int64_t{0});
+  std::partial_sort(ids.begin(), ids.begin() + k, ids.end(), [row](int64_t a, int64_t b) {
+    const auto x = static_cast<wide_t<T>>(row[a]), y = static_cast<wide_t<T>>(row[b]);
+    return x > y || (x == y && a < b);
+  });
+}
+
+// Flat index token * k + choice that each sorted row came from.
+std::vector<int64_t> sources_of(const at::Tensor& order) {
+  std::vector<int64_t> sources(static_cast<size_t>(order.numel()));
+  const auto count = order.numel();
+  with_integer_type(order.scalar_type(), [&](auto zero) {
+    const auto* data = order.data_ptr<decltype(zero)>();
+    for (size_t r = 0; r < sources.size(); ++r) {
+      sources[r] = static_cast<int64_t>(data[r]);
+      if (sources[r] < 0 || sources[r] >= count)
+        fail_input("entry {} of the expert order is {}, expected 0 to {}", r, sources[r],
+                   count - 1);
+    }
+  });
+  return sources;
+}
+
+// Sorted row of each flat index. Throws unless the order is a permutation: tokens are summed in
+// parallel, each from its own rows.
+std::vector<int64_t> rows_of(const std::vector<int64_t>& sources) {
+  std::vector<int64_t> rows(sources.size(), -1);
+  for (size_t r = 0; r < sources.size(); ++r) {
+    int64_t& row = rows[static_cast<size_t>(sources[r])];
+    if (row >= 0) fail_input("the expert order names entry {} twice", sources[r]);
+    row = static_cast<int64_t>(r);
+  }
+  return rows;
+}
+
+// y[token] = sum over its k rows of weight * row, in the order of choice; weights may be null.
+template <class T, class V>
+void sum_rows(const T* rows, const V* weights, const std::vector<int64_t>& row_of, int64_t k,
+              int64_t width, bool add, T* y) {
+  using W = wide_t<T>;
+  const auto tokens = static_cast<int64_t>(row_of.size()) / k;
+  at::parallel_for(0, tokens, grain_of(width * k), [&](int64_t begin, int64_t end) {
+    std::vector<W> total(static_cast<size_t>(width));
+    for (int64_t t = begin; t < end; ++t) {
+      T* to = y + t * width;
+      for (int64_t i = 0; i < width; ++i)
+        total[static_cast<size_t>(i)] = add ? static_cast<W>(to[i]) : W(0);
+      for (int64_t j = 0; j < k; ++j) {
+        const W weight = weights != nullptr ? static_cast<W>(weights[t * k + j]) : W(1);
+        const T* from = rows + row_of[static_cast<size_t>(t * k + j)] * width;
+        W* sum = total.data();
+#pragma omp simd
+        for (int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<W>(from[i]);
+      }
+      for (int64_t i = 0; i < width; ++i) to[i] = static_cast<T>(total[static_cast<size_t>(i)]);
+    }
+  });
+}
+
+}  // namespace
+
+void route_forward(ForwardCall& call) {
+  const auto& attrs = call.attrs<RouteAttrs>();
+  const at::Tensor& logits = call.input(0);
+  const int64_t tokens = logits.size(0), experts = logits.size(1), k = attrs.top_k;
+  at::Tensor probabilities;
+  if (call.wants_auxiliary(0))
+    at::_softmax_out(probabilities = call.auxiliaries[0].allocate(), logits, 1, false);
+  else if (!attrs.renormalize)
+    probabilities = at::_softmax(logits, 1, false);
+  at::Tensor& weights = call.outputs[0].allocate();
+  auto* order = call.outputs[1].allocate().data_ptr<int64_t>();
+  auto* counts = call.outputs[2].allocate().data_ptr<int64_t>();
+  std::vector<int64_t> chosen(static_cast<size_t>(tokens * k));
+  with_float_type(logits.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    using W = wide_t<T>;
+    const T* scores = logits.data_ptr<T>();
+    const T* all = attrs.renormalize ? nullptr : probabilities.data_ptr<T>();
+    T* out = weights.data_ptr<T>();
+    at::parallel_for(0, tokens, grain_of(experts * 8), [&](int64_t begin, int64_t end) {
+      std::vector<int64_t> ids;
+      std::vector<W> parts(static_cast<size_t>(k));
+      for (int64_t t = begin; t < end; ++t) {
+        const T* row = scores + t * experts;
+        choose(row, experts, k, ids);
+        std::copy_n(ids.begin(), k, chosen.begin() + t * k);
+        if (!attrs.renormalize) {
+          for (int64_t j = 0; j < k; ++j)
+            out[t * k + j] = all[t * experts + ids[static_cast<size_t>(j)]];
+          continue;
+        }
+        // Softmax over the chosen, the first of which is the greatest.
+        W sum = 0;
+        for (size_t j = 0; j < parts.size(); ++j) {
+          parts[j] = std::exp(static_cast<W>(row[ids[j]]) - static_cast<W>(row[ids[0]]));
+          sum += parts[j];
+        }
+        for (size_t j = 0; j < parts.size(); ++j)
+          out[t * k + static_cast<int64_t>(j)] = static_cast<T>(parts[j] / sum);
+      }
+    });
+  });
+  // A counting sort: entries of an expert stay in the order of tokens.
+  std::fill_n(counts, experts, 0);
+  for (const int64_t expert : chosen) ++counts[expert];
+  std::vector<int64_t> next(static_cast<size_t>(experts), 0);
+  for (int64_t e = 1; e < experts; ++e)
+    next[static_cast<size_t>(e)] = next[static_cast<size_t>(e - 1)] + counts[e - 1];
+  for (size_t i = 0; i < chosen.size(); ++i)
+    order[next[static_cast<size_t>(chosen[i])]++] = static_cast<int64_t>(i);
+}
+
+// The weights are a softmax over the chosen experts or over all of them; either way
+// dlogits = w (g - sum(g w)) over the experts of that softmax, g being 0 where an expert was not
+// chosen.
+void route_backward(BackwardCall& call) {
+  if (!call.wants(0)) return;
+  const auto& attrs = call.attrs<RouteAttrs>();
+  const int64_t tokens = call.shape(0)[0], experts = call.shape(0)[1], k = attrs.top_k;
+  Result& result = call.results[0];
+  at::Tensor& dlogits = result.adds() ? result.sum() : result.allocate().zero_();
+  with_float_type(dlogits.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    using W = wide_t<T>;
+    const T* g = call.gradient().data_ptr<T>();
+    const T* weights = call.output(0).data_ptr<T>();
+    const T* probabilities = call.auxiliary(0).data_ptr<T>();
+    T* out = dlogits.data_ptr<T>();
+    at::parallel_for(0, tokens, grain_of(experts * 8), [&](int64_t begin, int64_t end) {
+      std::vector<int64_t> ids;
+      std::vector<W> row(static_cast<size_t>(experts));
+      for (int64_t t = begin; t < end; ++t) {
+        const T* p = probabilities + t * experts;
+        choose(p, experts, k, ids);
+        W total = 0;
+        for (int64_t j = 0; j < k; ++j)
+          total += static_cast<W>(g[t * k + j]) * static_cast<W>(weights[t * k + j]);
+        for (size_t e = 0; e < row.size(); ++e)
+          row[e] = attrs.renormalize ? W(0) : -static_cast<W>(p[e]) * total;
+        for (int64_t j = 0; j < k; ++j)
+          row[static_cast<size_t>(ids[static_cast<size_t>(j)])] +=
+              static_cast<W>(weights[t * k + j]) *
+              (static_cast<W>(g[t * k + j]) - (attrs.renormalize ? total : W(0)));
+        for (int64_t e = 0; e < experts; ++e) {
+          T& to = out[t * experts + e];
+          to = static_cast<T>(static_cast<W>(to) + row[static_cast<size_t>(e)]);
+        }
+      }
+    });
+  });
+}
+
+void dispatch_forward(ForwardCall& call) {
+  const at::Tensor& x = call.input(0);
+  const std::vector<int64_t> sources = sources_of(call.input(1));
+  const auto count = static_cast<int64_t>(sources.size());
+  const int64_t k = count / x.size(0);
+  const auto bytes = static_cast<size_t>(x.size(1)) * x.element_size();
+  const auto* from = static_cast<const char*>(x.data_ptr());
+  auto* to = static_cast<char*>(call.outputs[0].allocate().data_ptr());
+  at::parallel_for(0, count, grain_of(x.size(1)), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto token = static_cast<size_t>(sources[static_cast<size_t>(r)] / k);
+      std::memcpy(to + static_cast<size_t>(r) * bytes, from + token * bytes, bytes);
+    }
+  });
+}
+
+void dispatch_backward(BackwardCall& call) {
+  if (!call.wants(0)) return;
+  const at::Tensor& g = call.gradient();
+  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(1)));
+  Result& result = call.results[0];
+  at::Tensor& dx = result.adds() ? result.sum() : result.allocate();
+  const int64_t k = static_cast<int64_t>(row_of.size()) / dx.size(0);
+  with_float_type(dx.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    sum_rows<T, T>(g.data_ptr<T>(), nullptr, row_of, k, dx.size(1), result.adds(),
+                   dx.data_ptr<T>());
+  });
+}
+
+void combine_forward(ForwardCall& call) {
+  const at::Tensor& rows = call.input(0);
+  const at::Tensor& weights = call.input(1);
+  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(2)));
+  at::Tensor& y = call.outputs[0].allocate();
+  with_float_type(rows.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    with_float_type(weights.scalar_type(), [&](auto weight_zero) {
+      sum_rows(rows.data_ptr<T>(), weights.data_ptr<decltype(weight_zero)>(), row_of,
+               weights.size(1), rows.size(1), false, y.data_ptr<T>());
+    });
+  });
+}
+
+void combine_backward(BackwardCall& call) {
+  const at::Tensor& g = call.gradient();
+  const std::vector<int64_t> sources = sources_of(call.input(2));
+  const auto count = static_cast<int64_t>(sources.size());
+  const int64_t width = call.shape(0)[1], k = call.shape(1)[1];
+  const bool wants_rows = call.wants(0), wants_weights = call.wants(1);
+  if (wants_weights) rows_of(sources);  // each weight is written by one row
+  const auto target = [&](size_t i) -> at::Tensor {
+    if (!call.wants(i)) return {};
+    return call.results[i].adds() ? call.results[i].sum() : call.results[i].allocate();
+  };
+  at::Tensor drows = target(0), dweights = target(1);
+  with_float_type(g.scalar_type(), [&](auto zero) {
+    using T = decltype(zero);
+    with_float_type(scalar_type(call.input_types[1].dtype), [&](auto weight_zero) {
+      using V = decltype(weight_zero);
+      using W = wide_t<T>;
+      const T* gradient = g.data_ptr<T>();
+      const T* rows = wants_weights ? call.input(0).data_ptr<T>() : nullptr;
+      const V* weights = wants_rows ? call.input(1).data_ptr<V>() : nullptr;
+      T* to_rows = wants_rows ? drows.data_ptr<T>() : nullptr;
+      V* to_weights = wants_weights ? dweights.data_ptr<V>() : nullptr;
+      const bool add_rows = wants_rows && call.results[0].adds();
+      const bool add_weights = wants_weights && call.results[1].adds();
+      at::parallel_for(0, count, grain_of(width), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const int64_t source = sources[static_cast<size_t>(r)];
+          const T* dy = gradient + source / k * width;
+          if (wants_rows) {
+            const auto weight = static_cast<W>(weights[source]);
+            T* to = to_rows + r * width;
+#pragma omp simd
+            for (int64_t i = 0; i < width; ++i)
+              to[i] = static_cast<T>(weight * static_cast<W>(dy[i]) +
+                                     (add_rows ? static_cast<W>(to[i]) : W(0)));
+          }
+          if (wants_weights) {
+            const T* row = rows + r * width;
+            W total = add_weights ? static_cast<W>(to_weights[source]) : W(0);
+#pragma omp simd reduction(+ : total)
+            for (int64_t i = 0; i < width; ++i)
+              total += static_cast<W>(row[i]) * static_cast<W>(dy[i]);
+            to_weights[source] = static_cast<V>(static_cast<wide_t<V>>(total));
+          }
+        }
+      });
+    });
+  });
+}
+
+}  // namespace windlass
