@@ -1,0 +1,160 @@
+// What attention does to one row of scores, between the products.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "windlass/runtime/kernels/exponential.h"
+#include "windlass/runtime/kernels/random.h"
+#include "windlass/runtime/kernels/vectorize.h"
+
+namespace windlass {
+
+// One query against the keys of a block. Keys outside [begin, end) are hidden.
+template <class T>
+struct ScoreRow {
+  int64_t size = 0;   // keys in the block
+  int64_t begin = 0;  // visible ones, within the block
+  int64_t end = 0;
+  T scale = 1;
+  const T* mask = nullptr;  // of the first key of the block
+  int64_t mask_stride = 0;
+};
+
+// Dropout of the probabilities of a row: element j of the block takes word `first` + j.
+struct RowDropout {
+  RandomKey key;
+  int64_t first = 0;
+  uint32_t threshold = 0;  // 0: none
+  double factor = 1;       // of what is kept
+};
+
+template <class T>
+WINDLASS_INLINE inline T row_score(const ScoreRow<T>& row, T product, int64_t j) {
+  const T score = product * row.scale;
+  return row.mask != nullptr ? score + row.mask[j * row.mask_stride] : score;
+}
+
+template <class T>
+void hide(const ScoreRow<T>& row, T* values) {
+  std::fill(values, values + row.begin, T(0));
+  std::fill(values + row.end, values + row.size, T(0));
+}
+
+// Calls f(begin, end, words) for pieces of the visible keys, words[j - begin] being that of key j.
+template <class T, class F>
+void for_each_dropped(const ScoreRow<T>& row, const RowDropout& dropout, const F& f) {
+  constexpr int64_t kPiece = 512;
+  std::array<uint32_t, kPiece> words;
+  for (int64_t j = row.begin; j < row.end; j += kPiece) {
+    const int64_t n = std::min(kPiece, row.end - j);
+    random_words(dropout.key, dropout.first + j, n, words.data());
+    f(j, j + n, words.data());
+  }
+}
+
+// Turns products q k into probabilities, dropped and scaled; returns log sum exp of the scores,
+// -infinity for a row that sees nothing, whose probabilities are 0.
+template <class T>
+T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
+  constexpr T kNothing = -std::numeric_limits<T>::infinity();
+  hide(row, values);
+  T top = kNothing, sum = 0;
+  T* found_top = &top;
+  T* found_sum = &sum;
+  vectorized([=]() WINDLASS_INLINE {
+    T greatest = kNothing;
+#pragma omp simd reduction(max : greatest)
+    for (int64_t j = row.begin; j < row.end; ++j) {
+      const T score = row_score(row, values[j], j);
+      values[j] = score;
+      greatest = score > greatest ? score : greatest;
+    }
+    T total = 0;
+    if (greatest != kNothing) {
+#pragma omp simd reduction(+ : total)
+      for (int64_t j = row.begin; j < row.end; ++j) {
+        const T p = exp_negative(values[j] - greatest);
+        values[j] = p;
+        total += p;
+      }
+    }
+    *found_top = greatest;
+    *found_sum = total;
+  });
+  if (top == kNothing) {
+    // NaN compares with nothing: it must not look like a row without keys.
+    const bool poisoned =
+        std::any_of(values + row.begin, values + row.end, [](T x) { return std::isnan(x); });
+    std::fill(values + row.begin, values + row.end,
+              poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0));
+    return poisoned ? std::numeric_limits<T>::quiet_NaN() : kNothing;
+  }
+  const T inverse = T(1) / sum;
+  if (dropout.threshold == 0) {
+    vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+      for (int64_t j = row.begin; j < row.end; ++j) values[j] *= inverse;
+    });
+  } else {
+    const T kept = inverse * static_cast<T>(dropout.factor);
+    const uint32_t threshold = dropout.threshold;
+    for_each_dropped(row, dropout, [=](int64_t begin, int64_t end, const uint32_t* words) {
+      vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+        for (int64_t j = begin; j < end; ++j)
+          values[j] *= words[j - begin] >= threshold ? kept : T(0);
+      });
+    });
+  }
+  return top + std::log(sum);
+}
+
+// From products q k in `scores` and dy v in `slopes` (null if not wanted): the dropped
+// probabilities P F in `scores` and dS = P (F dP - total) in `slopes`.
+template <class T>
+void score_gradients(const ScoreRow<T>& row, const RowDropout& dropout, T lse, T total, T* scores,
+                     T* slopes) {
+  hide(row, scores);
+  if (slopes != nullptr) hide(row, slopes);
+  if (lse == -std::numeric_limits<T>::infinity()) {
+    std::fill(scores + row.begin, scores + row.end, T(0));
+    if (slopes != nullptr) std::fill(slopes + row.begin, slopes + row.end, T(0));
+    return;
+  }
+  if (dropout.threshold == 0) {
+    vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+      for (int64_t j = row.begin; j < row.end; ++j)
+        scores[j] = exp_negative(row_score(row, scores[j], j) - lse);
+      if (slopes == nullptr) return;
+#pragma omp simd
+      for (int64_t j = row.begin; j < row.end; ++j) slopes[j] = scores[j] * (slopes[j] - total);
+    });
+    return;
+  }
+  const auto factor = static_cast<T>(dropout.factor);
+  const uint32_t threshold = dropout.threshold;
+  for_each_dropped(row, dropout, [=](int64_t begin, int64_t end, const uint32_t* words) {
+    vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j)
+        scores[j] = exp_negative(row_score(row, scores[j], j) - lse);
+      if (slopes != nullptr) {
+#pragma omp simd
+        for (int64_t j = begin; j < end; ++j) {
+          const T kept = words[j - begin] >= threshold ? factor : T(0);
+          slopes[j] = scores[j] * (slopes[j] * kept - total);
+        }
+      }
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j)
+        scores[j] *= words[j - begin] >= threshold ? factor : T(0);
+    });
+  });
+}
+
+}  // namespace windlass
