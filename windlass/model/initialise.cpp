@@ -54,9 +54,11 @@ class Initialiser {
       : graph_(graph), origins_(graph.tensors.size()), uses_(graph.tensors.size()) {}
 
   std::map<TensorId, InitialValue> run() {
-    for (const Op& op : graph_.ops) follow(op);
+    for (const Op& op : graph_.ops)
+      if (op.pass == Pass::Forward) follow(op);
     transformer_ = looks_up_ && attends_ && !recurs_;
-    for (size_t i = graph_.ops.size(); i-- > 0;) carry_back(graph_.ops[i]);
+    for (size_t i = graph_.ops.size(); i-- > 0;)
+      if (graph_.ops[i].pass == Pass::Forward) carry_back(graph_.ops[i]);
     std::map<TensorId, InitialValue> values;
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       const Tensor& tensor = graph_.tensors[t];

@@ -36,6 +36,8 @@ struct InitialValue {
 // biases 0. A graph is one if it looks up rows by a model input and has attention (an Attention op,
 // or a softmax and a product of two tensors that both depend on data) but nothing recurrent.
 // GPT-2's division of the matrices before residual sums by the root of their number is left out.
+//
+// Of a training graph only the forward pass counts.
 std::map<TensorId, InitialValue> initial_values(const Graph& graph);
 
 // Elements [first, first + out.size()) of tensor `id`. Each is a function of seed, id and its place

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/graph/differentiate.h"
 #include "windlass/model/layers.h"
 #include "windlass/model/model.h"
 #include "windlass/model/zoo.h"
@@ -140,6 +141,17 @@ TEST(Initialise, ScaleThatIsAddedToOne) {
   const TensorId x = net.linear(net.builder().input("x", {DType::F32, {2, 6}}), 6, "first");
   const Graph graph = net.finish_mean_squared_error(net.rms_norm(x, "norm", 1e-6, 1));
   EXPECT_EQ(start_of(graph, "norm.weight"), constant(0));
+}
+
+TEST(Initialise, IsThatOfTheForwardPass) {
+  for (const char* name : {"gpt2:layers=1,hidden=24", "resnet-18", "swin-t"}) {
+    const Graph graph = build_zoo_model(name);
+    const TrainingGraph training = differentiate(graph);
+    const auto expected = initial_values(graph), found = initial_values(training.graph);
+    EXPECT_EQ(found.size(), expected.size()) << name;
+    for (const auto& [id, value] : found)
+      EXPECT_EQ(value, expected.at(named(graph, training.graph[id].name)));
+  }
 }
 
 TEST(Initialise, FillsTheSameInAnyOrder) {
