@@ -14,6 +14,7 @@
 #include "windlass/graph/dump.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/op_info.h"
+#include "windlass/model/initialise.h"
 
 namespace windlass::fuzz {
 
@@ -39,7 +40,7 @@ inline void require_finite(const Arithmetic& arithmetic) {
          "pointwise operations are not a number");
 }
 
-// Everything that planning asks of a graph.
+// Everything that planning and running ask of a graph.
 inline void exercise(const Graph& graph) {
   constexpr std::size_t kMaxOps = 2000;
   check_graph(graph);
@@ -49,6 +50,8 @@ inline void exercise(const Graph& graph) {
     loops_of(graph, op);
     tolerate([&] { traffic_of(graph, op); });
   }
+  for (const auto& [id, value] : initial_values(graph))
+    ensure(std::isfinite(value.a) && std::isfinite(value.b), "a first value is not a number");
   tolerate([&] { parameter_count(graph); });
   tolerate([&] { check_graph(with_dtype(graph, DType::BF16)); });
   tolerate([&] {
