@@ -26,9 +26,9 @@ void read_weight(const WeightLocation& location, DType as, std::span<std::byte> 
 //  - experts, stacked in the graph, are put together from one tensor each;
 //  - of tied weights either one may be stored;
 //  - norms may have the old names gamma and beta.
-// A new classification head that the checkpoint lacks gets no location and a note; so do heads,
-// poolers and masks of the checkpoint that the graph lacks. Anything else that is missing, unknown
-// or of another shape throws Error{Input} that lists the first few.
+// A new classification head that the checkpoint lacks gets no location, and a note; heads, poolers
+// and other parts of the checkpoint of which the graph has nothing get a note. Anything else that
+// is missing, unknown or of another shape throws Error{Input} that lists the first few.
 std::map<TensorId, WeightLocation> hf_weights(const Graph& graph, const Safetensors& checkpoint,
                                               std::vector<std::string>& notes);
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <unistd.h>
 #include <vector>
 
@@ -215,6 +216,22 @@ TEST_F(Checkpoints, EveryFamilyFindsItsWeights) {
   }
 }
 
+TEST_F(Checkpoints, ANetworkIsFoundInAModelWithAHead) {
+  const std::tuple<const char*, const char*, std::string> networks[] = {
+      {"gpt2", "GPT2Model", "transformer."},
+      {"llama", "LlamaModel", "model."},
+      {"opt", "OPTModel", "model."},
+      {"bert", "BertModel", "bert."},
+      {"distilbert", "DistilBertModel", "distilbert."},
+      {"vit", "ViTModel", "vit."}};
+  for (const auto& network : networks) {
+    SCOPED_TRACE(std::get<1>(network));
+    const Graph graph = configure(config_of(std::get<0>(network), std::get<1>(network)));
+    write(graph, [&](const std::string& name) { return std::get<2>(network) + name; });
+    expect_complete(load());
+  }
+}
+
 TEST_F(Checkpoints, Gpt2AsItIsPublished) {
   const Graph graph = configure(config_of("gpt2", "GPT2LMHeadModel"));
   const auto bare = [](const std::string& name) { return name.substr(name.find('.') + 1); };
@@ -246,8 +263,24 @@ TEST_F(Checkpoints, OldNamesOfNorms) {
   const Model model = load();
   expect_complete(model);
   ASSERT_EQ(model.notes.size(), 1u);
-  EXPECT_THAT(model.notes[0], AllOf(HasSubstr("heads that the model has not"),
+  EXPECT_THAT(model.notes[0], AllOf(HasSubstr("parts that the model has not"),
                                     HasSubstr("bert.pooler.dense.weight")));
+}
+
+TEST_F(Checkpoints, AnEncoderLeavesTheDecoderOut) {
+  const std::string whole = config_of("t5", "T5ForConditionalGeneration");
+  const Graph graph = configure(whole);
+  write(graph, same,
+        {{"decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+          {DType::F32, {32, 2}}}});
+  expect_complete(load());
+  configure(config_of("t5", "T5EncoderModel"));
+  const Model model = load();
+  size_t weights = 0;
+  for (const Tensor& tensor : model.graph.tensors)
+    weights += tensor.role == TensorRole::Weight ? 1 : 0;
+  EXPECT_EQ(model.weights.size(), weights);
+  EXPECT_THAT(model.notes, testing::Contains(HasSubstr("decoder.block.0.")));
 }
 
 TEST_F(Checkpoints, NewHeadsBeginAnew) {

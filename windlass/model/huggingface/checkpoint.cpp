@@ -46,9 +46,11 @@ constexpr std::array<std::string_view, 8> kHeads = {"score.",          "classifi
                                                     "pre_classifier.", "cls.",        "pooler.",
                                                     "lm_head.",        "vocab_"};
 // Values that follow from the config: masks, angles, numbers of positions.
-constexpr std::array<std::string_view, 6> kDerived = {
-    ".attn.bias",           ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
-    ".rotary_emb.inv_freq", "position_ids"};
+constexpr std::array<std::string_view, 7> kDerived = {
+    ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias",
+    ".rotary_emb.inv_freq", "position_ids",
+    // Left over in the published T5; nothing reads it.
+    ".EncDecAttention.relative_attention_bias.weight"};
 
 constexpr size_t kListed = 5;
 
@@ -62,6 +64,12 @@ std::string_view inner_name(std::string_view name) {
   for (std::string_view network : kNetworks)
     if (name.starts_with(network)) return name.substr(network.size());
   return name;
+}
+
+// "h" of "transformer.h.0.ln_1.weight": a list of layers, a table, a head.
+std::string first_part(std::string_view name) {
+  const std::string_view inner = inner_name(name);
+  return std::string(inner.substr(0, inner.find('.')));
 }
 
 bool is_tied_table(std::string_view name) {
@@ -82,7 +90,10 @@ class Matcher {
     for (size_t i = 0; i < checkpoint.tensors.size(); ++i)
       stored_.emplace(checkpoint.tensors[i].name, i);
     for (const Tensor& tensor : graph.tensors)
-      if (is_stored(tensor)) tables_ += is_tied_table(tensor.name) ? 1 : 0;
+      if (is_stored(tensor)) {
+        tables_ += is_tied_table(tensor.name) ? 1 : 0;
+        parts_.insert(first_part(tensor.name));
+      }
   }
 
   std::map<TensorId, WeightLocation> run(std::vector<std::string>& notes) {
@@ -118,7 +129,8 @@ class Matcher {
     const std::string inner(inner_name(name));
     if (const auto found = find_exactly(inner)) return found;
     for (std::string_view network : kNetworks)
-      if (const auto found = find_exactly(std::string(network) + inner)) return found;
+      for (const std::string& rest : {inner, name})
+        if (const auto found = find_exactly(std::string(network) + rest)) return found;
     return std::nullopt;
   }
 
@@ -204,7 +216,9 @@ class Matcher {
       if (used_[i] || is_derived(name)) continue;
       // Stored twice: the graph has one weight for both.
       if (tables_ == 1 && is_tied_table(name)) continue;
-      if (starts_with_any(inner_name(name), kHeads))
+      // A part of which the graph has nothing is another head, or a decoder; one more layer of a
+      // part that it has would be a mistake.
+      if (starts_with_any(inner_name(name), kHeads) || !parts_.contains(first_part(name)))
         heads.push_back(printable(name, 200));
       else
         unknown.push_back(printable(name, 200));
@@ -213,7 +227,7 @@ class Matcher {
       fail_input("{} tensors of the checkpoint have no place in the model:\n  {}", unknown.size(),
                  list_some(unknown, "\n  "));
     if (!heads.empty())
-      notes.push_back(fmt::format("the checkpoint has heads that the model has not: {}",
+      notes.push_back(fmt::format("the checkpoint has parts that the model has not: {}",
                                   list_some(heads, ", ")));
   }
 
@@ -227,7 +241,8 @@ class Matcher {
   std::unordered_map<std::string, size_t> stored_;
   std::vector<bool> used_;
   std::vector<std::string> problems_, fresh_;
-  int tables_ = 0;  // weights that could be tied to one another
+  std::set<std::string> parts_;  // of the graph
+  int tables_ = 0;               // weights that could be tied to one another
 };
 
 }  // namespace
