@@ -4,6 +4,8 @@
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
+#include "windlass/machine/read_machine.h"
+#include "windlass/machine/write_machine.h"
 
 namespace windlass {
 namespace {
@@ -79,9 +81,8 @@ Machine local_machine(const LocalOptions& options) {
   // A link as wide as was asked for is not narrowed by the segment that all share.
   machine.links.push_back(
       {"root-host", root, node.endpoint, std::max(host.copy_all, link), Seconds(0), true});
-  check_machine(machine);
-  index_links(machine);
-  return machine;
+  // As a machine file would have it, so that plans can carry it.
+  return machine_from_json(machine_to_json(machine), machine.name);
 }
 
 }  // namespace windlass

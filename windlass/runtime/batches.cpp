@@ -220,7 +220,8 @@ void BatchFiller::fill(TensorId tensor, const TensorType& type, std::span<const 
       convert_values(std::as_bytes(std::span(numbers)), DType::F32, target, type.dtype);
     } else {
       data_.fill(samples[row], index, std::span(integers));
-      convert_values(std::as_bytes(std::span(integers)), DType::I64, target, type.dtype);
+      for (size_t i = 0; i < elements; ++i)  // little-endian: the low bytes come first
+        std::memcpy(target.data() + i * each, &integers[i], each);
     }
   }
 }

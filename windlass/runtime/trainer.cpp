@@ -53,6 +53,17 @@ int64_t count_micro_batches(const TaskGraph& tasks) {
   return count;
 }
 
+// Values of a constant, which fit its type.
+void store_values(std::span<const double> values, DType as, std::span<std::byte> out) {
+  if (is_float(as)) return convert_values(std::as_bytes(values), DType::F64, out, as);
+  const auto each = static_cast<size_t>(element_bytes(as));
+  for (size_t i = 0; i < values.size(); ++i) {
+    // Little-endian: the low bytes of a wide integer are the narrow one.
+    const auto whole = static_cast<int64_t>(values[i]);
+    std::memcpy(out.data() + i * each, &whole, each);
+  }
+}
+
 ExecutorOptions with_seed(ExecutorOptions options, uint64_t seed) {
   options.seed = seed;
   return options;
@@ -133,7 +144,7 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
   }
   if (meant.constant >= 0) {
     const std::vector<double>& values = graph.constants[static_cast<size_t>(meant.constant)].values;
-    return convert_values(std::as_bytes(std::span(values)), DType::F64, out, as);
+    return store_values(values, as, out);
   }
   if (const std::optional<WeightLocation> location = location_of(tensor.tensor))
     return read_weight(*location, as, out);
