@@ -1,8 +1,9 @@
 // Matrix products. Leading axes are folded into rows wherever the other operand is a single matrix,
 // so that each product is one large gemm; gradients are written, or added, where they belong.
 //
-// 16-bit operands are widened a block at a time: beside one operand or result of the size of a
-// weight in fp32, workspace stays small however many rows there are.
+// 16-bit operands that ATen does not multiply well are widened a block at a time: beside one
+// operand or result of the size of a weight in fp32, workspace stays small however many rows there
+// are.
 
 #include <algorithm>
 #include <vector>
@@ -56,9 +57,18 @@ void put(const Target& to, const at::Tensor& value) {
     to.out.copy_(value);
 }
 
+// Whether ATen's product of a [..., m, k] and b [..., k, n] into `out` is as good as in fp32. It
+// leaves small 16-bit products to plain loops that round every partial sum.
+bool is_direct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
+  constexpr int64_t kSmall = 16 * 16 * 16;
+  const at::ScalarType type = a.scalar_type();
+  if (b.scalar_type() != type || out.scalar_type() != type) return false;
+  return !is_narrow(type) || (is_multiplied(type) && a.size(-2) * a.size(-1) * b.size(-1) > kSmall);
+}
+
 // to[r, n] = a[r, k] b[k, n] + bias.
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Target to) {
-  if (!is_narrow(a) && to.out.scalar_type() == a.scalar_type()) {
+  if (is_direct(a, b, to.out)) {
     if (to.adds)
       to.out.addmm_(a, b);
     else if (bias.defined())
@@ -79,7 +89,7 @@ void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, 
 
 // to[m, n] = a[r, m]^T b[r, n]: the sum over all rows.
 void multiply_over_rows(const at::Tensor& a, const at::Tensor& b, Target to) {
-  if (!is_narrow(a)) {
+  if (!is_narrow(a) || is_direct(a.t(), b, to.out)) {
     multiply(a.t(), b, {}, std::move(to));
     return;
   }
@@ -96,7 +106,7 @@ void multiply_over_rows(const at::Tensor& a, const at::Tensor& b, Target to) {
 
 // to[i] = a[i] b[i] for every i of a batch.
 void multiply_batch(const at::Tensor& a, const at::Tensor& b, Target to) {
-  if (!is_narrow(a) && to.out.scalar_type() == a.scalar_type()) {
+  if (is_direct(a, b, to.out)) {
     if (to.adds)
       to.out.baddbmm_(a, b);
     else

@@ -84,6 +84,12 @@ Shape padded_shape(Shape shape, const Padding& padding) {
   return shape;
 }
 
+// Operands in a type that ATen convolves well. It refuses transposed convolutions of bf16 whose
+// kernel is larger than the input.
+at::Tensor convolvable(const ConvAttrs& attrs, const at::Tensor& x) {
+  return is_multiplied(x.scalar_type()) && !attrs.transposed ? x : widened(x);
+}
+
 void bias_gradient(const at::Tensor& g, Result& result) {
   std::vector<int64_t> axes;
   for (int64_t i = 0; i < g.dim(); ++i)
@@ -102,12 +108,13 @@ void conv_forward(ForwardCall& call) {
   const auto& attrs = call.attrs<ConvAttrs>();
   const at::Tensor& w = call.input(1);
   const Padding padding = padding_of(attrs, call.input(0).sizes(), w.sizes());
-  at::Tensor x = widened(call.input(0));
+  at::Tensor x = convolvable(attrs, call.input(0));
   if (!attrs.transposed && padding.uneven()) x = padded(x, padding);
   c10::optional<at::Tensor> bias;
-  if (call.has(2)) bias = widened(call.input(2));
-  at::Tensor y = at::convolution(x, widened(w), bias, attrs.stride, padding.shared, attrs.dilation,
-                                 attrs.transposed, output_padding_of(attrs), attrs.groups);
+  if (call.has(2)) bias = convolvable(attrs, call.input(2));
+  at::Tensor y =
+      at::convolution(x, convolvable(attrs, w), bias, attrs.stride, padding.shared, attrs.dilation,
+                      attrs.transposed, output_padding_of(attrs), attrs.groups);
   x.reset();
   if (attrs.transposed && padding.uneven()) y = cropped(std::move(y), padding);
   call.outputs[0].set(std::move(y));
@@ -120,17 +127,18 @@ void conv_backward(BackwardCall& call) {
   if (!call.wants(0) && !call.wants(1)) return;
   const Padding padding = padding_of(attrs, call.shape(0), call.shape(1));
   const bool uneven = padding.uneven();
-  at::Tensor g = widened(call.gradient());
+  at::Tensor g = convolvable(attrs, call.gradient());
   if (attrs.transposed && uneven) g = padded(g, padding);
   const at::ScalarType type = g.scalar_type();
   at::Tensor x;
   if (call.wants(1)) {
-    x = widened(call.input(0));
+    x = convolvable(attrs, call.input(0));
     if (!attrs.transposed && uneven) x = padded(x, padding);
   } else {
     x = shape_only(attrs.transposed ? call.shape(0) : padded_shape(call.shape(0), padding), type);
   }
-  const at::Tensor w = call.wants(0) ? widened(call.input(1)) : shape_only(call.shape(1), type);
+  const at::Tensor w =
+      call.wants(0) ? convolvable(attrs, call.input(1)) : shape_only(call.shape(1), type);
   auto [gx, gw, unused] = at::convolution_backward(
       g, x, w, c10::nullopt, attrs.stride, padding.shared, attrs.dilation, attrs.transposed,
       output_padding_of(attrs), attrs.groups, {call.wants(0), call.wants(1), false});

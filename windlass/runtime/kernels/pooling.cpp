@@ -1,7 +1,7 @@
 // Max and average pooling. Written out, since ATen has neither unequal padding nor dilated averages
 // and keeps eight bytes for each maximum, where the op table keeps its place in the window in one.
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 
 #include <ATen/Dispatch.h>
@@ -19,9 +19,17 @@ struct Window {
   int64_t divisor = 1;  // places that an average counts
 };
 
+// One place of the windows of a line of outputs [begin, end), those for which it is inside the
+// input: output o reads the element at offset + o column_stride of the plane.
+struct Run {
+  int64_t begin = 0, end = 0, offset = 0;
+};
+
 struct Geometry {
   Triple in{}, out{}, kernel{1, 1, 1}, dilation{1, 1, 1};
+  int64_t column_stride = 1;
   std::array<std::vector<Window>, 3> windows;
+  std::vector<Run> columns;  // by place along the last axis, of line 0
 
   Geometry(const PoolAttrs& attrs, at::IntArrayRef x, at::IntArrayRef y)
       : in(spatial_sizes(x)), out(spatial_sizes(y)) {
@@ -33,9 +41,40 @@ struct Geometry {
       dilation[axis] = attrs.dilation[i];
       for (int64_t o = 0; o < out[axis]; ++o) windows[axis].push_back(window(attrs, i, o));
     }
+    column_stride = attrs.stride.back();
+    for (int64_t k = 0; k < kernel[2]; ++k) {
+      const auto inside = [&](const Window& w) { return k >= w.begin && k < w.end; };
+      const auto& line = windows[2];
+      const auto first = std::find_if(line.begin(), line.end(), inside);
+      const auto last = std::find_if_not(first, line.end(), inside);
+      columns.push_back(
+          {first - line.begin(), last - line.begin(), k * dilation[2] - attrs.pad_begin.back()});
+    }
   }
 
   int64_t work() const { return volume(out) * volume(kernel); }
+
+  template <class Visit>
+  void for_each_line(Visit&& visit) const {
+    for (const Window& depth : windows[0])
+      for (const Window& row : windows[1]) visit(depth, row);
+  }
+
+  // Calls visit(run, k) for each place k of the windows of one line of outputs.
+  template <class Visit>
+  void for_each_run(const Window& depth, const Window& row, Visit&& visit) const {
+    for (int64_t i = depth.begin; i < depth.end; ++i) {
+      for (int64_t j = row.begin; j < row.end; ++j) {
+        const int64_t line =
+            ((depth.start + i * dilation[0]) * in[1] + row.start + j * dilation[1]) * in[2];
+        for (int64_t k = 0; k < kernel[2]; ++k) {
+          Run run = columns[static_cast<size_t>(k)];
+          run.offset += line;
+          visit(run, (i * kernel[1] + j) * kernel[2] + k);
+        }
+      }
+    }
+  }
 
   // Calls visit(o, depth, row, column) for each output position in order.
   template <class Visit>
@@ -81,39 +120,63 @@ struct Geometry {
 
 template <class T, class Index>
 void max_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y, Index* where) {
+  using S = Sum<T>;
   const int64_t x_size = volume(geometry.in), y_size = volume(geometry.out);
+  const int64_t width = geometry.out[2];
   const T* input = x.data_ptr<T>();
   T* output = y.data_ptr<T>();
   for_each_plane(x.size(0) * x.size(1), geometry.work(), [&](int64_t plane) {
     const T* from = input + plane * x_size;
-    geometry.for_each_output([&](int64_t o, const Window& d, const Window& r, const Window& c) {
-      Sum<T> best = -std::numeric_limits<Sum<T>>::infinity();
-      int64_t best_place = 0;
-      geometry.for_each_place(d, r, c, [&](int64_t offset, int64_t place) {
-        const auto value = static_cast<Sum<T>>(from[offset]);
-        if (!(value > best || std::isnan(value))) return;
-        best = value;
-        best_place = place;
+    std::vector<S> best(static_cast<size_t>(width));
+    std::vector<int32_t> places(static_cast<size_t>(width));
+    int64_t to = plane * y_size;
+    geometry.for_each_line([&](const Window& depth, const Window& row) {
+      std::fill(best.begin(), best.end(), -std::numeric_limits<S>::infinity());
+      std::fill(places.begin(), places.end(), 0);
+      geometry.for_each_run(depth, row, [&](const Run& run, int64_t place) {
+        const auto at = static_cast<int32_t>(place);
+        for (int64_t o = run.begin; o < run.end; ++o) {
+          // Without a branch: which place wins cannot be predicted.
+          const auto value = static_cast<S>(from[run.offset + o * geometry.column_stride]);
+          S& largest = best[static_cast<size_t>(o)];
+          int32_t& winner = places[static_cast<size_t>(o)];
+          const bool wins = (value > largest) | (value != value);  // NaN wins and stays
+          winner = wins ? at : winner;
+          largest = wins ? value : largest;
+        }
       });
-      output[plane * y_size + o] = static_cast<T>(best);
-      if (where != nullptr) where[plane * y_size + o] = static_cast<Index>(best_place);
+      for (int64_t o = 0; o < width; ++o, ++to) {
+        output[to] = static_cast<T>(best[static_cast<size_t>(o)]);
+        if (where != nullptr) where[to] = static_cast<Index>(places[static_cast<size_t>(o)]);
+      }
     });
   });
 }
 
 template <class T>
 void average_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y) {
+  using S = Sum<T>;
   const int64_t x_size = volume(geometry.in), y_size = volume(geometry.out);
+  const int64_t width = geometry.out[2];
   const T* input = x.data_ptr<T>();
   T* output = y.data_ptr<T>();
   for_each_plane(x.size(0) * x.size(1), geometry.work(), [&](int64_t plane) {
     const T* from = input + plane * x_size;
-    geometry.for_each_output([&](int64_t o, const Window& d, const Window& r, const Window& c) {
-      Sum<T> sum = 0;
-      geometry.for_each_place(
-          d, r, c, [&](int64_t offset, int64_t) { sum += static_cast<Sum<T>>(from[offset]); });
-      const auto divisor = static_cast<Sum<T>>(d.divisor * r.divisor * c.divisor);
-      output[plane * y_size + o] = static_cast<T>(divisor > 0 ? sum / divisor : 0);
+    std::vector<S> sums(static_cast<size_t>(width));
+    int64_t to = plane * y_size;
+    geometry.for_each_line([&](const Window& depth, const Window& row) {
+      std::fill(sums.begin(), sums.end(), S(0));
+      geometry.for_each_run(depth, row, [&](const Run& run, int64_t) {
+        for (int64_t o = run.begin; o < run.end; ++o)
+          sums[static_cast<size_t>(o)] +=
+              static_cast<S>(from[run.offset + o * geometry.column_stride]);
+      });
+      const int64_t lines = depth.divisor * row.divisor;
+      for (int64_t o = 0; o < width; ++o, ++to) {
+        const auto column = static_cast<size_t>(o);
+        const auto divisor = static_cast<S>(lines * geometry.windows[2][column].divisor);
+        output[to] = static_cast<T>(divisor > 0 ? sums[column] / divisor : 0);
+      }
     });
   });
 }

@@ -1,6 +1,6 @@
 // In which type a kernel computes. Values of 16 bits are stored, but sums of products are formed in
-// fp32: ATen's 16-bit CPU kernels are either absent, or round partial sums, or run at a fraction of
-// the speed of fp32 where the processor has no 16-bit instructions.
+// fp32. ATen's own 16-bit products do that where oneDNN has the instructions for it; elsewhere they
+// are absent, or round partial sums, or are slow, and operands are widened to fp32 first.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +9,9 @@ namespace windlass {
 
 inline bool is_narrow(at::ScalarType type) { return type == at::kHalf || type == at::kBFloat16; }
 inline bool is_narrow(const at::Tensor& tensor) { return is_narrow(tensor.scalar_type()); }
+
+// Whether ATen multiplies and convolves this type well: all but fp16, and bf16 where oneDNN does.
+bool is_multiplied(at::ScalarType type);
 
 // The tensor itself, or an fp32 copy if it has 16 bits. Undefined stays undefined.
 inline at::Tensor widened(const at::Tensor& tensor) {

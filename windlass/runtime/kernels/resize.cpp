@@ -1,7 +1,11 @@
 // Resampling. Written out, since ATen computes source positions in fp32 and has no aligned nearest
 // nor asymmetric linear form; the positions here are those of the op's definition, exactly.
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include <ATen/Dispatch.h>
 
@@ -46,62 +50,72 @@ Tap linear_tap(ResizeCoordinates coordinates, int64_t i, int64_t in, int64_t out
   return {low, std::min(low + 1, in - 1), u - static_cast<double>(low)};
 }
 
-// Weights along one axis of which those that are 0 are left out.
-struct Samples {
-  std::array<int64_t, 2> at{};
-  std::array<double, 2> weight{};
-  size_t count = 0;
-
-  explicit Samples(const Tap& tap) {
-    if (tap.high_weight < 1) add(tap.low, 1 - tap.high_weight);
-    if (tap.high_weight > 0) add(tap.high, tap.high_weight);
-  }
-  void add(int64_t position, double share) {
-    at[count] = position;
-    weight[count++] = share;
-  }
-};
-
 struct Geometry {
   Triple in{}, out{};
-  std::array<std::vector<Samples>, 3> samples;
-  int64_t taps = 1;
+  bool nearest;
+  std::array<std::vector<Tap>, 3> taps;
 
   Geometry(const ResizeAttrs& attrs, at::IntArrayRef x, at::IntArrayRef y)
-      : in(spatial_sizes(x)), out(spatial_sizes(y)) {
-    const bool nearest = attrs.mode == ResizeMode::Nearest;
+      : in(spatial_sizes(x)), out(spatial_sizes(y)), nearest(attrs.mode == ResizeMode::Nearest) {
     for (size_t axis = 0; axis < 3; ++axis) {
       for (int64_t o = 0; o < out[axis]; ++o) {
-        samples[axis].emplace_back(nearest ? nearest_tap(attrs.coordinates, o, in[axis], out[axis])
-                                           : linear_tap(attrs.coordinates, o, in[axis], out[axis]));
+        taps[axis].push_back(nearest ? nearest_tap(attrs.coordinates, o, in[axis], out[axis])
+                                     : linear_tap(attrs.coordinates, o, in[axis], out[axis]));
       }
     }
-    if (!nearest) taps = int64_t{1} << attrs.size.size();
   }
 
-  int64_t work() const { return volume(out) * taps; }
+  int64_t work() const { return volume(out) * (nearest ? 1 : 4); }
 
-  // Calls visit(y, x, weight) for every weighted pair of positions in the planes, y ascending.
-  template <class W, class Visit>
-  void for_each_sample(Visit&& visit) const {
-    int64_t o = 0;
-    for (const Samples& d : samples[0]) {
-      for (const Samples& r : samples[1]) {
-        for (const Samples& c : samples[2]) {
-          for (size_t i = 0; i < d.count; ++i) {
-            for (size_t j = 0; j < r.count; ++j) {
-              const int64_t line = (d.at[i] * in[1] + r.at[j]) * in[2];
-              const double weight = d.weight[i] * r.weight[j];
-              for (size_t k = 0; k < c.count; ++k)
-                visit(o, line + c.at[k], static_cast<W>(weight * c.weight[k]));
-            }
-          }
-          ++o;
-        }
+  // Calls visit(line) for each output line and, before it, add(offset, weight) for each line of the
+  // input that it is a sum of, `offset` in the plane.
+  template <class Add, class Visit>
+  void for_each_line(Add&& add, Visit&& visit) const {
+    int64_t line = 0;
+    for (const Tap& depth : taps[0]) {
+      for (const Tap& row : taps[1]) {
+        const auto add_row = [&](int64_t plane, double weight) {
+          if (row.high_weight < 1) add((plane + row.low) * in[2], weight * (1 - row.high_weight));
+          if (row.high_weight > 0) add((plane + row.high) * in[2], weight * row.high_weight);
+        };
+        if (depth.high_weight < 1) add_row(depth.low * in[1], 1 - depth.high_weight);
+        if (depth.high_weight > 0) add_row(depth.high * in[1], depth.high_weight);
+        visit(line++);
       }
     }
   }
 };
+
+// A line of the input is mixed from up to four lines first, then resampled along itself.
+template <class T>
+void resize_plane(const Geometry& geometry, const T* from, T* to, std::vector<Sum<T>>& mixed) {
+  using S = Sum<T>;
+  const int64_t width = geometry.in[2];
+  const std::vector<Tap>& columns = geometry.taps[2];
+  const T* only = nullptr;  // the line itself if it is one
+  geometry.for_each_line(
+      [&](int64_t offset, double weight) {
+        if (geometry.nearest) {
+          only = from + offset;
+          return;
+        }
+        const auto share = static_cast<S>(weight);
+        for (int64_t i = 0; i < width; ++i)
+          mixed[static_cast<size_t>(i)] += share * static_cast<S>(from[offset + i]);
+      },
+      [&](int64_t) {
+        if (geometry.nearest) {
+          for (const Tap& tap : columns) *to++ = only[tap.low];
+          return;
+        }
+        for (const Tap& tap : columns) {
+          const S low = mixed[static_cast<size_t>(tap.low)];
+          const S high = mixed[static_cast<size_t>(tap.high)];
+          *to++ = static_cast<T>(low + static_cast<S>(tap.high_weight) * (high - low));
+        }
+        std::fill(mixed.begin(), mixed.end(), S(0));
+      });
+}
 
 template <class T>
 void resize_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y) {
@@ -109,31 +123,38 @@ void resize_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y)
   const T* input = x.data_ptr<T>();
   T* output = y.data_ptr<T>();
   for_each_plane(x.size(0) * x.size(1), geometry.work(), [&](int64_t plane) {
-    const T* from = input + plane * x_size;
-    T* to = output + plane * y_size;
-    int64_t current = 0;
-    Sum<T> sum = 0;
-    geometry.template for_each_sample<Sum<T>>([&](int64_t o, int64_t i, Sum<T> weight) {
-      if (o != current) {
-        to[current] = static_cast<T>(sum);
-        current = o;
-        sum = 0;
-      }
-      sum += weight * static_cast<Sum<T>>(from[i]);
-    });
-    to[current] = static_cast<T>(sum);
+    std::vector<Sum<T>> mixed(static_cast<size_t>(geometry.in[2]), 0);
+    resize_plane(geometry, input + plane * x_size, output + plane * y_size, mixed);
   });
 }
 
+// The same backwards: a line of gradients is gathered along itself, then given to the lines it was
+// mixed from.
 template <class T>
 void resize_gradient(const Geometry& geometry, const at::Tensor& g, Result& result) {
-  const int64_t y_size = volume(geometry.out);
+  using S = Sum<T>;
+  const int64_t y_size = volume(geometry.out), width = geometry.in[2];
+  const std::vector<Tap>& columns = geometry.taps[2];
   const T* gradients = g.data_ptr<T>();
-  scatter_planes<T>(result, geometry.work(), [&](int64_t plane, Sum<T>* sums) {
+  scatter_planes<T>(result, geometry.work(), [&](int64_t plane, S* sums) {
     const T* from = gradients + plane * y_size;
-    geometry.template for_each_sample<Sum<T>>([&](int64_t o, int64_t i, Sum<T> weight) {
-      sums[i] += weight * static_cast<Sum<T>>(from[o]);
-    });
+    std::vector<S> gathered(static_cast<size_t>(width));
+    std::vector<std::pair<int64_t, S>> lines;
+    geometry.for_each_line(
+        [&](int64_t offset, double weight) { lines.emplace_back(offset, static_cast<S>(weight)); },
+        [&](int64_t) {
+          std::fill(gathered.begin(), gathered.end(), S(0));
+          for (const Tap& tap : columns) {
+            const auto value = static_cast<S>(*from++);
+            const S high = geometry.nearest ? S(0) : static_cast<S>(tap.high_weight) * value;
+            gathered[static_cast<size_t>(tap.low)] += value - high;
+            gathered[static_cast<size_t>(tap.high)] += high;
+          }
+          for (const auto& [offset, weight] : lines)
+            for (int64_t i = 0; i < width; ++i)
+              sums[offset + i] += weight * gathered[static_cast<size_t>(i)];
+          lines.clear();
+        });
   });
 }
 

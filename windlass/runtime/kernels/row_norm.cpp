@@ -18,19 +18,20 @@ namespace {
 // Elements that are worth a thread.
 constexpr int64_t kWorth = 32768;
 
-// Sum of f(i) for i below `count` in eight interleaved parts, which the compiler keeps in vectors:
-// one part alone waits for each addition.
+// Sum of f(i) for i below `count`. The compiler may form it in several parts, which a row of any
+// size always has in the same number.
 template <class S, class F>
 S sum_of(int64_t count, F&& f) {
-  constexpr int64_t kParts = 8;
-  S parts[kParts] = {};
-  int64_t i = 0;
-  for (; i + kParts <= count; i += kParts)
-    for (int64_t k = 0; k < kParts; ++k) parts[k] += f(i + k);
   S sum = 0;
-  for (; i < count; ++i) sum += f(i);
-  for (const S part : parts) sum += part;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += f(i);
   return sum;
+}
+
+template <class F>
+void for_each_element(int64_t count, F&& f) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) f(i);
 }
 
 // A row in the type of sums: itself, or a copy in `buffer`.
@@ -102,12 +103,19 @@ void normalize_rows(ForwardCall& call, RowNorm form) {
       const S rstd = 1 / std::sqrt(square / n + epsilon);
       if (means != nullptr) means[r] = mean;
       if (rstds != nullptr) rstds[r] = rstd;
-      for (int64_t i = 0; i < rows.size; ++i) {
-        S value = (from[i] - mean) * rstd;
-        if (w != nullptr) value *= w[i];
-        if (b != nullptr) value += b[i];
-        to[i] = static_cast<T>(value);
-      }
+      const auto write = [&](auto&& finish) {
+        for_each_element(rows.size, [&](int64_t i) {
+          to[i] = static_cast<T>(finish((from[i] - mean) * rstd, i));
+        });
+      };
+      if (w != nullptr && b != nullptr)
+        write([&](S value, int64_t i) { return value * w[i] + b[i]; });
+      else if (w != nullptr)
+        write([&](S value, int64_t i) { return value * w[i]; });
+      else if (b != nullptr)
+        write([&](S value, int64_t i) { return value + b[i]; });
+      else
+        write([](S value, int64_t) { return value; });
     }
   });
 }
@@ -136,9 +144,8 @@ struct RowGradient {
     const S* x = readable_row(inputs + r * size, size, x_buffer);
     const S mean = means != nullptr ? means[r] : S(0), rstd = rstds[r];
     if (scale_sum != nullptr)
-      for (int64_t i = 0; i < size; ++i) scale_sum[i] += g[i] * (x[i] - mean) * rstd;
-    if (bias_sum != nullptr)
-      for (int64_t i = 0; i < size; ++i) bias_sum[i] += g[i];
+      for_each_element(size, [&](int64_t i) { scale_sum[i] += g[i] * (x[i] - mean) * rstd; });
+    if (bias_sum != nullptr) for_each_element(size, [&](int64_t i) { bias_sum[i] += g[i]; });
     if (out == nullptr) return;
     scale != nullptr ? write(r, g, x, mean, rstd, [&](int64_t i) { return scale[i]; })
                      : write(r, g, x, mean, rstd, [](int64_t) { return S(1); });
@@ -154,10 +161,13 @@ struct RowGradient {
     const S mean_gx =
         sum_of<S>(size, [&](int64_t i) { return g[i] * s(i) * (x[i] - mean); }) * rstd / n;
     T* to = out + r * size;
-    for (int64_t i = 0; i < size; ++i) {
-      const S value = rstd * (g[i] * s(i) - mean_g - (x[i] - mean) * rstd * mean_gx);
-      to[i] = static_cast<T>(out_adds ? static_cast<S>(to[i]) + value : value);
-    }
+    const auto value = [&](int64_t i) {
+      return rstd * (g[i] * s(i) - mean_g - (x[i] - mean) * rstd * mean_gx);
+    };
+    if (out_adds)
+      for_each_element(size, [&](int64_t i) { to[i] = static_cast<T>(S(to[i]) + value(i)); });
+    else
+      for_each_element(size, [&](int64_t i) { to[i] = static_cast<T>(value(i)); });
   }
 };
 
