@@ -118,6 +118,22 @@ struct Geometry {
   }
 };
 
+// Puts the values that are larger than the best so far in their place. No branches: which place
+// wins cannot be predicted. NaN wins and stays.
+template <class T>
+void take_larger(const T* values, int64_t stride, int64_t count, int32_t place, Sum<T>* best,
+                 int32_t* places) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<Sum<T>>(values[i * stride]);
+    const Sum<T> before = best[i];
+    const int32_t place_before = places[i];
+    const bool wins = (value > before) | (value != value);
+    best[i] = wins ? value : before;
+    places[i] = wins ? place : place_before;
+  }
+}
+
 template <class T, class Index>
 void max_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y, Index* where) {
   using S = Sum<T>;
@@ -134,22 +150,28 @@ void max_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y, In
       std::fill(best.begin(), best.end(), -std::numeric_limits<S>::infinity());
       std::fill(places.begin(), places.end(), 0);
       geometry.for_each_run(depth, row, [&](const Run& run, int64_t place) {
-        const auto at = static_cast<int32_t>(place);
-        for (int64_t o = run.begin; o < run.end; ++o) {
-          // Without a branch: which place wins cannot be predicted.
-          const auto value = static_cast<S>(from[run.offset + o * geometry.column_stride]);
-          S& largest = best[static_cast<size_t>(o)];
-          int32_t& winner = places[static_cast<size_t>(o)];
-          const bool wins = (value > largest) | (value != value);  // NaN wins and stays
-          winner = wins ? at : winner;
-          largest = wins ? value : largest;
-        }
+        take_larger(from + run.offset + run.begin * geometry.column_stride, geometry.column_stride,
+                    run.end - run.begin, static_cast<int32_t>(place), best.data() + run.begin,
+                    places.data() + run.begin);
       });
       for (int64_t o = 0; o < width; ++o, ++to) {
         output[to] = static_cast<T>(best[static_cast<size_t>(o)]);
         if (where != nullptr) where[to] = static_cast<Index>(places[static_cast<size_t>(o)]);
       }
     });
+  });
+}
+
+// Averages of one plane whose lines are too short to be worth taking together.
+template <class T>
+void average_windows(const Geometry& geometry, const T* from, T* to) {
+  using S = Sum<T>;
+  geometry.for_each_output([&](int64_t o, const Window& d, const Window& r, const Window& c) {
+    S sum = 0;
+    geometry.for_each_place(d, r, c,
+                            [&](int64_t offset, int64_t) { sum += static_cast<S>(from[offset]); });
+    const auto divisor = static_cast<S>(d.divisor * r.divisor * c.divisor);
+    to[o] = static_cast<T>(divisor > 0 ? sum / divisor : 0);
   });
 }
 
@@ -162,6 +184,10 @@ void average_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y
   T* output = y.data_ptr<T>();
   for_each_plane(x.size(0) * x.size(1), geometry.work(), [&](int64_t plane) {
     const T* from = input + plane * x_size;
+    if (width < 4) {
+      average_windows(geometry, from, output + plane * y_size);
+      return;
+    }
     std::vector<S> sums(static_cast<size_t>(width));
     int64_t to = plane * y_size;
     geometry.for_each_line([&](const Window& depth, const Window& row) {

@@ -143,10 +143,16 @@ void resize_gradient(const Geometry& geometry, const at::Tensor& g, Result& resu
     geometry.for_each_line(
         [&](int64_t offset, double weight) { lines.emplace_back(offset, static_cast<S>(weight)); },
         [&](int64_t) {
+          if (geometry.nearest) {
+            S* line = sums + lines[0].first;
+            for (const Tap& tap : columns) line[tap.low] += static_cast<S>(*from++);
+            lines.clear();
+            return;
+          }
           std::fill(gathered.begin(), gathered.end(), S(0));
           for (const Tap& tap : columns) {
             const auto value = static_cast<S>(*from++);
-            const S high = geometry.nearest ? S(0) : static_cast<S>(tap.high_weight) * value;
+            const S high = static_cast<S>(tap.high_weight) * value;
             gathered[static_cast<size_t>(tap.low)] += value - high;
             gathered[static_cast<size_t>(tap.high)] += high;
           }
