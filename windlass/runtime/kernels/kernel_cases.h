@@ -47,7 +47,8 @@ KernelForward forward_kernel(const reference::OpCase& c, const Signature& signat
 void expect_fresh(const Tensors& results, const Tensors& operands);
 
 // Runs the backward kernel on what the rule saves. With `sums` (parallel to the inputs) the results
-// are added to those tensors. Results that are not wanted or not computed are undefined.
+// are added to those tensors, which may be fp32 where the input has 16 bits. Results that are not
+// wanted or not computed are undefined.
 struct KernelBackward {
   const GradientRule& rule;
   const std::vector<bool>& wanted;
@@ -56,6 +57,10 @@ struct KernelBackward {
 };
 Tensors backward_kernel(const reference::OpCase& c, const Signature& signature,
                         const KernelBackward& backward, const Tensors& sums = {});
+
+// Runs both kernels of a case in every way the executor may and compares with the interpreter
+// (kernel_test.cpp). `dtype` is that of the case's floats.
+void expect_agrees_with_reference(const reference::OpCase& c, DType dtype);
 
 // Fails the test unless every element is as close as arithmetic in `precision` permits: within
 // 2e-5 (fp32) or 1/64 (16 bits) of the largest expected magnitude plus 1. Integers must be equal.

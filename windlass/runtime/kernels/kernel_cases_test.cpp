@@ -115,12 +115,15 @@ Tensors backward_kernel(const OpCase& c, const Signature& signature, const Kerne
   Results results;
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
     const bool computed = backward.wanted[i] && backward.rule.inputs[i] == GradientSource::Computed;
-    if (!computed)
+    TensorType type = signature.input(i);
+    if (!computed) {
       results.emplace_back();
-    else if (sums.empty())
-      results.emplace_back(signature.input(i));
-    else
-      results.emplace_back(signature.input(i), sums[i]);
+    } else if (sums.empty()) {
+      results.emplace_back(type);
+    } else {
+      if (sums[i].scalar_type() == at::kFloat) type.dtype = DType::F32;
+      results.emplace_back(type, sums[i]);
+    }
   }
   BackwardCall call{c.kind,
                     c.attrs,

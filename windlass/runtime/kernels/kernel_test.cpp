@@ -19,20 +19,6 @@ namespace {
 
 using reference::OpCase;
 
-// Runs check(case, signature) on the cases of a kind; an exception fails that case only.
-template <class Check>
-void for_each_case(OpKind kind, DType dtype, Check&& check) {
-  for (const OpCase& c : kernel_cases(kind, dtype)) {
-    SCOPED_TRACE(c.name);
-    try {
-      check(c, c.signature());
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-    }
-    if (testing::Test::HasFailure()) return;  // one case tells enough
-  }
-}
-
 void expect_same(const Tensors& found, const Tensors& expected, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) {
@@ -185,10 +171,10 @@ void check_backward(const OpCase& c, const Signature& signature, DType dtype) {
 class KernelTest : public testing::TestWithParam<OpKind> {
  protected:
   static void check_all(DType dtype) {
-    for_each_case(GetParam(), dtype, [&](const OpCase& c, const Signature& signature) {
-      check_forward(c, signature, dtype);
-      if (op_info(c.kind).gradient != nullptr) check_backward(c, signature, dtype);
-    });
+    for (const OpCase& c : kernel_cases(GetParam(), dtype)) {
+      expect_agrees_with_reference(c, dtype);
+      if (HasFailure()) return;  // one case tells enough
+    }
   }
 };
 
@@ -206,4 +192,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KernelTest, testing::ValuesIn(kinds_with_kernels
                          [](const auto& test) { return std::string(op_info(test.param).name); });
 
 }  // namespace
+
+void expect_agrees_with_reference(const OpCase& c, DType dtype) {
+  SCOPED_TRACE(c.name);
+  try {
+    const Signature signature = c.signature();
+    check_forward(c, signature, dtype);
+    if (op_info(c.kind).gradient != nullptr) check_backward(c, signature, dtype);
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+}
+
 }  // namespace windlass
