@@ -23,6 +23,10 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 add_library(windlass_torch INTERFACE)
 target_include_directories(windlass_torch SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_link_libraries(windlass_torch INTERFACE ${TORCH_LIBRARIES} OpenMP::OpenMP_CXX)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # In C++20 clang instantiates vectors of IValue where libtorch 1.13 has only declared it.
+  target_compile_options(windlass_torch INTERFACE "SHELL:-include ATen/core/ivalue.h")
+endif()
 
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)
