@@ -38,6 +38,7 @@ PeerResult run_peer(const OpCase& c, const GradientRule& rule, const AutogradPee
     roots.push_back(result.outputs[i]);
     arriving.push_back(to_tensor(output_gradients[i], DType::F32));
   }
+  if (roots.empty()) return result;
   const Tensors found = torch::autograd::grad(roots, leaves, arriving, /*retain_graph=*/false,
                                               /*create_graph=*/false, /*allow_unused=*/true);
   result.gradients.resize(c.inputs.size());
@@ -74,6 +75,7 @@ void check_case(const OpCase& c, const AutogradPeer& peer, DType dtype) {
                     : ref.source == SavedRef::Source::Output ? forward.outputs.at(i)
                                                              : forward.auxiliaries.at(i));
   }
+  if (expected.gradients.empty()) return;  // a function without derivative
   const Tensors found = backward_kernel(c, signature, {rule, wanted, gradients, saved});
   for (size_t i = 0; i < found.size(); ++i) {
     if (!wanted[i] || rule.inputs[i] != GradientSource::Computed) continue;

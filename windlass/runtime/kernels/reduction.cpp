@@ -87,7 +87,7 @@ at::Tensor prod_gradient(const ReduceAttrs& attrs, const at::Tensor& x, const at
   return parted(attrs, result, x.sizes());
 }
 
-// Integers: in fp64, as far as it is exact, and truncated.
+// Integers in fp64, as far as it is exact, and truncated; fp16 in fp32.
 void reduce_wide(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y);
 
 void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
@@ -116,7 +116,7 @@ void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
     }
     default: break;
   }
-  if (!floats) return reduce_wide(attrs, x, y);
+  if (!floats || x.scalar_type() == at::kHalf) return reduce_wide(attrs, x, y);
   switch (attrs.fn) {
     case ReduceFn::Mean: at::mean_out(y, x, attrs.axes, attrs.keep_dims); return;
     case ReduceFn::L1: at::linalg_vector_norm_out(y, x, 1, attrs.axes, attrs.keep_dims); return;
@@ -132,8 +132,9 @@ void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
 }
 
 void reduce_wide(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
-  at::Tensor wide = at::empty(y.sizes(), y.options().dtype(at::kDouble));
-  reduce(attrs, x.to(at::kDouble), wide);
+  const at::ScalarType type = x.scalar_type() == at::kHalf ? at::kFloat : at::kDouble;
+  at::Tensor wide = at::empty(y.sizes(), y.options().dtype(type));
+  reduce(attrs, x.to(type), wide);
   y.copy_(wide);
 }
 
@@ -187,7 +188,8 @@ void reduce_backward(BackwardCall& call) {
       set_slope(result, at::div(g, y()).masked_fill_(at::eq(y(), 0), 0), call.input(0), 1);
       return;
     case ReduceFn::LogSumExp: {
-      at::Tensor slope = at::sub(call.input(0), y());
+      const bool half = g.scalar_type() == at::kHalf;  // ATen has no exponential of fp16
+      at::Tensor slope = at::sub(half ? call.input(0).to(at::kFloat) : call.input(0), y());
       slope.exp_().mul_(g);
       result.set(std::move(slope));
       return;
@@ -214,7 +216,12 @@ void reduce_backward(BackwardCall& call) {
 }
 
 void cumsum_forward(ForwardCall& call) {
-  at::cumsum_out(call.outputs[0].allocate(), call.input(0), call.attrs<AxisAttrs>().axis);
+  const at::Tensor& x = call.input(0);
+  const int64_t axis = call.attrs<AxisAttrs>().axis;
+  if (x.scalar_type() == at::kHalf)  // no kernel of ATen's
+    call.outputs[0].set(at::cumsum(x.to(at::kFloat), axis));
+  else
+    at::cumsum_out(call.outputs[0].allocate(), x, axis);
 }
 
 // The running sum from the other end.
@@ -222,6 +229,7 @@ void cumsum_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const int64_t axis = call.attrs<AxisAttrs>().axis;
   at::Tensor turned = at::flip(call.gradient(), {axis});
+  if (turned.scalar_type() == at::kHalf) turned = turned.to(at::kFloat);
   call.results[0].set(at::flip(turned.cumsum_(axis), {axis}));
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -93,10 +94,17 @@ void route_forward(ForwardCall& call) {
   const at::Tensor& logits = call.input(0);
   const int64_t tokens = logits.size(0), experts = logits.size(1), k = attrs.top_k;
   at::Tensor probabilities;
-  if (call.wants_auxiliary(0))
-    at::_softmax_out(probabilities = call.auxiliaries[0].allocate(), logits, 1, false);
-  else if (!attrs.renormalize)
-    probabilities = at::_softmax(logits, 1, false);
+  if (call.wants_auxiliary(0) || !attrs.renormalize) {
+    const bool half = logits.scalar_type() == at::kHalf;  // for which ATen has no softmax
+    at::Tensor found = at::_softmax(half ? logits.to(at::kFloat) : logits, 1, false);
+    if (half) found = found.to(at::kHalf);
+    if (call.wants_auxiliary(0)) {
+      call.auxiliaries[0].set(std::move(found));
+      probabilities = call.auxiliaries[0].tensor();
+    } else {
+      probabilities = std::move(found);
+    }
+  }
   at::Tensor& weights = call.outputs[0].allocate();
   auto* order = call.outputs[1].allocate().data_ptr<int64_t>();
   auto* counts = call.outputs[2].allocate().data_ptr<int64_t>();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -10,6 +9,7 @@
 #include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/_softmax.h>
 #include <ATen/ops/_softmax_backward_data.h>
+#include <ATen/ops/empty.h>
 
 #include "windlass/runtime/kernels/element_types.h"
 #include "windlass/runtime/kernels/kernel.h"
@@ -77,23 +77,30 @@ void rotate(const RotaryAttrs& attrs, const at::Tensor& x, double direction, boo
 
 }  // namespace
 
+// fp16, for which ATen has no softmax, goes through fp32 as a whole.
 void softmax_forward(ForwardCall& call) {
   const auto& attrs = call.attrs<SoftmaxAttrs>();
+  const at::Tensor& x = call.input(0);
   at::Tensor& y = call.outputs[0].allocate();
+  const bool narrow = x.scalar_type() == at::kHalf;
+  const at::Tensor from = narrow ? x.to(at::kFloat) : x;
+  at::Tensor to = narrow ? at::empty(x.sizes(), at::kFloat) : y;
   if (attrs.log)
-    at::_log_softmax_out(y, call.input(0), attrs.axis, false);
+    at::_log_softmax_out(to, from, attrs.axis, false);
   else
-    at::_softmax_out(y, call.input(0), attrs.axis, false);
+    at::_softmax_out(to, from, attrs.axis, false);
+  if (narrow) y.copy_(to);
 }
 
 void softmax_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const auto& attrs = call.attrs<SoftmaxAttrs>();
-  const at::Tensor& g = call.gradient();
-  const at::Tensor& y = call.output(0);
   Result& result = call.results[0];
+  const bool narrow = call.gradient().scalar_type() == at::kHalf;
+  const at::Tensor g = narrow ? call.gradient().to(at::kFloat) : call.gradient();
+  const at::Tensor y = narrow ? call.output(0).to(at::kFloat) : call.output(0);
   const at::ScalarType type = g.scalar_type();
-  if (result.adds())
+  if (result.adds() || narrow)
     result.set(attrs.log ? at::_log_softmax_backward_data(g, y, attrs.axis, type)
                          : at::_softmax_backward_data(g, y, attrs.axis, type));
   else if (attrs.log)
