@@ -21,7 +21,7 @@ struct ScoreRow {
   int64_t end = 0;
   T scale = 1;
   const T* mask = nullptr;  // of the first key of the block
-  int64_t mask_stride = 0;
+  int64_t mask_stride = 0;  // 1, or 0: the same for all keys
 };
 
 // Dropout of the probabilities of a row: element j of the block takes word `first` + j.
@@ -32,10 +32,23 @@ struct RowDropout {
   double factor = 1;       // of what is kept
 };
 
+// Products q k of the visible keys [begin, end) to scores.
 template <class T>
-WINDLASS_INLINE inline T row_score(const ScoreRow<T>& row, T product, int64_t j) {
-  const T score = product * row.scale;
-  return row.mask != nullptr ? score + row.mask[j * row.mask_stride] : score;
+WINDLASS_INLINE inline void to_scores(const ScoreRow<T>& row, int64_t begin, int64_t end,
+                                      T* values) {
+  const T scale = row.scale;
+  const T* mask = row.mask;
+  if (mask == nullptr) {
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) values[j] *= scale;
+  } else if (row.mask_stride == 1) {
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) values[j] = values[j] * scale + mask[j];
+  } else {
+    const T shift = mask[0];
+#pragma omp simd
+    for (int64_t j = begin; j < end; ++j) values[j] = values[j] * scale + shift;
+  }
 }
 
 template <class T>
@@ -66,13 +79,8 @@ T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
   T* found_top = &top;
   T* found_sum = &sum;
   vectorized([=]() WINDLASS_INLINE {
-    T greatest = kNothing;
-#pragma omp simd reduction(max : greatest)
-    for (int64_t j = row.begin; j < row.end; ++j) {
-      const T score = row_score(row, values[j], j);
-      values[j] = score;
-      greatest = score > greatest ? score : greatest;
-    }
+    to_scores(row, row.begin, row.end, values);
+    const T greatest = greatest_of<T>(values + row.begin, row.end - row.begin);
     T total = 0;
     if (greatest != kNothing) {
 #pragma omp simd reduction(+ : total)
@@ -106,7 +114,7 @@ T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
       vectorized([=]() WINDLASS_INLINE {
 #pragma omp simd
         for (int64_t j = begin; j < end; ++j)
-          values[j] *= words[j - begin] >= threshold ? kept : T(0);
+          values[j] *= factor_if_kept(words[j - begin], threshold, kept);
       });
     });
   }
@@ -127,9 +135,9 @@ void score_gradients(const ScoreRow<T>& row, const RowDropout& dropout, T lse, T
   }
   if (dropout.threshold == 0) {
     vectorized([=]() WINDLASS_INLINE {
+      to_scores(row, row.begin, row.end, scores);
 #pragma omp simd
-      for (int64_t j = row.begin; j < row.end; ++j)
-        scores[j] = exp_negative(row_score(row, scores[j], j) - lse);
+      for (int64_t j = row.begin; j < row.end; ++j) scores[j] = exp_negative(scores[j] - lse);
       if (slopes == nullptr) return;
 #pragma omp simd
       for (int64_t j = row.begin; j < row.end; ++j) slopes[j] = scores[j] * (slopes[j] - total);
@@ -140,19 +148,19 @@ void score_gradients(const ScoreRow<T>& row, const RowDropout& dropout, T lse, T
   const uint32_t threshold = dropout.threshold;
   for_each_dropped(row, dropout, [=](int64_t begin, int64_t end, const uint32_t* words) {
     vectorized([=]() WINDLASS_INLINE {
+      to_scores(row, begin, end, scores);
 #pragma omp simd
-      for (int64_t j = begin; j < end; ++j)
-        scores[j] = exp_negative(row_score(row, scores[j], j) - lse);
+      for (int64_t j = begin; j < end; ++j) scores[j] = exp_negative(scores[j] - lse);
       if (slopes != nullptr) {
 #pragma omp simd
         for (int64_t j = begin; j < end; ++j) {
-          const T kept = words[j - begin] >= threshold ? factor : T(0);
+          const T kept = factor_if_kept(words[j - begin], threshold, factor);
           slopes[j] = scores[j] * (slopes[j] * kept - total);
         }
       }
 #pragma omp simd
       for (int64_t j = begin; j < end; ++j)
-        scores[j] *= words[j - begin] >= threshold ? factor : T(0);
+        scores[j] *= factor_if_kept(words[j - begin], threshold, factor);
     });
   });
 }

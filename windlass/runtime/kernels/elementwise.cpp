@@ -105,7 +105,8 @@ void pow_gradient(BackwardCall& call, const at::Tensor& g) {
   if (call.wants(1)) {
     const at::Tensor& y = call.output(0);
     // y log(a), and 0 for 0^b where that is finite.
-    at::Tensor slope = at::mul(y, at::log(a));
+    const bool half = a.scalar_type() == at::kHalf;  // for which ATen has no logarithm
+    at::Tensor slope = at::mul(y, at::log(half ? a.to(at::kFloat) : a));
     slope.masked_fill_(at::logical_and(at::eq(a, 0), y.isfinite()), 0).mul_(g);
     set_summed(call.results[1], std::move(slope));
   }
@@ -125,29 +126,40 @@ void set_product(Result& result, const at::Tensor& g, const at::Tensor& factor) 
 
 constexpr int64_t kPiece = 1024;
 
-// y = x scale where the word is not below the threshold, else 0; mask says which.
+// y = x scale where the word is not below the threshold, else 0.
 template <class T>
-void drop(const T* x, const uint32_t* words, uint32_t threshold, double scale, int64_t n, T* y,
-          bool* mask) {
+void drop(const T* x, const uint32_t* words, uint32_t threshold, double scale, int64_t n, T* y) {
   vectorized([=]() WINDLASS_INLINE {
     using W = wide_t<T>;
+    const auto factor = static_cast<W>(scale);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const bool keep = words[i] >= threshold;
-      mask[i] = keep;
-      y[i] = static_cast<T>(static_cast<W>(x[i]) * (keep ? static_cast<W>(scale) : W(0)));
-    }
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = static_cast<T>(static_cast<W>(x[i]) * factor_if_kept(words[i], threshold, factor));
+  });
+}
+
+void keep_mask(const uint32_t* words, uint32_t threshold, int64_t n, bool* mask) {
+  vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+    for (int64_t i = 0; i < n; ++i) mask[i] = words[i] >= threshold;
   });
 }
 
 template <class T>
-void keep(const T* g, const bool* mask, double scale, int64_t n, bool add, T* dx) {
+void drop_again(const T* g, const bool* mask, double scale, int64_t n, bool add, T* dx) {
   vectorized([=]() WINDLASS_INLINE {
     using W = wide_t<T>;
+    const auto factor = static_cast<W>(scale);
+    const auto* kept = reinterpret_cast<const uint8_t*>(mask);
+    if (add) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const W value = static_cast<W>(g[i]) * (mask[i] ? static_cast<W>(scale) : W(0));
-      dx[i] = static_cast<T>(add ? static_cast<W>(dx[i]) + value : value);
+      for (int64_t i = 0; i < n; ++i)
+        dx[i] = static_cast<T>(static_cast<W>(dx[i]) +
+                               static_cast<W>(g[i]) * (static_cast<W>(kept[i]) * factor));
+    } else {
+#pragma omp simd
+      for (int64_t i = 0; i < n; ++i)
+        dx[i] = static_cast<T>(static_cast<W>(g[i]) * (static_cast<W>(kept[i]) * factor));
     }
   });
 }
@@ -237,12 +249,11 @@ void dropout_forward(ForwardCall& call) {
     T* to = y.data_ptr<T>();
     at::parallel_for(0, x.numel(), 16 * kPiece, [&](int64_t begin, int64_t end) {
       std::array<uint32_t, kPiece> words;
-      std::array<bool, kPiece> unwanted;
       for (int64_t first = begin; first < end; first += kPiece) {
         const int64_t n = std::min(kPiece, end - first);
         random_words(call.random, first, n, words.data());
-        drop(from + first, words.data(), threshold, scale, n, to + first,
-             keeps ? mask + first : unwanted.data());
+        drop(from + first, words.data(), threshold, scale, n, to + first);
+        if (keeps) keep_mask(words.data(), threshold, n, mask + first);
       }
     });
   });
@@ -262,7 +273,7 @@ void dropout_backward(BackwardCall& call) {
     const T* from = g.data_ptr<T>();
     T* to = dx.data_ptr<T>();
     at::parallel_for(0, g.numel(), 16 * kPiece, [&](int64_t begin, int64_t end) {
-      keep(from + begin, mask + begin, scale, end - begin, adds, to + begin);
+      drop_again(from + begin, mask + begin, scale, end - begin, adds, to + begin);
     });
   });
 }

@@ -1,9 +1,10 @@
 // The exponential function in a form that compilers turn into vector code.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
+#include <limits>
 
 #include "windlass/runtime/kernels/vectorize.h"
 
@@ -27,14 +28,31 @@ WINDLASS_INLINE inline float exp_negative(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  uint32_t bits = 0;
-  std::memcpy(&bits, &shifted, sizeof bits);
-  bits = (bits + 127) << 23;
-  float scale = 0;
-  std::memcpy(&scale, &bits, sizeof scale);
+  const float scale = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) + 127) << 23);
   return x < -87.0f ? 0.0f : p * scale;
 }
 
 WINDLASS_INLINE inline double exp_negative(double x) { return std::exp(x); }
+
+// The greatest of n values, -infinity if there is none; NaN is passed over. Lanes are kept apart by
+// hand: compilers do not split a maximum that must mind NaN.
+template <class T, class E>
+WINDLASS_INLINE inline T greatest_of(const E* x, int64_t n) {
+  constexpr int64_t kLanes = 32;
+  T lanes[kLanes];
+  for (int64_t l = 0; l < kLanes; ++l) lanes[l] = -std::numeric_limits<T>::infinity();
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const T value = static_cast<T>(x[i + l]);
+      lanes[l] = value > lanes[l] ? value : lanes[l];
+    }
+  }
+  T top = lanes[0];
+  for (int64_t l = 1; l < kLanes; ++l) top = lanes[l] > top ? lanes[l] : top;
+  for (; i < n; ++i) top = static_cast<T>(x[i]) > top ? static_cast<T>(x[i]) : top;
+  return top;
+}
 
 }  // namespace windlass

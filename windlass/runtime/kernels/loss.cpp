@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include <ATen/Parallel.h>
@@ -66,12 +65,8 @@ std::vector<int64_t> read_labels(const CrossEntropyAttrs& attrs, const at::Tenso
 template <class E, class T>
 void row_statistic(const E* x, int64_t classes, T* lse) {
   vectorized([=]() WINDLASS_INLINE {
-    T top = -std::numeric_limits<T>::infinity(), sum = 0;
-#pragma omp simd reduction(max : top)
-    for (int64_t c = 0; c < classes; ++c) {
-      const auto value = static_cast<T>(x[c]);
-      top = value > top ? value : top;
-    }
+    const T top = greatest_of<T>(x, classes);
+    T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t c = 0; c < classes; ++c) sum += exp_negative(static_cast<T>(x[c]) - top);
     *lse = top + std::log(sum);
@@ -110,10 +105,15 @@ void row_gradient(const E* x, int64_t classes, T lse, int64_t label, T factor, b
     // The label's own, before the sweep writes over it.
     const T old = add ? static_cast<T>(d[label]) : T(0);
     const T own = old + factor * (exp_negative(static_cast<T>(x[label]) - lse) - T(1));
+    if (add) {
 #pragma omp simd
-    for (int64_t c = 0; c < classes; ++c) {
-      const T value = factor * exp_negative(static_cast<T>(x[c]) - lse);
-      d[c] = static_cast<E>(add ? static_cast<T>(d[c]) + value : value);
+      for (int64_t c = 0; c < classes; ++c)
+        d[c] = static_cast<E>(static_cast<T>(d[c]) +
+                              factor * exp_negative(static_cast<T>(x[c]) - lse));
+    } else {
+#pragma omp simd
+      for (int64_t c = 0; c < classes; ++c)
+        d[c] = static_cast<E>(factor * exp_negative(static_cast<T>(x[c]) - lse));
     }
     d[label] = static_cast<E>(own);
   });
