@@ -105,15 +105,20 @@ void row_gradient(const E* x, int64_t classes, T lse, int64_t label, T factor, b
     // The label's own, before the sweep writes over it.
     const T old = add ? static_cast<T>(d[label]) : T(0);
     const T own = old + factor * (exp_negative(static_cast<T>(x[label]) - lse) - T(1));
+    const T shift = lse, share = factor;
+    const int64_t n = classes;
     if (add) {
 #pragma omp simd
-      for (int64_t c = 0; c < classes; ++c)
-        d[c] = static_cast<E>(static_cast<T>(d[c]) +
-                              factor * exp_negative(static_cast<T>(x[c]) - lse));
+      for (int64_t c = 0; c < n; ++c) {
+        const T p = exp_negative(static_cast<T>(x[c]) - shift);
+        d[c] = static_cast<E>(static_cast<T>(d[c]) + share * p);
+      }
     } else {
 #pragma omp simd
-      for (int64_t c = 0; c < classes; ++c)
-        d[c] = static_cast<E>(factor * exp_negative(static_cast<T>(x[c]) - lse));
+      for (int64_t c = 0; c < n; ++c) {
+        const T p = exp_negative(static_cast<T>(x[c]) - shift);
+        d[c] = static_cast<E>(share * p);
+      }
     }
     d[label] = static_cast<E>(own);
   });
