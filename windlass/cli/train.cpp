@@ -126,6 +126,12 @@ TrainerOptions trainer_options(const TrainFlags& flags, int threads) {
   return options;
 }
 
+// Known before anything runs; unlike a run that fails, this ends with ExitCode::NoPlan.
+class DoesNotFit : public Error {
+ public:
+  explicit DoesNotFit(std::string message) : Error(ErrorKind::OutOfMemory, std::move(message)) {}
+};
+
 // What is trained and how: from a plan, from a named strategy, or searched for now.
 struct Prepared {
   Subject subject;
@@ -185,11 +191,10 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, Seconds(flags.time_limit));
   if (!planned.fits)
-    throw Error(ErrorKind::OutOfMemory,
-                fmt::format("no plan fits {}; the least limit is {} bytes ({})",
-                            format_bytes(planned.subject.machine.devices[0].limit),
-                            planned.search.least_limit ? planned.search.least_limit->value : 0,
-                            format_bytes(planned.search.least_limit.value_or(Bytes(0)))));
+    throw DoesNotFit(fmt::format("no plan fits {}; the least limit is {} bytes ({})",
+                                 format_bytes(planned.subject.machine.devices[0].limit),
+                                 planned.search.least_limit ? planned.search.least_limit->value : 0,
+                                 format_bytes(planned.search.least_limit.value_or(Bytes(0)))));
   prepared.subject = std::move(planned.subject);
   prepared.step = std::move(planned.step);
   return prepared;
@@ -421,9 +426,9 @@ ExitCode run_train(const TrainFlags& flags) {
     const SimulationReport report =
         report_simulation(prepared.step, &prepared.subject.training.graph, prepared.subject.machine,
                           prepared.subject.facts);
-    throw Error(ErrorKind::OutOfMemory,
-                fmt::format("the step does not fit: {}",
-                            report.failure ? failure_reason(*report.failure) : "out of memory"));
+    throw DoesNotFit(fmt::format("the step does not fit: {}", report.failure
+                                                                  ? failure_reason(*report.failure)
+                                                                  : "out of memory"));
   }
   return TrainingRun(flags, prepared, threads).run();
 }
@@ -518,7 +523,14 @@ void add_train(CLI::App& program, ExitCode& exit_code) {
       "run/\n"
       "  windlass train model.onnx --data batches.safetensors --no-shuffle --strategy "
       "recompute-all");
-  verb->callback([flags, &exit_code] { exit_code = run_train(*flags); });
+  verb->callback([flags, &exit_code] {
+    try {
+      exit_code = run_train(*flags);
+    } catch (const DoesNotFit& error) {
+      fmt::print(stderr, "windlass: {}\n", error.message());
+      exit_code = ExitCode::NoPlan;
+    }
+  });
 }
 
 }  // namespace windlass

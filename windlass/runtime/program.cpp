@@ -103,11 +103,6 @@ class ProgramMaker {
     if (made.reads.size() != made.writes.size())
       fail_unsupported("{}: pages of {} buffers go to {} places, which cannot be run",
                        task_kind_name(made.kind), made.reads.size(), made.writes.size());
-    for (size_t i = 0; i < made.reads.size(); ++i)
-      ensure(made.kind == TaskKind::Compress || made.kind == TaskKind::Decompress ||
-                 tasks_[made.reads[i].buffer].bytes <= tasks_[made.writes[i].buffer].bytes ||
-                 tasks_[made.writes[i].buffer].tensor == tasks_[made.reads[i].buffer].tensor,
-             "a copy goes to a buffer of another tensor");
   }
 
   // Of each weight: gradients, the weight, its state.

@@ -10,6 +10,7 @@
 #include "windlass/base/rng.h"
 #include "windlass/runtime/kernels/compress.h"
 #include "windlass/runtime/kernels/update.h"
+#include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
@@ -180,7 +181,8 @@ void TaskRunner::copy(const ProgramTask& task) {
     if (!slots_.holds(to)) slots_.allocate(to);
     const std::span<std::byte> target = slots_.bytes(to);
     std::span<const std::byte> source = slots_.bytes(task.reads[i].buffer);
-    // Buffers that kernels made are not rounded.
+    // Devices round the size of a buffer up, the host and kernels do not.
+    ensure(source.size() < target.size() + kAllocationUnit, "a copy does not fit where it goes");
     source = source.first(std::min(source.size(), target.size()));
     paced_copy(source, target.data(), task.kind == TaskKind::SwapIn ? in_ : out_, begin, done);
   }
