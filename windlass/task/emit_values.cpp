@@ -192,9 +192,10 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
   const int bits = compressed_bits(action);
   stash.stored = {.group = value.group, .layout = value.layout};
   if (bits > 0) {
-    // Groups of 64 elements share a scale and an offset of 16 bits each.
+    // Groups of 64 elements share two ends of 16 bits each; a smaller tensor is one group.
     const int64_t elements = size / facts_.element_size[tensor.index()];
-    const int64_t small = (elements * bits + 7) / 8 + elements / 64 * 4;
+    const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / 64);
+    const int64_t small = (elements * bits + 7) / 8 + groups * 4;
     stash.stored.buffer = buffers(value.group, BufferKind::Stash, tensor, micro_batch, small);
     const int32_t work = tables_.work(memory_work(Bytes(size), Bytes(small)));
     for (size_t k = 0; k < list.size(); ++k) {
