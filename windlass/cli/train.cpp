@@ -170,7 +170,9 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
       prepared.subject.machine.devices[0].limit = limited.load().devices[0].limit;
     }
     threads = flags.threads > 0 ? flags.threads : default_threads(1);
-    Pricing pricing = pricing_of(prepared.subject);
+    // Whatever the plan was priced with, what runs here is measured here.
+    Pricing pricing(true, threads);
+    pricing.know(prepared.subject.plan->kernels);
     simulate(pricing);
     return prepared;
   }

@@ -124,9 +124,9 @@ class OneDevice {
   SearchResult run() {
     for (int64_t cuts = 1; cuts <= std::max<int64_t>(1, batch_.samples); ++cuts) {
       if (batch_.samples > 0 && batch_.samples % cuts != 0) continue;
-      if (cuts > 1 && !batch_.obstacle.empty()) break;
       if (cuts > kFewMicroBatches && best_) break;
       if (out_of_time() && best_) break;
+      if (!can_cut(cuts)) break;
       search_cut(cuts);
       if (optimal_) break;
     }
@@ -145,14 +145,27 @@ class OneDevice {
     options_.progress(tried, time);
   }
 
-  OneCut& cut(int64_t cuts) {
-    auto& entry = cuts_[cuts];
-    if (!entry) {
-      const Graph piece = cuts == 1 ? problem_.network : cut_batch(problem_.network, batch_, cuts);
-      entry =
-          std::make_unique<OneCut>(problem_, differentiate(piece, problem_.training), batch_, cuts);
+  // Some networks see their samples together, or have constants that differ from one to the next.
+  bool can_cut(int64_t cuts) {
+    if (cuts > 1 && !batch_.obstacle.empty()) return false;
+    try {
+      cut(cuts);
+      return true;
+    } catch (const Error& error) {
+      if (cuts == 1 || error.kind() != ErrorKind::Input) throw;
+      return false;
     }
-    return *entry;
+  }
+
+  OneCut& cut(int64_t cuts) {
+    auto found = cuts_.find(cuts);
+    if (found == cuts_.end()) {
+      const Graph piece = cuts == 1 ? problem_.network : cut_batch(problem_.network, batch_, cuts);
+      auto made =
+          std::make_unique<OneCut>(problem_, differentiate(piece, problem_.training), batch_, cuts);
+      found = cuts_.emplace(cuts, std::move(made)).first;
+    }
+    return *found->second;
   }
 
   void search_cut(int64_t cuts) {
