@@ -3,8 +3,8 @@
 // Lanes run in order, so only the next task of each lane can start: at any time there is at most
 // one waiting or running task for each lane, and a task is known by its first lane. A task that
 // waits for predecessors hangs on the first one that has not ended, and is looked at again when
-// that one ends; its list of predecessors is walked once. What the loop needs of a task is laid out
-// in the order of the lanes beforehand, since lanes drift apart and memory is read best in order.
+// that one ends; its list of predecessors is walked once. The graph is read where it is: large ones
+// are bound by memory, and lanes that run side by side read the same neighbourhood.
 // Time: O(tasks x log lanes + lists), and rates of traffic as fair_share.h says.
 #include "windlass/sim/simulate.h"
 
@@ -19,25 +19,12 @@ namespace windlass {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr uint32_t kLargestPrice = (uint32_t{1} << 30) - 1;
-
-// A task as one of its lanes sees it.
-struct Entry {
-  uint32_t task = kNone;
-  uint32_t predecessor_begin = 0, predecessor_end = 0;
-  uint32_t use_begin = 0, use_end = 0;
-  uint32_t several_lanes : 1 = 0;
-  uint32_t shares : 1 = 0;   // moves volume over links
-  uint32_t price : 30 = 0;   // if it shares: index into traffics
-  Nanoseconds duration = 0;  // at least 1 unless it shares
-  int64_t workspace = 0;
-};
 
 // A lane, and what is known of the task that is next or runs on it, if this is its first lane.
 struct LaneState {
   enum class Phase : uint8_t { Waiting, Fixed, Latency, Traffic };
 
-  uint32_t position = 0;  // in entries
+  uint32_t position = 0;  // in order
   uint32_t task = kNone;  // there
   MemoryId memory;        // of the team
   Phase phase = Phase::Waiting;
@@ -71,9 +58,11 @@ struct Simulator::State {
   size_t ended = 0;
 
   std::vector<LaneState> lanes;
-  std::vector<Entry> entries;         // by lane, in order of task, one without task after each
-  std::vector<uint32_t> entry_begin;  // by lane
-  std::vector<Ready> ready;           // ascending
+  std::vector<uint32_t> order;        // tasks by lane, kNone after those of each
+  std::vector<uint32_t> order_begin;  // by lane
+  std::vector<int64_t> volumes;       // by traffic; 0 if it moves nothing over links
+  std::vector<Ready> ready;           // room for one a lane
+  size_t ready_count = 0;             // of them, ascending
   std::vector<Ready> blocked;         // tasks that only memory keeps from starting
   EndTimes due;
   LiveBuffers buffers;
@@ -83,11 +72,12 @@ struct Simulator::State {
   void run(const SimOptions& options);
   void prepare(const SimOptions& options);
   void lay_out();
-  Entry entry_of(size_t task) const;
+  void find_volumes();
 
-  std::span<const Use> uses_of(const Entry& entry) const {
-    return {graph->uses.data() + entry.use_begin, graph->uses.data() + entry.use_end};
+  std::span<const LaneId> lanes_of(uint32_t task) const {
+    return graph->lanes_of(TaskId(size_t{task}));
   }
+  std::span<const Use> uses_of(uint32_t task) const { return graph->uses_of(TaskId(size_t{task})); }
 
   void reached(uint32_t lane_id);
   void check_predecessors(uint32_t lane_id);
@@ -104,52 +94,38 @@ struct Simulator::State {
   uint32_t waits_for(uint32_t task) const;
 };
 
-Entry Simulator::State::entry_of(size_t task) const {
-  const Task& priced = graph->tasks[task];
-  Entry entry;
-  entry.task = static_cast<uint32_t>(task);
-  entry.predecessor_begin = graph->predecessor_begin[task];
-  entry.predecessor_end = graph->predecessor_begin[task + 1];
-  entry.use_begin = graph->use_begin[task];
-  entry.use_end = graph->use_begin[task + 1];
-  entry.several_lanes = graph->lane_begin[task + 1] - graph->lane_begin[task] > 1;
-  entry.workspace = times->workspace[task];
-  if (moves(priced.kind)) {
-    const auto price = static_cast<size_t>(priced.price);
-    entry.shares = !graph->loads[price].empty() && graph->traffics[price].volume.value > 0;
-    entry.price = static_cast<uint32_t>(priced.price) & kLargestPrice;
-  }
-  entry.duration = std::max<Nanoseconds>(entry.shares ? 0 : 1, times->duration[task]);
-  return entry;
+void Simulator::State::find_volumes() {
+  volumes.resize(graph->traffics.size());
+  for (size_t i = 0; i < volumes.size(); ++i)
+    volumes[i] = graph->loads[i].empty() ? 0 : graph->traffics[i].volume.value;
 }
 
 void Simulator::State::lay_out() {
   lanes.assign(graph->lanes.size(), {});
   for (LaneId lane : graph->task_lanes) ++lanes[lane.index()].position;
-  entry_begin.clear();
+  order_begin.clear();
   uint32_t begin = 0;
   for (LaneState& lane : lanes) {
-    entry_begin.push_back(begin);
+    order_begin.push_back(begin);
     begin += lane.position + 1;
-    lane.position = entry_begin.back();
+    lane.position = order_begin.back();
   }
-  entries.resize(begin);
-  for (size_t i = 0; i < graph->size(); ++i) {
-    const Entry entry = entry_of(i);
-    for (LaneId id : graph->lanes_of(TaskId(i))) {
+  order.resize(begin);
+  const auto tasks = static_cast<uint32_t>(graph->size());
+  for (uint32_t task = 0; task < tasks; ++task) {
+    for (LaneId id : lanes_of(task)) {
       LaneState& lane = lanes[id.index()];
-      if (lane.task == entry.task) continue;  // named twice
-      lane.task = entry.task;
-      entries[lane.position++] = entry;
+      if (lane.task == task) continue;  // named twice
+      lane.task = task;
+      order[lane.position++] = task;
     }
   }
   for (size_t i = 0; i < lanes.size(); ++i) {
     LaneState& lane = lanes[i];
-    entries[lane.position].task = kNone;
-    lane.position = entry_begin[i];
-    lane.task = entries[lane.position].task;
-    const TeamId team = graph->lanes[i].team;
-    if (team.valid()) lane.memory = (*graph)[team].memory;
+    order[lane.position] = kNone;
+    lane.position = order_begin[i];
+    lane.task = order[lane.position];
+    lane.memory = buffers.memory_of(*graph, graph->lanes[i]);
   }
 }
 
@@ -157,7 +133,6 @@ void Simulator::State::prepare(const SimOptions& options) {
   const size_t count = graph->size();
   ensure(times->duration.size() == count && times->workspace.size() == count,
          "task times do not belong to the task graph");
-  ensure(graph->traffics.size() <= kLargestPrice, "more traffic than the simulator can tell apart");
   result.status = SimStatus::Done;
   result.makespan = 0;
   result.start.resize(count);
@@ -168,25 +143,27 @@ void Simulator::State::prepare(const SimOptions& options) {
   result.cycle.clear();
   now = 0;
   ended = 0;
+  buffers.reset(*graph, options.enforce_limits, result.peaks);
   lay_out();
-  ready.clear();
+  find_volumes();
+  ready.resize(lanes.size());
+  ready_count = 0;
   blocked.clear();
   due.reset(lanes.size());
-  buffers.reset(*graph, options.enforce_limits, result.peaks);
   traffic.reset(graph->links, lanes.size());
   traffic_changed = false;
 }
 
 void Simulator::State::add_ready(Ready task) {
-  ready.push_back(task);
-  for (size_t i = ready.size() - 1; i > 0 && ready[i - 1].task > ready[i].task; --i)
-    std::swap(ready[i - 1], ready[i]);
+  size_t at = ready_count++;
+  for (; at > 0 && ready[at - 1].task > task.task; --at) ready[at] = ready[at - 1];
+  ready[at] = task;
 }
 
 // The lane is the first of its task, which is next on all its lanes.
 void Simulator::State::check_predecessors(uint32_t lane_id) {
   LaneState& lane = lanes[lane_id];
-  const uint32_t end = entries[lane.position].predecessor_end;
+  const uint32_t end = graph->predecessor_begin[lane.task + 1];
   for (uint32_t i = lane.predecessors_met; i < end; ++i) {
     Nanoseconds& ends = result.end[graph->predecessors[i].index()];
     if (ends >= 0) continue;
@@ -200,73 +177,75 @@ void Simulator::State::check_predecessors(uint32_t lane_id) {
 
 // The lane has come to a task; goes on if all lanes of the task have.
 void Simulator::State::reached(uint32_t lane_id) {
-  const LaneState& lane = lanes[lane_id];
-  const Entry& entry = entries[lane.position];
-  if (entry.several_lanes) {
-    const auto all = graph->lanes_of(TaskId(size_t{entry.task}));
+  const uint32_t task = lanes[lane_id].task;
+  const auto all = lanes_of(task);
+  if (all.size() > 1) {
     for (LaneId other : all)
-      if (lanes[other.index()].task != entry.task) return;
+      if (lanes[other.index()].task != task) return;
     lane_id = static_cast<uint32_t>(all.front().value);
   }
-  lanes[lane_id].predecessors_met = entry.predecessor_begin;
+  lanes[lane_id].predecessors_met = graph->predecessor_begin[task];
   check_predecessors(lane_id);
 }
 
 void Simulator::State::advance(uint32_t lane_id) {
   LaneState& lane = lanes[lane_id];
-  lane.task = entries[++lane.position].task;
+  lane.task = order[++lane.position];
   if (lane.task != kNone) reached(lane_id);
 }
 
-void Simulator::State::start(Ready task) {
-  LaneState& lane = lanes[task.lane];
-  const Entry& entry = entries[lane.position];
+void Simulator::State::start(Ready ready_task) {
+  const uint32_t task = ready_task.task;
+  LaneState& lane = lanes[ready_task.lane];
   lane.full =
-      buffers.start(TaskId(size_t{task.task}), uses_of(entry), lane.memory, entry.workspace, now);
+      buffers.start(TaskId(size_t{task}), uses_of(task), lane.memory, times->workspace[task], now);
   if (lane.full.valid()) {
-    blocked.push_back(task);
+    blocked.push_back(ready_task);
     return;
   }
-  result.start[task.task] = now;
-  lane.phase = entry.shares ? LaneState::Phase::Latency : LaneState::Phase::Fixed;
-  if (entry.duration > 0) {
-    due.set(task.lane, now + entry.duration);
+  result.start[task] = now;
+  const Task& priced = graph->tasks[task];
+  const bool shares = moves(priced.kind) && volumes[static_cast<size_t>(priced.price)] > 0;
+  lane.phase = shares ? LaneState::Phase::Latency : LaneState::Phase::Fixed;
+  const Nanoseconds duration = times->duration[task];
+  if (shares && duration <= 0) {
+    come(ready_task.lane);
   } else {
-    come(task.lane);
+    due.set(ready_task.lane, now + std::max<Nanoseconds>(1, duration));
   }
 }
 
 void Simulator::State::come(uint32_t lane_id) {
   LaneState& lane = lanes[lane_id];
   lane.phase = LaneState::Phase::Traffic;
-  const size_t price = entries[lane.position].price;
-  traffic.join(lane_id, graph->traffics[price].volume.value, graph->loads[price]);
+  const auto price = static_cast<size_t>(graph->tasks[lane.task].price);
+  traffic.join(lane_id, volumes[price], graph->loads[price]);
   traffic_changed = true;
 }
 
 void Simulator::State::end(uint32_t lane_id) {
   LaneState& lane = lanes[lane_id];
-  const Entry& entry = entries[lane.position];
+  const uint32_t task = lane.task;
   if (lane.phase == LaneState::Phase::Traffic) {
     traffic.leave(lane_id);
     traffic_changed = true;
   }
   ++ended;
-  buffers.end(uses_of(entry), lane.memory, entry.workspace, now);
-  uint32_t waiter = waiter_of(result.end[entry.task]);
-  result.end[entry.task] = now;
+  buffers.end(uses_of(task), lane.memory, times->workspace[task], now);
+  uint32_t waiter = waiter_of(result.end[task]);
+  result.end[task] = now;
   while (waiter != kNone) {
     const uint32_t next = lanes[waiter].next_waiter;
     check_predecessors(waiter);
     waiter = next;
   }
-  if (!entry.several_lanes) {
+  const auto held = lanes_of(task);
+  if (held.size() == 1) {
     advance(lane_id);
     return;
   }
-  const uint32_t task = entry.task;
-  for (LaneId held : graph->lanes_of(TaskId(size_t{task})))
-    if (lanes[held.index()].task == task) advance(static_cast<uint32_t>(held.value));
+  for (LaneId id : held)
+    if (lanes[id.index()].task == task) advance(static_cast<uint32_t>(id.value));
 }
 
 void Simulator::State::recheck_blocked() {
@@ -294,8 +273,8 @@ void Simulator::State::run(const SimOptions& options) {
     if (graph->task_lanes[graph->lane_begin[task]].index() == i) reached(i);
   }
   while (true) {
-    for (const Ready& task : ready) start(task);
-    ready.clear();
+    for (size_t i = 0; i < ready_count; ++i) start(ready[i]);
+    ready_count = 0;
     if (traffic_changed) {
       traffic_changed = false;
       for (const FairShare::Due& flow : traffic.settle(now)) due.set(flow.slot, flow.end);
@@ -339,10 +318,10 @@ void Simulator::State::report_out_of_memory() {
       *std::min_element(blocked.begin(), blocked.end(),
                         [](const Ready& a, const Ready& b) { return a.task < b.task; });
   const LaneState& lane = lanes[first.lane];
-  const Entry& entry = entries[lane.position];
   result.status = SimStatus::OutOfMemory;
   result.failed_task = TaskId(size_t{first.task});
-  const auto [memory, bytes] = buffers.missing(uses_of(entry), lane.memory, entry.workspace);
+  const auto [memory, bytes] =
+      buffers.missing(uses_of(first.task), lane.memory, times->workspace[first.task]);
   result.failed_memory = memory;
   result.missing_bytes = bytes;
 }
