@@ -35,6 +35,12 @@ class LiveBuffers {
                  Nanoseconds now);
   void end(std::span<const Use> uses, MemoryId own, int64_t workspace, Nanoseconds now);
 
+  // Brings what is known of a buffer into the cache. Inlined, since compilers drop calls of
+  // functions that only prefetch.
+  [[gnu::always_inline]] void fetch(BufferId buffer) const {
+    __builtin_prefetch(buffers_.data() + buffer.index());
+  }
+
   // Whether something was released at this moment.
   bool released(MemoryId memory, Nanoseconds now) const {
     return memories_[memory.index()].released == now;

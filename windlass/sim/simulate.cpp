@@ -14,6 +14,7 @@
 #include "windlass/sim/buffers.h"
 #include "windlass/sim/end_times.h"
 #include "windlass/sim/fair_share.h"
+#include "windlass/sim/read_ahead.h"
 
 namespace windlass {
 namespace {
@@ -66,6 +67,7 @@ struct Simulator::State {
   std::vector<Ready> blocked;         // tasks that only memory keeps from starting
   EndTimes due;
   LiveBuffers buffers;
+  ReadAhead ahead;
   FairShare traffic;
   bool traffic_changed = false;
 
@@ -152,6 +154,7 @@ void Simulator::State::prepare(const SimOptions& options) {
   due.reset(lanes.size());
   traffic.reset(graph->links, lanes.size());
   traffic_changed = false;
+  ahead.reset(*graph, *times, result, buffers);
 }
 
 void Simulator::State::add_ready(Ready task) {
@@ -203,6 +206,7 @@ void Simulator::State::start(Ready ready_task) {
     blocked.push_back(ready_task);
     return;
   }
+  ahead.pass(task);
   result.start[task] = now;
   const Task& priced = graph->tasks[task];
   const bool shares = moves(priced.kind) && volumes[static_cast<size_t>(priced.price)] > 0;
