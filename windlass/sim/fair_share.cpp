@@ -31,6 +31,7 @@ void FairShare::reset(std::span<const SharedLink> links, size_t slots) {
   }
   touched_.clear();
   round_ = 0;
+  active_ = 0;
 }
 
 void FairShare::join(uint32_t slot, int64_t volume, std::span<const SharedLoad> loads) {
@@ -39,6 +40,8 @@ void FairShare::join(uint32_t slot, int64_t volume, std::span<const SharedLoad> 
   flow.loads = loads;
   flow.remaining = volume << kFractionBits;
   flow.rate = 0;
+  ++active_;
+  newest_ = slot;
   for (const SharedLoad& load : loads) {
     links_[static_cast<size_t>(load.link)].members.push_back({slot, load.weight});
     touched_.push_back(load.link);
@@ -46,6 +49,7 @@ void FairShare::join(uint32_t slot, int64_t volume, std::span<const SharedLoad> 
 }
 
 void FairShare::leave(uint32_t slot) {
+  --active_;
   for (const SharedLoad& load : flows_[slot].loads) {
     auto& members = links_[static_cast<size_t>(load.link)].members;
     const auto at = std::find_if(members.begin(), members.end(),
@@ -141,6 +145,11 @@ void FairShare::set_rate(uint32_t slot, int64_t rate, int64_t now) {
 std::span<const FairShare::Due> FairShare::settle(int64_t now) {
   due_.clear();
   if (touched_.empty()) return due_;
+  if (active_ == 1 && flows_[newest_].rate == 0) {  // the one that has just joined
+    touched_.clear();
+    set_rate(newest_, rate_alone(flows_[newest_]), now);
+    return due_;
+  }
   gather();
   if (connected_.size() == 1) {
     const uint32_t slot = connected_.front();

@@ -70,6 +70,8 @@ class FairShare {
   std::vector<uint32_t> connected_;  // flows on those
   std::vector<Due> due_;
   uint32_t round_ = 0;
+  size_t active_ = 0;    // flows
+  uint32_t newest_ = 0;  // flow that joined last
 };
 
 }  // namespace windlass
