@@ -7,73 +7,9 @@
 
 namespace windlass {
 
-TrainingFacts::TrainingFacts(const TrainingGraph& training) {
-  const Graph& graph = training.graph;
-  const size_t tensors = graph.tensors.size();
-  roots = storage_roots(graph);
-  for (const Tensor& tensor : graph.tensors) {
-    element_size.push_back(static_cast<uint8_t>(element_bytes(tensor.type.dtype)));
-    Origin from = Origin::Fixed;
-    if (tensor.producer.valid())
-      from = Origin::Made;
-    else if (tensor.role == TensorRole::Weight)
-      from = Origin::Weight;
-    else if (tensor.role == TensorRole::Input || tensor.role == TensorRole::Label)
-      from = Origin::Data;
-    origin.push_back(from);
-  }
-  std::vector<int32_t> by_root(tensors, -1);
-  for (size_t i = 0; i < training.saved.size(); ++i)
-    by_root[training.saved[i].tensor.index()] = static_cast<int32_t>(i);
-  saved_index.resize(tensors);
-  for (size_t t = 0; t < tensors; ++t) saved_index[t] = by_root[roots[t].index()];
-
-  update_index.assign(tensors, -1);
-  first_use.resize(graph.ops.size() - training.forward_ops - training.backward_ops);
-  term_of.assign(tensors, -1);
-  dropped.assign(graph.ops.size(), false);
-  const size_t first_update = training.forward_ops + training.backward_ops;
-  std::vector<int32_t> readers(tensors, 0);
-  for (const Op& op : graph.ops)
-    for (TensorId id : op.inputs)
-      if (id.valid()) ++readers[id.index()];
-  for (size_t i = first_update; i < graph.ops.size(); ++i) {
-    const auto update = static_cast<int32_t>(i - first_update);
-    const Op& op = graph.ops[i];
-    update_index[op.inputs[0].index()] = update;
-    std::vector<TensorId>& list = terms.emplace_back();
-    std::vector<TensorId> pending = {op.inputs[1]};
-    while (!pending.empty()) {
-      const TensorId id = pending.back();
-      pending.pop_back();
-      const OpId producer = graph[id].producer;
-      const bool sum = producer.valid() && graph[producer].kind == OpKind::Accumulate &&
-                       readers[id.index()] == 1;
-      if (sum) {
-        dropped[producer.index()] = true;
-        for (TensorId term : graph[producer].inputs) pending.push_back(term);
-        continue;
-      }
-      list.push_back(id);
-      // A gradient that others read too is added by a task of its own.
-      if (graph[id].role == TensorRole::WeightGradient && readers[id.index()] == 1)
-        term_of[id.index()] = update;
-      else if (producer.valid())
-        shared_terms.emplace_back(update, id);
-    }
-  }
-  for (size_t i = training.forward_ops; i-- > 0;)
-    for (size_t k = 0; k < graph.ops[i].inputs.size(); ++k) {
-      const TensorId id = graph.ops[i].inputs[k];
-      if (id.valid() && update_index[id.index()] >= 0)
-        first_use[static_cast<size_t>(update_index[id.index()])] = {OpId(i),
-                                                                    static_cast<int32_t>(k)};
-    }
-}
-
-Emitter::Emitter(const TrainingGraph& training, const Machine& machine, Tables& tables,
-                 TaskGraph& graph)
-    : training_(training), machine_(machine), facts_(training), tables_(tables), graph_(graph) {}
+Emitter::Emitter(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine,
+                 Tables& tables, TaskGraph& graph)
+    : training_(training), machine_(machine), facts_(facts), tables_(tables), graph_(graph) {}
 
 void Emitter::prepare(const Strategy& strategy) {
   strategy_ = &strategy;
@@ -109,8 +45,9 @@ void Emitter::prepare(const Strategy& strategy) {
   for (auto& heads : heads_) heads.assign(rows, -1);
   values_.clear();
   stashes_.clear();
-  buckets_.clear();
+  bucket_count_ = 0;
   ready_updates_.clear();
+  ready_sums_.clear();
   units_.clear();
   plan_stashes();
   plan_weights();
@@ -200,158 +137,130 @@ void Emitter::stash_after(OpId id, const WorkItem& item) {
     for (OpId consumer : saved.consumers) {
       const Op& op = training_.graph[consumer];
       if (stage_of_[consumer.index()] != item.stage || !op.forward.valid()) continue;
-      const OpTemplate& made =
-          tables_.op(op.forward, sharding_ids_[op.forward.index()], group_id(group));
-      for (size_t k = 0; k < op.saved.size(); ++k) {
-        OperandTemplate want;
-        const TensorId tensor = saved_tensor(op, k, made, want);
-        if (!tensor.valid() || facts_.saved_index[tensor.index()] != s) continue;
-        if (!training_.graph[tensor].producer.valid()) continue;  // data stays
-        if (const Value* there = find(kForward, tensor, item.micro_batch, want.layout, group))
-          stash(tensor, item.micro_batch, *there, strategy_->saved[static_cast<size_t>(s)]);
+      for (const ReadTemplate& read : made_of(op.forward, group).saved_reads) {
+        if (facts_.saved_index[read.tensor.index()] != s) continue;
+        if (!training_.graph[read.tensor].producer.valid()) continue;  // data stays
+        if (const Value* there =
+                find(kForward, read.tensor, item.micro_batch, read.want.layout, group))
+          stash(read.tensor, item.micro_batch, *there, strategy_->saved[static_cast<size_t>(s)]);
       }
     }
   }
 }
 
+void Emitter::read(Phase phase, const std::vector<ReadTemplate>& reads, int32_t micro_batch,
+                   int32_t group) {
+  for (const ReadTemplate& read : reads) {
+    const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
+    // What was computed on the lane of the task that reads it is there.
+    operands_.push_back(
+        {there.buffer, there.computed ? TaskId() : there.ready, there.per_team, read.write});
+  }
+}
+
 void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) {
-  const Op& op = training_.graph[id];
-  const OpTemplate& made = tables_.op(id, sharding_ids_[id.index()], group_id(group));
-  operands_.assign(op.inputs.size(), {});
-  for (size_t i = 0; i < op.inputs.size(); ++i)
-    if (op.inputs[i].valid())
-      operands_[i] = value(phase, op.inputs[i], micro_batch, made.inputs()[i], group);
+  const OpTemplate& made = made_of(id, group);
   if (made.work < 0) {
-    Value view = operands_[0];
-    view.layout = made.outputs()[0].layout;
-    put(phase, op.outputs[0], micro_batch, view);
+    Value view;
+    for (size_t i = 0; i < made.reads.size(); ++i) {
+      const ReadTemplate& read = made.reads[i];
+      const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
+      if (i == 0) view = there;
+    }
+    view.layout = made.results[0].layout;
+    put(phase, made.results[0].tensor, micro_batch, view);
     return;
   }
+  operands_.clear();
+  read(phase, made.reads, micro_batch, group);
   results_.clear();
-  const auto result = [&](const std::vector<TensorId>& ids, const OperandTemplate* templates) {
-    for (size_t i = 0; i < ids.size(); ++i) {
-      if (!ids[i].valid()) continue;
-      const bool saved = facts_.saved_index[ids[i].index()] >= 0;
-      const BufferKind kind = saved ? BufferKind::Activation : BufferKind::Transient;
-      const BufferId buffer =
-          buffers(group, kind, ids[i], micro_batch, bytes(ids[i], templates[i].elements));
-      results_.push_back(
-          {ids[i], {.group = group, .layout = templates[i].layout, .buffer = buffer}, -1});
-    }
-  };
-  result(op.outputs, made.outputs());
-  result(op.auxiliaries, made.auxiliaries());
+  for (const ResultTemplate& result : made.results)
+    results_.push_back({buffers(group, result.kind, result.tensor, micro_batch, result.bytes)});
+  Value value = run_op(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
+                       made.coupling, id, micro_batch, group);
+  for (size_t i = 0; i < results_.size(); ++i) {
+    value.layout = made.results[i].layout;
+    value.buffer = results_[i].buffer;
+    put(phase, made.results[i].tensor, micro_batch, value);
+  }
+}
 
+// The tasks of an op, and of what its pieces exchange. Returns what holds for all its results.
+Emitter::Value Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpId id,
+                               int32_t micro_batch, int32_t group) {
   const auto& list = teams(group).teams;
-  TaskId first_task;
+  Value value = {.group = group};
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
-    for (size_t i = 0; i < operands_.size(); ++i) {
-      if (!operands_[i].buffer.valid()) continue;
-      compute_after(operands_[i], k);
-      use(operands_[i], k, (made.writes >> i & 1) != 0);
+    for (const Operand& operand : operands_) {
+      if (operand.ready.valid())
+        add_predecessor(operand.per_team ? TaskId(operand.ready.index() + k) : operand.ready);
+      use(BufferId(operand.buffer.index() + k), operand.write);
     }
-    for (const Result& r : results_) use(r.value, k, true);
-    const TaskId task = add(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
-                            id, {}, micro_batch);
-    if (k == 0) first_task = task;
+    for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
+    const TaskId task = add(kind, work, id, {}, micro_batch);
+    if (k == 0) value.ready = task;
   }
-  finish_results(id, made.coupling, first_task, group, micro_batch);
-  for (const Result& r : results_) put(phase, r.tensor, micro_batch, r.value);
+  value.per_team = value.computed = coupling < 0;
+  if (coupling < 0) return value;
+  for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
+  for (size_t k = 0; k < list.size(); ++k) {
+    graph_.predecessors.push_back(TaskId(value.ready.index() + k));
+    for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
+  }
+  value.ready = add(TaskKind::Collective, coupling, id, {}, micro_batch);
+  return value;
 }
 
-// Says when the results are there: after the tasks of the op, or after what its pieces exchange.
-void Emitter::finish_results(OpId id, int32_t coupling, TaskId first_task, int32_t group,
-                             int32_t micro_batch) {
-  TaskId ready = first_task;
-  const bool couples = coupling >= 0;
-  if (couples) {
-    const auto& list = teams(group).teams;
-    for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
-    for (size_t k = 0; k < list.size(); ++k) {
-      graph_.predecessors.push_back(TaskId(first_task.index() + k));
-      for (const Result& r : results_) use(r.value, k, true);
-    }
-    ready = add(TaskKind::Collective, coupling, id, {}, micro_batch);
+void Emitter::backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch,
+                            int32_t group) {
+  Value view;
+  for (size_t i = 0; i < made.gradient_reads.size(); ++i) {
+    const ReadTemplate& read = made.gradient_reads[i];
+    const Value& there = value(kForward, read.tensor, micro_batch, read.want, group);
+    if (i == 0) view = there;
   }
-  for (Result& r : results_) {
-    r.value.ready = ready;
-    r.value.per_team = r.value.computed = !couples;
-  }
-}
-
-TensorId Emitter::saved_tensor(const Op& backward, size_t saved, const OpTemplate& made,
-                               OperandTemplate& want) const {
-  const SavedRef& ref = backward.saved[saved];
-  const auto index = static_cast<size_t>(ref.index);
-  switch (ref.source) {
-    case SavedRef::Source::Input: want = made.inputs()[index]; break;
-    case SavedRef::Source::Output: want = made.outputs()[index]; break;
-    case SavedRef::Source::Auxiliary: want = made.auxiliaries()[index]; break;
-  }
-  return backward.inputs[backward.inputs.size() - backward.saved.size() + saved];
+  if (op.outputs.empty() || !op.outputs[0].valid()) return;
+  ensure(view.buffer.valid(), "a view has no gradient to pass on");
+  view.layout = made.input_gradients()[0].layout;
+  put(kForward, op.outputs[0], micro_batch, view);
+  if (const int32_t update = facts_.term_of[op.outputs[0].index()]; update >= 0)
+    add_term(update, view, micro_batch);
 }
 
 void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
   const Op& op = training_.graph[id];
-  const OpTemplate& made =
-      tables_.op(op.forward, sharding_ids_[op.forward.index()], group_id(group));
-  const size_t gradients = op.inputs.size() - op.saved.size();
+  const OpTemplate& made = made_of(op.forward, group);
+  if (made.backward_work < 0) return backward_view(op, made, micro_batch, group);
   operands_.clear();
-  for (size_t i = 0; i < gradients; ++i)
-    if (op.inputs[i].valid())
-      operands_.push_back(
-          value(kForward, op.inputs[i], micro_batch, made.output_gradients()[i], group));
-  if (made.backward_work < 0) {
-    if (!op.outputs.empty() && op.outputs[0].valid()) {
-      Value view = operands_.at(0);
-      view.layout = made.input_gradients()[0].layout;
-      put(kForward, op.outputs[0], micro_batch, view);
-      if (const int32_t update = facts_.term_of[op.outputs[0].index()]; update >= 0)
-        add_term(update, view, micro_batch);
-    }
-    return;
-  }
-  for (size_t s = 0; s < op.saved.size(); ++s) {
-    OperandTemplate want;
-    const TensorId tensor = saved_tensor(op, s, made, want);
-    if (tensor.valid()) operands_.push_back(value(kAgain, tensor, micro_batch, want, group));
-  }
+  read(kForward, made.gradient_reads, micro_batch, group);
+  read(kAgain, made.saved_reads, micro_batch, group);
   results_.clear();
-  for (size_t i = 0; i < op.outputs.size(); ++i) {
-    const TensorId tensor = op.outputs[i];
-    if (!tensor.valid()) continue;
-    const OperandTemplate& gradient = made.input_gradients()[i];
-    const int32_t update = facts_.term_of[tensor.index()];
-    const BufferId buffer = update >= 0 ? sum_buffer(update, tensor, gradient.layout,
-                                                     gradient.elements, group, micro_batch)
-                                        : buffers(group, BufferKind::Transient, tensor, micro_batch,
-                                                  bytes(tensor, gradient.elements));
-    results_.push_back(
-        {tensor, {.group = group, .layout = gradient.layout, .buffer = buffer}, update});
-  }
-  const auto& list = teams(group).teams;
-  TaskId first_task;
-  for (size_t k = 0; k < list.size(); ++k) {
-    on(teams_->lane(list[k], LaneKind::Compute));
-    for (const Value& operand : operands_) {
-      compute_after(operand, k);
-      use(operand, k, false);
+  for (const ResultTemplate& result : made.backward_results) {
+    if (result.update < 0) {
+      results_.push_back({buffers(group, result.kind, result.tensor, micro_batch, result.bytes)});
+      continue;
     }
-    for (const Result& r : results_) use(r.value, k, true);
-    const TaskId task = add(TaskKind::Backward, made.backward_work, id, {}, micro_batch);
-    if (k == 0) first_task = task;
+    const int32_t sum =
+        sum_for(result.update, result.tensor, result.layout, result.elements, group, micro_batch);
+    results_.push_back({sum_of({result.update, sum}).value.buffer, sum});
   }
-  finish_results(id, made.backward_coupling, first_task, group, micro_batch);
-  for (const Result& r : results_) put(kForward, r.tensor, micro_batch, r.value);
-  for (const Result& r : results_)
-    if (r.update >= 0) finish_term(r.update, r.value, micro_batch);
+  Value value = run_op(TaskKind::Backward, made.backward_work, made.backward_coupling, id,
+                       micro_batch, group);
+  for (size_t i = 0; i < results_.size(); ++i) {
+    value.layout = made.backward_results[i].layout;
+    value.buffer = results_[i].buffer;
+    put(kForward, made.backward_results[i].tensor, micro_batch, value);
+  }
+  for (size_t i = 0; i < results_.size(); ++i)
+    if (results_[i].sum >= 0) finish_term(made.backward_results[i].update, results_[i].sum, value);
 }
 
 // Partial sums of the same layout are added as they are and reduced later, together.
 void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   const Op& op = training_.graph[id];
-  std::vector<Value> terms;
+  std::vector<Value>& terms = terms_;
+  terms.clear();
   for (TensorId tensor : op.inputs) {
     const Value* made = first(kForward, tensor, micro_batch);
     ensure(made != nullptr, "a gradient is summed before it is made");
@@ -371,7 +280,7 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   }
   const TensorId tensor = op.outputs[0];
   const int64_t size = graph_[terms[0].buffer].bytes.value;
-  const int32_t work = tables_.work(memory_work(Bytes(2 * size), Bytes(size)));
+  const int32_t work = tables_.sum_work(size);
   Value sum = {.group = group, .layout = terms[0].layout};
   sum.buffer = buffers(group, BufferKind::Transient, tensor, micro_batch, size);
   const auto& list = teams(group).teams;

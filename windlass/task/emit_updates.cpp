@@ -7,14 +7,6 @@
 
 namespace windlass {
 
-int64_t Emitter::state_bytes(int32_t u, int64_t elements) const {
-  const Op& op = update_op(u);
-  int64_t each = 0;
-  for (size_t i = 2; i < op.inputs.size(); ++i)
-    if (op.inputs[i].valid()) each += element_bytes(training_.graph[op.inputs[i]].type.dtype);
-  return elements * each;
-}
-
 void Emitter::finish_updates() {
   // Weights whose home was done before another group sent its part.
   for (size_t u = 0; u < weights_.size(); ++u) {
@@ -22,64 +14,67 @@ void Emitter::finish_updates() {
     if (state.updated) continue;
     state.updated = true;
     const Residency& residency = strategy_->weights[u];
-    const BucketKey key{state.last.value.group, state.zero, residency.host,
-                        residency.host_update,  0,          state.share};
-    Bucket bucket;
-    bucket.entries.emplace_back(static_cast<int32_t>(u), state.last);
-    bucket.bytes = bytes(update_op(static_cast<int32_t>(u)).inputs[1], state.last.elements);
-    if (key.host_update)
-      update_on_host(key, bucket);
-    else
-      ready_updates_.emplace_back(key, std::move(bucket));
+    const SumRef last{static_cast<int32_t>(u), state.last_sum};
+    ready_sums_.push_back(last);
+    update({sum_of(last).value.group, state.zero, residency.host, residency.host_update, 0,
+            state.share},
+           ready_sums_.size() - 1);
   }
-  for (auto& [key, bucket] : ready_updates_) update_on_device(key, bucket);
+  for (const ReadyUpdate& ready : ready_updates_)
+    update_on_device(ready.key, {ready_sums_.data() + ready.begin, ready_sums_.data() + ready.end});
   refresh_copies();
 }
 
-void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
+// Of what has been added to ready_sums_: at once on the host, at the end of the step on devices.
+void Emitter::update(const BucketKey& key, size_t first_sum) {
+  if (key.host_update)
+    update_on_host(key, {ready_sums_.data() + first_sum, ready_sums_.data() + ready_sums_.size()});
+  else
+    ready_updates_.push_back({key, first_sum, ready_sums_.size()});
+}
+
+void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sums) {
   const auto& list = teams(key.group).teams;
-  const Op& first_op = update_op(bucket.entries[0].first);
+  const Op& first_op = update_op(sums[0].update);
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
+  const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
   double elements = 0;
   int64_t weight_bytes = 0, moved = 0;
-  std::vector<std::pair<Value, Value>> operands;  // weight, state
-  std::vector<BufferId> host_buffers_of;          // streamed: the weights at rest and their state
-  for (const auto& [u, sum] : bucket.entries) {
-    WeightState& state = weights_[static_cast<size_t>(u)];
-    const TensorId tensor = update_op(u).inputs[0];
-    const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
-    const int64_t share = share_of(state.elements, parts);
+  std::vector<BufferId>& weights = update_weights_;
+  std::vector<BufferId>& states = update_states_;  // parallel; none if there is no state
+  std::vector<BufferId> host_buffers_of;           // streamed: the weights at rest and their state
+  weights.clear();
+  states.clear();
+  for (const SumRef& ref : sums) {
+    WeightState& state = weight_of(ref);
+    const TrainingFacts::Update& facts = update_of(ref.update);
+    const int64_t share = parts == 1 ? state.elements : share_of(state.elements, parts);
     elements += static_cast<double>(share);
-    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(u);
-    weight_bytes += bytes(tensor, state.elements);
-    Value weight_value, state_value;
-    weight_value = state_value = {.group = key.group, .layout = state.layout};
-    const int64_t optimizer = state_bytes(u, share);
+    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
+    weight_bytes += state.elements * facts.weight_size;
+    const int64_t optimizer = share * facts.state_size;
     if (key.host) {
-      weight_value.buffer =
-          buffers(key.group, BufferKind::Weight, tensor, -1, bytes(tensor, share));
+      const int64_t size = share * facts.weight_size;
+      weights.push_back(buffers(key.group, BufferKind::Weight, facts.weight, -1, size));
       host_buffers_of.push_back(state.rest);
       if (optimizer > 0)
-        host_buffers_of.push_back(host_buffers(key.group, BufferKind::OptimizerState, tensor, -1,
-                                               state_bytes(u, state.elements), true, state.layout,
-                                               true));
-      moved += optimizer + bytes(tensor, share);
-    } else if (key.zero == 3) {
-      weight_value.buffer = state.rest;
+        host_buffers_of.push_back(host_buffers(key.group, BufferKind::OptimizerState, facts.weight,
+                                               -1, state.elements * facts.state_size, true,
+                                               state.layout, true));
+      moved += optimizer + size;
     } else {
-      weight_value = home_weight(u);
+      weights.push_back(key.zero == 3 ? state.rest : home_weight(ref.update).buffer);
     }
-    if (optimizer > 0)
-      state_value.buffer = buffers(key.group, BufferKind::OptimizerState, tensor, -1, optimizer,
-                                   !key.host, !key.host);
-    operands.emplace_back(weight_value, state_value);
+    states.push_back(optimizer > 0 ? buffers(key.group, BufferKind::OptimizerState, facts.weight,
+                                             -1, optimizer, !key.host, !key.host)
+                                   : BufferId());
   }
   const auto swap = [&](TaskKind kind, size_t k, TaskId follow) {
     on(teams_->lane(list[k], kind == TaskKind::SwapIn ? LaneKind::SwapIn : LaneKind::SwapOut));
     after(follow);
-    for (const auto& [weight_value, state_value] : operands) {
-      use(weight_value, k, kind == TaskKind::SwapIn);
-      if (state_value.buffer.valid()) use(state_value, k, kind == TaskKind::SwapIn);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      use(BufferId(weights[i].index() + k), kind == TaskKind::SwapIn);
+      if (states[i].valid()) use(BufferId(states[i].index() + k), kind == TaskKind::SwapIn);
     }
     for (BufferId host : host_buffers_of)
       use(BufferId(host.index() + k), kind == TaskKind::SwapOut);
@@ -98,69 +93,69 @@ void Emitter::update_on_device(const BucketKey& key, const Bucket& bucket) {
     if (key.host) arrived = swap(TaskKind::SwapIn, k, last_compute_[list[k].index()]);
     on(teams_->lane(list[k], LaneKind::Compute));
     after(arrived);
-    for (size_t i = 0; i < bucket.entries.size(); ++i) {
-      const auto& [u, sum] = bucket.entries[i];
-      compute_after(sum.value, k);
-      after(weights_[static_cast<size_t>(u)].fetched);
-      use(sum.value, k, false);
-      for (const Value& extra : weights_[static_cast<size_t>(u)].extra) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const WeightState& state = weight_of(sums[i]);
+      const Value& sum = sum_of(sums[i]).value;
+      compute_after(sum, k);
+      after(state.fetched);
+      use(sum, k, false);
+      for (const Value& extra : state.extra) {
         compute_after(extra, k);
         use(extra, k, false);
       }
-      use(operands[i].first, k, true);
-      if (operands[i].second.buffer.valid()) use(operands[i].second, k, true);
+      use(BufferId(weights[i].index() + k), true);
+      if (states[i].valid()) use(BufferId(states[i].index() + k), true);
     }
-    const TaskId task =
-        add(TaskKind::Update, work, {}, update_op(bucket.entries[0].first).inputs[0], -1);
+    const TaskId task = add(TaskKind::Update, work, {}, first_op.inputs[0], -1);
     done.push_back(task);
     if (key.host) swap(TaskKind::SwapOut, k, task);
-    for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
+    for (const SumRef& ref : sums) weight_of(ref).written = task;
   }
-  if (key.zero == 1 || key.zero == 2) gather_weights(key, bucket, done, weight_bytes);
+  if (key.zero == 1 || key.zero == 2) gather_weights(key, sums, done, weight_bytes);
 }
 
 // After an update of shares: everybody gets the whole weights again.
-void Emitter::gather_weights(const BucketKey& key, const Bucket& bucket,
+void Emitter::gather_weights(const BucketKey& key, std::span<const SumRef> sums,
                              const std::vector<TaskId>& done, int64_t weight_bytes) {
   const auto& list = teams(key.group).teams;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
   for (TaskId task : done) after(task);
   for (size_t k = 0; k < list.size(); ++k)
-    for (const auto& [u, sum] : bucket.entries) use(home_weight(u), k, true);
+    for (const SumRef& ref : sums) use(home_weight(ref.update), k, true);
   const TaskId task = add(TaskKind::Gather,
                           tables_.collective(Collective::AllGather, group_id(key.group),
                                              tables_.digits(key.share), Bytes(weight_bytes)),
-                          {}, update_op(bucket.entries[0].first).inputs[0], -1);
-  for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
+                          {}, update_of(sums[0].update).weight, -1);
+  for (const SumRef& ref : sums) weight_of(ref).written = task;
 }
 
 // Gradients go to the host, the host updates, and resident weights come back.
-void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
+void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums) {
   const auto& list = teams(key.group).teams;
-  const Op& first_op = update_op(bucket.entries[0].first);
+  const Op& first_op = update_op(sums[0].update);
   const TensorId first_tensor = first_op.inputs[0];
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
   const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
   std::vector<TaskId> done;
   int64_t weight_bytes = 0;
-  for (const auto& [u, sum] : bucket.entries) {
-    WeightState& state = weights_[static_cast<size_t>(u)];
-    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(u);
+  for (const SumRef& ref : sums) {
+    WeightState& state = weight_of(ref);
+    if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
   }
   for (size_t k = 0; k < list.size(); ++k) {
     double elements = 0;
     int64_t out = 0, in = 0;
     std::vector<BufferId> gradients, states, results;
     const HostShare& host = teams_->hosts(list[k]).front();
-    for (const auto& [u, sum] : bucket.entries) {
-      const WeightState& state = weights_[static_cast<size_t>(u)];
-      const TensorId tensor = update_op(u).inputs[0];
+    for (const SumRef& ref : sums) {
+      const WeightState& state = weight_of(ref);
+      const TrainingFacts::Update& facts = update_of(ref.update);
       const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
       const int64_t copies = replicas(state.layout) / parts;
       const int64_t share = share_of(state.elements, parts);
-      out += bytes(update_op(u).inputs[1], share);
-      in += bytes(tensor, share);
-      weight_bytes += bytes(tensor, state.elements);
+      out += share * facts.gradient_size;
+      in += share * facts.weight_size;
+      weight_bytes += state.elements * facts.weight_size;
       // Distinct parts on this host: replicas that do not share out hold the same.
       const int64_t distinct = std::max<int64_t>(1, host.members / copies);
       elements += static_cast<double>(share * distinct);
@@ -169,22 +164,21 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
                            .kind = kind,
                            .at_start = persistent,
                            .at_end = persistent,
-                           .tensor = tensor,
+                           .tensor = facts.weight,
                            .bytes = Bytes(size * distinct)});
       };
-      gradients.push_back(
-          on_host(BufferKind::WeightGradient, bytes(update_op(u).inputs[1], share), false));
-      if (const int64_t size = state_bytes(u, share); size > 0)
+      gradients.push_back(on_host(BufferKind::WeightGradient, share * facts.gradient_size, false));
+      if (const int64_t size = share * facts.state_size; size > 0)
         states.push_back(on_host(BufferKind::OptimizerState, size, true));
       // Of resident weights the host has a copy to update, or makes one from the master.
-      if (!key.host) results.push_back(on_host(BufferKind::Weight, bytes(tensor, share), !master));
+      if (!key.host) results.push_back(on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
     }
     on(teams_->lane(list[k], LaneKind::SwapOut));
-    for (size_t i = 0; i < bucket.entries.size(); ++i) {
-      const auto& [u, sum] = bucket.entries[i];
-      after(sum.value, k);
-      use(sum.value, k, false);
-      for (const Value& extra : weights_[static_cast<size_t>(u)].extra) {
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const Value& sum = sum_of(sums[i]).value;
+      after(sum, k);
+      use(sum, k, false);
+      for (const Value& extra : weight_of(sums[i]).extra) {
         after(extra, k);
         use(extra, k, false);
       }
@@ -198,8 +192,8 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
     after(left);
     for (BufferId buffer : gradients) use(buffer, false);
     for (BufferId buffer : states) use(buffer, true);
-    for (const auto& [u, sum] : bucket.entries) {
-      const WeightState& state = weights_[static_cast<size_t>(u)];
+    for (const SumRef& ref : sums) {
+      const WeightState& state = weight_of(ref);
       after(state.fetched);
       if (key.host) use(BufferId(state.rest.index() + k), true);
     }
@@ -214,13 +208,13 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
       // The weights are overwritten: whoever reads them in this step comes first.
       after(last_compute_[list[k].index()]);
       for (BufferId buffer : results) use(buffer, false);
-      for (const auto& [u, sum] : bucket.entries) {
-        const WeightState& state = weights_[static_cast<size_t>(u)];
+      for (const SumRef& ref : sums) {
+        const WeightState& state = weight_of(ref);
         after(state.fetched);
         if (key.zero == 3)
           use(BufferId(state.rest.index() + k), true);
         else
-          use(home_weight(u), k, true);
+          use(home_weight(ref.update), k, true);
       }
       task = add(
           TaskKind::SwapIn,
@@ -228,11 +222,10 @@ void Emitter::update_on_host(const BucketKey& key, const Bucket& bucket) {
           {}, first_tensor, -1);
     }
     done.push_back(task);
-    for (const auto& [u, sum] : bucket.entries) weights_[static_cast<size_t>(u)].written = task;
+    for (const SumRef& ref : sums) weight_of(ref).written = task;
   }
   weight_bytes /= static_cast<int64_t>(list.size());
-  if ((key.zero == 1 || key.zero == 2) && !key.host)
-    gather_weights(key, bucket, done, weight_bytes);
+  if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
 }
 
 // Weights that another group uses as well are sent there after the update.
@@ -240,7 +233,7 @@ void Emitter::refresh_copies() {
   for (size_t u = 0; u < weights_.size(); ++u) {
     const WeightState& state = weights_[u];
     if (state.unit >= 0) continue;
-    const TensorId tensor = update_op(static_cast<int32_t>(u)).inputs[0];
+    const TensorId tensor = facts_.updates[u].weight;
     std::vector<Value> copies;
     for (int32_t i = heads_[kForward][row(tensor, 0)]; i >= 0;) {
       const Value& value = values_[static_cast<size_t>(i)];

@@ -34,8 +34,7 @@ TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int3
 }
 
 // A task that comes later on the same lane follows anyway.
-void Emitter::after(TaskId task) {
-  if (!task.valid()) return;
+void Emitter::add_predecessor(TaskId task) {
   const auto begin = graph_.task_lanes.begin() + graph_.lane_begin.back();
   for (LaneId lane : graph_.lanes_of(task))
     if (std::find(begin, graph_.task_lanes.end(), lane) != graph_.task_lanes.end()) return;
@@ -44,17 +43,16 @@ void Emitter::after(TaskId task) {
 
 BufferId Emitter::buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
                           int64_t bytes, bool at_start, bool at_end) {
-  BufferId first_buffer;
-  for (TeamId team : teams(group).teams) {
-    const BufferId id = graph_.add({.memory = graph_[team].memory,
-                                    .kind = kind,
-                                    .at_start = at_start,
-                                    .at_end = at_end,
-                                    .micro_batch = micro_batch,
-                                    .tensor = tensor,
-                                    .bytes = Bytes(rounded(bytes))});
-    if (!first_buffer.valid()) first_buffer = id;
-  }
+  const BufferId first_buffer(graph_.buffers.size());
+  const int64_t size = rounded(bytes);
+  for (TeamId team : teams(group).teams)
+    graph_.buffers.push_back({.memory = graph_[team].memory,
+                              .kind = kind,
+                              .at_start = at_start,
+                              .at_end = at_end,
+                              .micro_batch = micro_batch,
+                              .tensor = tensor,
+                              .bytes = Bytes(size)});
   return first_buffer;
 }
 
@@ -81,8 +79,8 @@ BufferId Emitter::host_buffers(int32_t group, BufferKind kind, TensorId tensor, 
 }
 
 // Data, constants and statistics are where they are wanted from the start.
-Emitter::Value Emitter::data(TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
-                             int32_t group) {
+const Emitter::Value& Emitter::data(TensorId tensor, int32_t micro_batch,
+                                    const OperandTemplate& want, int32_t group) {
   if (const Value* there = find(kForward, tensor, micro_batch, want.layout, group)) return *there;
   const bool each_step = facts_.origin[tensor.index()] == TrainingFacts::Origin::Data;
   const BufferId buffer =
@@ -92,50 +90,52 @@ Emitter::Value Emitter::data(TensorId tensor, int32_t micro_batch, const Operand
              {.group = group, .layout = want.layout, .buffer = buffer});
 }
 
-Emitter::Value Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch,
-                              const OperandTemplate& want, int32_t group) {
-  const int32_t layout = want.layout;
+const Emitter::Value& Emitter::value(Phase phase, TensorId tensor, int32_t micro_batch,
+                                     const OperandTemplate& want, int32_t group) {
   switch (facts_.origin[tensor.index()]) {
     case TrainingFacts::Origin::Weight: return weight(tensor, want, group);
     case TrainingFacts::Origin::Data: return data(tensor, micro_batch, want, group);
     case TrainingFacts::Origin::Fixed: return data(tensor, 0, want, group);
     case TrainingFacts::Origin::Made: break;
   }
-  if (phase == kAgain && keeps_all_)
-    if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
-  if (phase == kAgain) {
-    if (const Value* there = find(kAgain, tensor, micro_batch, layout, group)) return *there;
-    if (const Value* other = first(kAgain, tensor, micro_batch))
-      return redistribute(kAgain, tensor, micro_batch, *other, layout, group);
-    const MemoryAction how = action(tensor);
-    const int32_t source_group =
-        strategy_->stages[static_cast<size_t>(item_stage_)].group;  // of the forward pass
-    const Value* there = find(kForward, tensor, micro_batch, layout, source_group);
-    const Value* made = first(kForward, tensor, micro_batch);
-    ensure(made != nullptr, "a saved value was never made");
-    if (there == nullptr || how == MemoryAction::Regather) {
-      there = made;
-      for (int32_t i = heads_[kForward][row(tensor, micro_batch)]; i >= 0;
-           i = values_[static_cast<size_t>(i)].next) {
-        if (values_[static_cast<size_t>(i)].group != source_group) continue;
-        there = &values_[static_cast<size_t>(i)];
-        break;
-      }
-    }
-    Value found = *there;
-    if (how == MemoryAction::Offload || compressed_bits(how) > 0)
-      found = restore(tensor, micro_batch, found, group);
-    if (found.group == group && found.layout == layout) return found;
-    return redistribute(kAgain, tensor, micro_batch, found, layout, group);
-  }
-  if (const Value* there = find(kForward, tensor, micro_batch, layout, group)) return *there;
+  if (phase == kForward || keeps_all_)
+    if (const Value* there = find(kForward, tensor, micro_batch, want.layout, group)) return *there;
+  if (phase == kAgain) return saved_value(tensor, micro_batch, want.layout, group);
   const Value* made = first(kForward, tensor, micro_batch);
   ensure(made != nullptr, "a value is read before it is made");
-  return redistribute(kForward, tensor, micro_batch, *made, layout, group);
+  return redistribute(kForward, tensor, micro_batch, *made, want.layout, group);
 }
 
-Emitter::Value Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
-                                     const Value& origin, int32_t layout, int32_t group) {
+// What the backward pass reads of the forward pass: as it was, computed again, or brought back.
+const Emitter::Value& Emitter::saved_value(TensorId tensor, int32_t micro_batch, int32_t layout,
+                                           int32_t group) {
+  if (const Value* there = find(kAgain, tensor, micro_batch, layout, group)) return *there;
+  if (const Value* other = first(kAgain, tensor, micro_batch))
+    return redistribute(kAgain, tensor, micro_batch, *other, layout, group);
+  const MemoryAction how = action(tensor);
+  const int32_t source_group =
+      strategy_->stages[static_cast<size_t>(item_stage_)].group;  // of the forward pass
+  const Value* there = find(kForward, tensor, micro_batch, layout, source_group);
+  const Value* made = first(kForward, tensor, micro_batch);
+  ensure(made != nullptr, "a saved value was never made");
+  if (there == nullptr || how == MemoryAction::Regather) {
+    there = made;
+    for (int32_t i = heads_[kForward][row(tensor, micro_batch)]; i >= 0;
+         i = values_[static_cast<size_t>(i)].next) {
+      if (values_[static_cast<size_t>(i)].group != source_group) continue;
+      there = &values_[static_cast<size_t>(i)];
+      break;
+    }
+  }
+  passing_ = *there;
+  if (how == MemoryAction::Offload || compressed_bits(how) > 0)
+    passing_ = restore(tensor, micro_batch, passing_, group);
+  if (passing_.group == group && passing_.layout == layout) return passing_;
+  return redistribute(kAgain, tensor, micro_batch, passing_, layout, group);
+}
+
+const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
+                                            const Value& origin, int32_t layout, int32_t group) {
   const Tensor& t = training_.graph[tensor];
   const Value from = origin;
   Value now = from;
@@ -268,7 +268,7 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
 void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
   if (!offloads_) return;
   const auto fetch = [&](TensorId tensor, int32_t layout) {
-    if (!tensor.valid() || action(tensor) != MemoryAction::Offload) return;
+    if (action(tensor) != MemoryAction::Offload) return;
     const int32_t source = strategy_->stages[static_cast<size_t>(item_stage_)].group;
     const Value* there = find(kForward, tensor, micro_batch, layout, source);
     if (there == nullptr) there = first(kForward, tensor, micro_batch);
@@ -276,19 +276,12 @@ void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
   };
   const Op& op = training_.graph[backward];
   for (OpId again : again_before(backward)) {
-    const OpTemplate& made = tables_.op(again, sharding_ids_[again.index()], group_id(group));
-    const Op& source = training_.graph[again];
-    for (size_t i = 0; i < source.inputs.size(); ++i)
-      fetch(source.inputs[i], made.inputs()[i].layout);
+    for (const ReadTemplate& read : made_of(again, group).reads)
+      fetch(read.tensor, read.want.layout);
   }
   if (!op.forward.valid()) return;
-  const OpTemplate& made =
-      tables_.op(op.forward, sharding_ids_[op.forward.index()], group_id(group));
-  for (size_t s = 0; s < op.saved.size(); ++s) {
-    OperandTemplate want;
-    const TensorId tensor = saved_tensor(op, s, made, want);
-    fetch(tensor, want.layout);
-  }
+  for (const ReadTemplate& read : made_of(op.forward, group).saved_reads)
+    fetch(read.tensor, read.want.layout);
 }
 
 }  // namespace windlass

@@ -23,7 +23,7 @@ void Emitter::plan_weights() {
     state.sums.clear();
     state.extra.clear();
     state.streamed.clear();
-    state.layout = state.unit = -1;
+    state.layout = state.unit = state.last_sum = -1;
     state.terms_left = 0;
     state.updated = false;
     state.at_home = {};
@@ -70,18 +70,18 @@ void Emitter::make_units() {
                       units_.back().residency == residency;
     if (!fits) units_.push_back({.stage = stage, .residency = residency});
     units_.back().updates.push_back(static_cast<int32_t>(u));
-    units_.back().bytes +=
-        byte_size(training_.graph[update_op(static_cast<int32_t>(u)).inputs[0]].type).value;
+    units_.back().bytes += byte_size(training_.graph[facts_.updates[u].weight].type).value;
     weights_[u].unit = static_cast<int32_t>(units_.size() - 1);
     weights_[u].streamed.assign(strategy_->groups.size(), {});
   }
 }
 
-Emitter::Value Emitter::weight(TensorId tensor, const OperandTemplate& want, int32_t group) {
+const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& want, int32_t group) {
   const int32_t layout = want.layout;
   const int32_t u = facts_.update_index[tensor.index()];
   if (u < 0) return data(tensor, 0, want, group);
-  if (weights_[static_cast<size_t>(u)].unit >= 0) return stream(u, tensor, layout, group);
+  if (weights_[static_cast<size_t>(u)].unit >= 0)
+    return passing_ = stream(u, tensor, layout, group);
   if (const Value* there = find(kForward, tensor, 0, layout, group)) return *there;
   for (int32_t i = heads_[kForward][row(tensor, 0)]; i >= 0;) {
     const Value other = values_[static_cast<size_t>(i)];
@@ -90,16 +90,17 @@ Emitter::Value Emitter::weight(TensorId tensor, const OperandTemplate& want, int
   }
   const BufferId buffer =
       buffers(group, BufferKind::Weight, tensor, -1, bytes(tensor, want.elements), true, true);
-  const Value made = put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});
+  const Value& made =
+      put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});
   WeightState& state = weights_[static_cast<size_t>(u)];
   if (group == state.home && layout == state.layout) state.at_home = made;
   return made;
 }
 
-Emitter::Value Emitter::home_weight(int32_t u) {
+const Emitter::Value& Emitter::home_weight(int32_t u) {
   const WeightState& state = weights_[static_cast<size_t>(u)];
   if (state.at_home.buffer.valid()) return state.at_home;
-  return weight(update_op(u).inputs[0], {state.layout, state.elements}, state.home);
+  return weight(update_of(u).weight, {state.layout, state.elements}, state.home);
 }
 
 Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32_t group) {
@@ -154,7 +155,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
     int64_t total = 0;
     for (int32_t u : updates) {
       WeightState& state = weights_[static_cast<size_t>(u)];
-      const TensorId tensor = update_op(u).inputs[0];
+      const TensorId tensor = update_of(u).weight;
       const int64_t size = bytes(tensor, state.elements);
       total += size;
       Value value = {.group = group, .layout = state.layout};
@@ -171,7 +172,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
             per_team ? TaskId(task.index() + list.size() - 1) : task;
       }
     };
-    const TensorId first_tensor = update_op(updates[0]).inputs[0];
+    const TensorId first_tensor = update_of(updates[0]).weight;
     if (!unit.residency.host) {
       for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
       for (size_t k = 0; k < list.size(); ++k) {
@@ -211,7 +212,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
 // Where a streamed weight rests between its uses: a share on each replica, or one copy on the host.
 BufferId Emitter::rest_buffers(int32_t u) {
   const WeightState& state = weights_[static_cast<size_t>(u)];
-  const TensorId tensor = update_op(u).inputs[0];
+  const TensorId tensor = update_of(u).weight;
   const int64_t size = bytes(tensor, state.elements);
   if (strategy_->weights[static_cast<size_t>(u)].host)
     return host_buffers(state.home, BufferKind::Weight, tensor, -1, size, true, state.layout, true);
@@ -219,43 +220,46 @@ BufferId Emitter::rest_buffers(int32_t u) {
                  share_of(size, tables_.members(state.share)), true, true);
 }
 
-// The buffer that a term of a weight's gradient is added to.
-BufferId Emitter::sum_buffer(int32_t u, TensorId tensor, int32_t layout, int64_t elements,
-                             int32_t group, int32_t micro_batch) {
+// The sum that a term of a weight's gradient is added to.
+int32_t Emitter::sum_for(int32_t u, TensorId tensor, int32_t layout, int64_t elements,
+                         int32_t group, int32_t micro_batch) {
   const int32_t batch = reduced_each_time(u, layout) ? micro_batch : -1;
-  for (Sum& sum : weights_[static_cast<size_t>(u)].sums)
-    if (sum.value.group == group && sum.value.layout == layout && sum.micro_batch == batch)
-      return sum.value.buffer;
-  Sum sum;
+  std::vector<Sum>& sums = weights_[static_cast<size_t>(u)].sums;
+  for (size_t i = 0; i < sums.size(); ++i)
+    if (sums[i].value.group == group && sums[i].value.layout == layout &&
+        sums[i].micro_batch == batch)
+      return static_cast<int32_t>(i);
+  Sum& sum = sums.emplace_back();
   sum.micro_batch = batch;
   sum.elements = elements;
-  sum.value = {.group = group, .layout = layout};
+  sum.value.group = group;
+  sum.value.layout = layout;
   sum.value.buffer =
       buffers(group, BufferKind::WeightGradient, tensor, batch, bytes(tensor, elements));
-  weights_[static_cast<size_t>(u)].sums.push_back(sum);
-  return sum.value.buffer;
+  return static_cast<int32_t>(sums.size() - 1);
 }
 
 // Adds a gradient that others read too by a task of its own.
-void Emitter::add_term(int32_t u, const Value& term, int32_t micro_batch) {
-  const TensorId tensor = update_op(u).inputs[1];
+void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
+  const Value term = given;
+  const TensorId tensor = update_of(u).gradient;
   const int64_t elements =
       largest_elements(tables_.layout(term.layout), training_.graph[tensor].type.shape);
-  Value sum = {.group = term.group, .layout = term.layout};
-  sum.buffer = sum_buffer(u, tensor, term.layout, elements, term.group, micro_batch);
-  const int64_t size = bytes(tensor, elements);
-  const int32_t work = tables_.work(memory_work(Bytes(2 * size), Bytes(size)));
+  const int32_t sum = sum_for(u, tensor, term.layout, elements, term.group, micro_batch);
+  Value made = {.group = term.group, .layout = term.layout};
+  made.buffer = sum_of({u, sum}).value.buffer;
+  const int32_t work = tables_.sum_work(bytes(tensor, elements));
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     after(term, k);
     use(term, k, false);
-    use(sum, k, true);
+    use(made, k, true);
     const TaskId task = add(TaskKind::Backward, work, {}, tensor, micro_batch);
-    if (k == 0) sum.ready = task;
+    if (k == 0) made.ready = task;
   }
-  sum.per_team = sum.computed = true;
-  finish_term(u, sum, micro_batch);
+  made.per_team = made.computed = true;
+  finish_term(u, sum, made);
 }
 
 // ZeRO 2 and 3 keep no whole gradient from one micro-batch to the next.
@@ -265,133 +269,143 @@ bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
          tables_.settled(layout) == state.layout;
 }
 
-void Emitter::finish_term(int32_t u, const Value& term, int32_t micro_batch) {
+// A term has been added to a sum.
+void Emitter::finish_term(int32_t u, int32_t index, const Value& term) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   const int32_t group = term.group;
-  const bool each = reduced_each_time(u, term.layout);
-  for (Sum& sum : state.sums) {
-    if (sum.value.group != group || sum.value.layout != term.layout ||
-        sum.micro_batch != (each ? micro_batch : -1))
-      continue;
-    sum.value.ready = term.ready;
-    sum.value.per_team = term.per_team;
-    sum.value.computed = term.computed;
-  }
+  Value& added = state.sums[static_cast<size_t>(index)].value;
+  added.ready = term.ready;
+  added.per_team = term.per_team;
+  added.computed = term.computed;
   --state.terms_left;
   const size_t at = at_group(u, group);
-  const bool batch_done = --terms_left_[at] % terms_each_[at] == 0;
-  const TensorId tensor = update_op(u).inputs[1];
+  const bool step_done = --terms_left_[at] == 0;
+  const bool batch_done = step_done || terms_left_[at] % terms_each_[at] == 0;
   // Sums that are final: those of this micro-batch, or of the step.
-  for (Sum& sum : state.sums) {
-    if (sum.queued || sum.value.group != group) continue;
-    if (sum.micro_batch >= 0 ? !batch_done : terms_left_[at] > 0) continue;
-    if (group != state.home) {
-      sum.queued = true;
-      state.extra.push_back(redistribute(kForward, tensor, 0, sum.value, state.layout, state.home));
-    } else if (sum.micro_batch >= 0) {
-      sum.queued = true;
-      queue(u, sum);
+  if (batch_done) {
+    for (size_t i = 0; i < state.sums.size(); ++i) {
+      Sum& sum = state.sums[i];
+      if (sum.queued || sum.value.group != group) continue;
+      if (sum.micro_batch < 0 && !step_done) continue;
+      if (group != state.home) {
+        sum.queued = true;
+        add_extra(u, sum);
+      } else if (sum.micro_batch >= 0) {
+        queue(u, static_cast<int32_t>(i));
+      }
     }
   }
-  if (state.terms_left > 0) return;
-  // All there is: one sum that lies like the weight is reduced with others, the rest is brought to
-  // the weight's layout and added when it is updated.
+  if (state.terms_left == 0) finish_gradient(u);
+}
+
+// All there is: one sum that lies like the weight is reduced with others, the rest is brought to
+// the weight's layout and added when it is updated.
+void Emitter::finish_gradient(int32_t u) {
+  WeightState& state = weights_[static_cast<size_t>(u)];
   bool main = state.shard.valid();
-  for (Sum& sum : state.sums) {
-    if (sum.micro_batch >= 0) main = true;
-  }
-  for (Sum& sum : state.sums) {
+  for (const Sum& sum : state.sums) main = main || sum.micro_batch >= 0;
+  for (size_t i = 0; i < state.sums.size(); ++i) {
+    Sum& sum = state.sums[i];
     if (sum.queued || sum.value.group != state.home) continue;
-    sum.queued = true;
     if (!main && tables_.settled(sum.value.layout) == state.layout) {
       main = true;
-      queue(u, sum);
+      queue(u, static_cast<int32_t>(i));
     } else {
-      state.extra.push_back(redistribute(kForward, tensor, 0, sum.value, state.layout, state.home));
+      sum.queued = true;
+      add_extra(u, sum);
     }
   }
   if (main) return;
-  Sum sum;
+  Sum& sum = state.sums.emplace_back();
   sum.value = state.extra.front();
   sum.elements = state.elements;
   state.extra.erase(state.extra.begin());
-  queue(u, sum);
+  queue(u, static_cast<int32_t>(state.sums.size() - 1));
 }
 
-void Emitter::queue(int32_t u, const Sum& sum) {
+void Emitter::add_extra(int32_t u, const Sum& sum) {
+  WeightState& state = weights_[static_cast<size_t>(u)];
+  state.extra.push_back(
+      redistribute(kForward, update_of(u).gradient, 0, sum.value, state.layout, state.home));
+}
+
+Emitter::Bucket& Emitter::bucket_of(const BucketKey& key) {
+  for (size_t i = 0; i < bucket_count_; ++i)
+    if (buckets_[i].key == key) return buckets_[i];
+  if (bucket_count_ == buckets_.size()) buckets_.emplace_back();
+  Bucket& bucket = buckets_[bucket_count_++];
+  bucket.key = key;
+  bucket.sums.clear();
+  bucket.bytes = 0;
+  return bucket;
+}
+
+void Emitter::queue(int32_t u, int32_t index) {
   const Residency& residency = strategy_->weights[static_cast<size_t>(u)];
-  const WeightState& state = weights_[static_cast<size_t>(u)];
-  const BucketKey key{sum.value.group,
-                      state.zero,
-                      residency.host,
-                      residency.host_update,
-                      tables_.partial_digits(sum.value.layout),
-                      state.share};
-  auto found = std::ranges::find(buckets_, key, &std::pair<BucketKey, Bucket>::first);
-  if (found == buckets_.end()) found = buckets_.insert(found, {key, Bucket{}});
-  Bucket& bucket = found->second;
-  bucket.entries.emplace_back(u, sum);
-  bucket.bytes += bytes(update_op(u).inputs[1], sum.elements);
-  if (bucket.bytes >= strategy_->bucket.value) {
-    Bucket full = std::move(bucket);
-    bucket = {};
-    flush(key, full);
-  }
+  WeightState& state = weights_[static_cast<size_t>(u)];
+  Sum& sum = state.sums[static_cast<size_t>(index)];
+  sum.queued = true;
+  Bucket& bucket = bucket_of({sum.value.group, state.zero, residency.host, residency.host_update,
+                              tables_.partial_digits(sum.value.layout), state.share});
+  bucket.sums.push_back({u, index});
+  bucket.bytes += sum.elements * update_of(u).gradient_size;
+  if (bucket.bytes >= strategy_->bucket.value) flush(bucket);
 }
 
 void Emitter::flush_all() {
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    if (buckets_[i].second.entries.empty()) continue;
-    Bucket full = std::move(buckets_[i].second);
-    buckets_[i].second = {};
-    flush(buckets_[i].first, full);
-  }
+  for (size_t i = 0; i < bucket_count_; ++i)
+    if (!buckets_[i].sums.empty()) flush(buckets_[i]);
 }
 
-// Reduces the gradients of a bucket over their replicas.
-void Emitter::flush(const BucketKey& key, Bucket& bucket) {
+// Reduces the gradients of a bucket; weights whose gradient is all there are updated, once.
+void Emitter::flush(Bucket& bucket) {
+  reduce(bucket);
+  const size_t first_sum = ready_sums_.size();
+  for (const SumRef& ref : bucket.sums) {
+    WeightState& state = weight_of(ref);
+    state.last_sum = ref.sum;
+    if (state.terms_left > 0 || state.updated) continue;
+    state.updated = true;
+    ready_sums_.push_back(ref);
+  }
+  bucket.sums.clear();
+  bucket.bytes = 0;
+  if (ready_sums_.size() > first_sum) update(bucket.key, first_sum);
+}
+
+// Over the replicas: everybody gets the whole sum, or its share of it.
+void Emitter::reduce(const Bucket& bucket) {
+  const BucketKey& key = bucket.key;
   const auto& list = teams(key.group).teams;
   const int64_t parts = tables_.members(key.digits);
-  if (parts > 1) {
-    // Everybody gets the whole sum, or its share of it.
-    const bool scatter = key.zero >= 1 && key.digits == key.share;
-    const bool shards = key.zero >= 2 && scatter;
-    for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
-    for (auto& [u, sum] : bucket.entries) {
-      WeightState& state = weights_[static_cast<size_t>(u)];
-      if (shards && !state.shard.valid())
-        state.shard = buffers(key.group, BufferKind::WeightGradient, update_op(u).inputs[1], -1,
-                              share_of(bytes(update_op(u).inputs[1], sum.elements), parts));
-      for (size_t k = 0; k < list.size(); ++k) {
-        after(sum.value, k);
-        use(sum.value, k, !shards);
-        if (shards) use(BufferId(state.shard.index() + k), true);
-      }
-    }
-    const TaskId task = add(
-        TaskKind::Reduce,
-        tables_.collective(scatter ? Collective::ReduceScatter : Collective::AllReduce,
-                           group_id(key.group), tables_.digits(key.digits), Bytes(bucket.bytes)),
-        {}, update_op(bucket.entries[0].first).inputs[1], -1);
-    for (auto& [u, sum] : bucket.entries) {
-      sum.value.ready = task;
-      sum.value.per_team = sum.value.computed = false;
-      if (shards) sum.value.buffer = weights_[static_cast<size_t>(u)].shard;
+  if (parts == 1) return;
+  const bool scatter = key.zero >= 1 && key.digits == key.share;
+  const bool shards = key.zero >= 2 && scatter;
+  for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
+  for (const SumRef& ref : bucket.sums) {
+    WeightState& state = weight_of(ref);
+    const Sum& sum = sum_of(ref);
+    if (shards && !state.shard.valid())
+      state.shard =
+          buffers(key.group, BufferKind::WeightGradient, update_of(ref.update).gradient, -1,
+                  share_of(sum.elements * update_of(ref.update).gradient_size, parts));
+    for (size_t k = 0; k < list.size(); ++k) {
+      after(sum.value, k);
+      use(sum.value, k, !shards);
+      if (shards) use(BufferId(state.shard.index() + k), true);
     }
   }
-  // A weight is updated, once, when all of its gradient is there.
-  std::erase_if(bucket.entries, [&](auto& entry) {
-    WeightState& state = weights_[static_cast<size_t>(entry.first)];
-    state.last = entry.second;
-    if (state.terms_left > 0 || state.updated) return true;
-    state.updated = true;
-    return false;
-  });
-  if (bucket.entries.empty()) return;
-  if (key.host_update)
-    update_on_host(key, bucket);
-  else
-    ready_updates_.emplace_back(key, std::move(bucket));
+  const TaskId task =
+      add(TaskKind::Reduce,
+          tables_.collective(scatter ? Collective::ReduceScatter : Collective::AllReduce,
+                             group_id(key.group), tables_.digits(key.digits), Bytes(bucket.bytes)),
+          {}, update_of(bucket.sums[0].update).gradient, -1);
+  for (const SumRef& ref : bucket.sums) {
+    Value& value = sum_of(ref).value;
+    value.ready = task;
+    value.per_team = value.computed = false;
+    if (shards) value.buffer = weight_of(ref).shard;
+  }
 }
 
 }  // namespace windlass

@@ -20,30 +20,10 @@
 
 namespace windlass {
 
-// Facts of a training graph that do not depend on the strategy.
-struct TrainingFacts {
-  explicit TrainingFacts(const TrainingGraph& training);
-
-  enum class Origin : uint8_t { Made, Weight, Data, Fixed };
-  std::vector<Origin> origin;         // by tensor
-  std::vector<uint8_t> element_size;  // by tensor, bytes
-  std::vector<TensorId> roots;        // storage of each tensor
-  std::vector<int32_t> saved_index;   // by tensor: index of its storage in `saved`, or -1
-  std::vector<int32_t> update_index;  // by tensor: weights, which update op; or -1
-  // Terms of the gradient of each updated weight, and the sums of them that need no task of their
-  // own: terms are added up where they are made.
-  std::vector<std::vector<TensorId>> terms;  // by update
-  std::vector<int32_t> term_of;              // by tensor: update whose gradient it is a term of
-  // Terms that are read by others as well (a weight that is added to an activation), with their
-  // update: they take a task to be added.
-  std::vector<std::pair<int32_t, TensorId>> shared_terms;
-  std::vector<bool> dropped;                        // by op
-  std::vector<std::pair<OpId, int32_t>> first_use;  // by update: forward op and input
-};
-
 class Emitter {
  public:
-  Emitter(const TrainingGraph& training, const Machine& machine, Tables& tables, TaskGraph& graph);
+  Emitter(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine,
+          Tables& tables, TaskGraph& graph);
 
   // Replaces the tasks of the graph by those of the strategy. Storage is reused from call to call.
   void run(const Strategy& strategy);
@@ -95,7 +75,7 @@ class Emitter {
     BufferId rest;                   // streamed: where it rests
     BufferId shard;                  // ZeRO 2 and 3: its share of the gradient
     std::vector<Sum> sums;
-    Sum last;                  // reduced last
+    int32_t last_sum = -1;     // reduced last
     bool updated = false;      // has its place in an update
     Value at_home;             // resident: the weight itself
     std::vector<Value> extra;  // gradients that came from other groups
@@ -119,9 +99,33 @@ class Emitter {
     int32_t share = 0;   // set over which state and updates are shared out
     bool operator==(const BucketKey&) const = default;
   };
+  // A sum of a weight's gradient.
+  struct SumRef {
+    int32_t update = -1;
+    int32_t sum = -1;
+  };
   struct Bucket {
-    std::vector<std::pair<int32_t, Sum>> entries;
+    BucketKey key;
+    std::vector<SumRef> sums;
     int64_t bytes = 0;
+  };
+  // Sums whose weights are updated together.
+  struct ReadyUpdate {
+    BucketKey key;
+    size_t begin = 0, end = 0;  // of ready_sums_
+  };
+
+  // What a task reads: a value in short.
+  struct Operand {
+    BufferId buffer;
+    TaskId ready;  // none: it is there
+    bool per_team = false;
+    bool write = false;
+  };
+  // What the op being emitted makes.
+  struct Result {
+    BufferId buffer;
+    int32_t sum = -1;  // of its weight's, if it is a term of a gradient
   };
 
   // --- emit_ops.cpp
@@ -131,16 +135,24 @@ class Emitter {
   void stash_after(OpId op, const WorkItem& item);
   void forward(OpId op, int32_t micro_batch, int32_t group, Phase phase);
   void backward(OpId op, int32_t micro_batch, int32_t group);
-  void finish_results(OpId op, int32_t coupling, TaskId first_task, int32_t group,
-                      int32_t micro_batch);
+  void backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch, int32_t group);
+  void read(Phase phase, const std::vector<ReadTemplate>& reads, int32_t micro_batch,
+            int32_t group);
+  Value run_op(TaskKind kind, int32_t work, int32_t coupling, OpId op, int32_t micro_batch,
+               int32_t group);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
-  TensorId saved_tensor(const Op& backward, size_t saved, const OpTemplate& made,
-                        OperandTemplate& want) const;
+  // The template of a forward op as the strategy splits it.
+  const OpTemplate& made_of(OpId op, int32_t group) {
+    return tables_.op(op, sharding_ids_[op.index()], group_id(group));
+  }
 
   // --- emit_values.cpp
-  Value value(Phase phase, TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
-              int32_t group);
-  Value data(TensorId tensor, int32_t micro_batch, const OperandTemplate& want, int32_t group);
+  // References to values are good until the next one is asked for.
+  const Value& value(Phase phase, TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
+                     int32_t group);
+  const Value& saved_value(TensorId tensor, int32_t micro_batch, int32_t layout, int32_t group);
+  const Value& data(TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
+                    int32_t group);
   const Value* find(Phase phase, TensorId tensor, int32_t micro_batch, int32_t layout,
                     int32_t group) const {
     for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {
@@ -163,8 +175,8 @@ class Emitter {
     values_.back().next = -1;
     return values_.back();
   }
-  Value redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
-                     int32_t layout, int32_t group);
+  const Value& redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
+                            int32_t layout, int32_t group);
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
   Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
   void prefetch(OpId backward, int32_t micro_batch, int32_t group);
@@ -174,31 +186,40 @@ class Emitter {
                         int64_t bytes, bool shared, int32_t layout, bool persistent);
 
   // --- emit_weights.cpp, emit_updates.cpp
-  int64_t state_bytes(int32_t update, int64_t elements) const;
   void plan_weights();
   void make_units();
-  Value weight(TensorId tensor, const OperandTemplate& want, int32_t group);
+  const Value& weight(TensorId tensor, const OperandTemplate& want, int32_t group);
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
   void fetch(int32_t unit, int32_t group);
   BufferId rest_buffers(int32_t update);
-  BufferId sum_buffer(int32_t update, TensorId tensor, int32_t layout, int64_t elements,
-                      int32_t group, int32_t micro_batch);
+  int32_t sum_for(int32_t update, TensorId tensor, int32_t layout, int64_t elements, int32_t group,
+                  int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
-  void finish_term(int32_t update, const Value& term, int32_t micro_batch);
-  void queue(int32_t update, const Sum& sum);
+  void finish_term(int32_t update, int32_t sum, const Value& term);
+  void finish_gradient(int32_t update);
+  void add_extra(int32_t update, const Sum& sum);
+  void queue(int32_t update, int32_t sum);
   bool reduced_each_time(int32_t update, int32_t layout);
-  void flush(const BucketKey& key, Bucket& bucket);
+  Bucket& bucket_of(const BucketKey& key);
+  void flush(Bucket& bucket);
   void flush_all();
+  void reduce(const Bucket& bucket);
   void finish_updates();
-  void update_on_device(const BucketKey& key, const Bucket& bucket);
-  void update_on_host(const BucketKey& key, const Bucket& bucket);
-  void gather_weights(const BucketKey& key, const Bucket& bucket, const std::vector<TaskId>& done,
-                      int64_t weight_bytes);
+  void update(const BucketKey& key, size_t first_sum);
+  void update_on_device(const BucketKey& key, std::span<const SumRef> sums);
+  void update_on_host(const BucketKey& key, std::span<const SumRef> sums);
+  void gather_weights(const BucketKey& key, std::span<const SumRef> sums,
+                      const std::vector<TaskId>& done, int64_t weight_bytes);
   void refresh_copies();
   int64_t replicas(int32_t layout) { return tables_.members(tables_.copy_digits(layout)); }
+  WeightState& weight_of(const SumRef& ref) { return weights_[static_cast<size_t>(ref.update)]; }
+  Sum& sum_of(const SumRef& ref) { return weight_of(ref).sums[static_cast<size_t>(ref.sum)]; }
+  const TrainingFacts::Update& update_of(int32_t update) const {
+    return facts_.updates[static_cast<size_t>(update)];
+  }
   const Op& update_op(int32_t update) const;
   // The weight of an update op, where it is updated.
-  Value home_weight(int32_t update);
+  const Value& home_weight(int32_t update);
 
   static int64_t share_of(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
 
@@ -214,7 +235,10 @@ class Emitter {
   void compute_after(const Value& value, size_t team) {
     if (!value.computed) after(value, team);
   }
-  void after(TaskId task);
+  void after(TaskId task) {
+    if (task.valid()) add_predecessor(task);
+  }
+  void add_predecessor(TaskId task);
   void use(const Value& value, size_t team, bool write) {
     graph_.uses.push_back({BufferId(value.buffer.index() + team), write});
   }
@@ -235,7 +259,7 @@ class Emitter {
 
   const TrainingGraph& training_;
   const Machine& machine_;
-  const TrainingFacts facts_;
+  const TrainingFacts& facts_;
   Tables& tables_;
   TaskGraph& graph_;
   const Strategy* strategy_ = nullptr;
@@ -258,8 +282,10 @@ class Emitter {
 
   std::vector<WeightState> weights_;
   std::vector<Unit> units_;
-  std::vector<std::pair<BucketKey, Bucket>> buckets_;
-  std::vector<std::pair<BucketKey, Bucket>> ready_updates_;
+  std::vector<Bucket> buckets_;  // the first bucket_count_, in the order of their first sums
+  size_t bucket_count_ = 0;
+  std::vector<ReadyUpdate> ready_updates_;
+  std::vector<SumRef> ready_sums_;
 
   int32_t run_ = 0;  // of the item being emitted
   int32_t item_stage_ = 0;
@@ -272,14 +298,11 @@ class Emitter {
     return static_cast<size_t>(update) * strategy_->groups.size() + static_cast<size_t>(group);
   }
 
-  // A result of the op being emitted.
-  struct Result {
-    TensorId tensor;
-    Value value;
-    int32_t update = -1;
-  };
-  std::vector<Value> operands_;
+  std::vector<Operand> operands_;
   std::vector<Result> results_;
+  std::vector<Value> terms_;
+  std::vector<BufferId> update_weights_, update_states_;
+  Value passing_;  // one that is kept nowhere else
 };
 
 }  // namespace windlass

@@ -13,10 +13,15 @@ constexpr Bytes kPagingReserve{64 << 20};
 
 struct Lowering::State {
   State(const TrainingGraph& t, const Machine& m)
-      : training(t), machine(m), tables(t, m), emitter(t, m, tables, graph) {}
+      : training(t),
+        machine(m),
+        facts(t),
+        tables(t, facts, m),
+        emitter(t, facts, m, tables, graph) {}
 
   const TrainingGraph& training;
   const Machine& machine;
+  const TrainingFacts facts;
   Tables tables;
   TaskGraph graph;
   Emitter emitter;

@@ -55,8 +55,8 @@ std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
 
 }  // namespace
 
-Tables::Tables(const TrainingGraph& training, const Machine& machine)
-    : training_(training), machine_(machine) {
+Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine)
+    : training_(training), facts_(facts), machine_(machine) {
   digit_sets_.emplace_back();
   backward_of_.resize(training.forward_ops);
   op_index_.resize(training.forward_ops);
@@ -96,6 +96,12 @@ int32_t Tables::work(const Work& work) {
   return same.back();
 }
 
+int32_t Tables::sum_work(int64_t bytes) {
+  const auto [entry, fresh] = sum_works_.try_emplace(bytes, -1);
+  if (fresh) entry->second = work(memory_work(Bytes(2 * bytes), Bytes(bytes)));
+  return entry->second;
+}
+
 int32_t Tables::add_traffic(Traffic traffic) {
   traffics.push_back(std::move(traffic));
   return static_cast<int32_t>(traffics.size() - 1);
@@ -133,16 +139,61 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   add(op.auxiliaries, nest.auxiliaries, Access::Result);
   add(op.outputs, nest.outputs, Access::ReadGradient);
   add(op.inputs, nest.inputs, Access::GiveGradient);
-  if (const auto& writes = op_info(op.kind).writes)
-    for (int32_t input : writes(signature_of(graph, op))) result.writes |= uint64_t{1} << input;
+  list_operands(op, result);
   const bool view = op_info(op.kind).view;
   if (!view) result.work = work(work_of(graph, op, nest, local));
   const OpId self(static_cast<size_t>(&op - graph.ops.data()));
-  if (const OpId backward = backward_of_[self.index()]; backward.valid() && !view)
+  const OpId backward = backward_of_[self.index()];
+  if (backward.valid()) list_backward(graph[backward], result);
+  if (backward.valid() && !view)
     result.backward_work = work(work_of(graph, graph[backward], nest, local));
   result.coupling = coupling(nest, sharding, group, false);
   result.backward_coupling = coupling(nest, sharding, group, true);
   return result;
+}
+
+ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand) const {
+  ResultTemplate made;
+  made.tensor = tensor;
+  made.layout = operand.layout;
+  made.elements = operand.elements;
+  made.bytes = operand.elements * facts_.element_size[tensor.index()];
+  return made;
+}
+
+void Tables::list_operands(const Op& op, OpTemplate& made) const {
+  std::vector<bool> written(op.inputs.size(), false);
+  if (const auto& writes = op_info(op.kind).writes)
+    for (int32_t input : writes(signature_of(training_.graph, op)))
+      written[static_cast<size_t>(input)] = true;
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.inputs[i].valid()) made.reads.push_back({op.inputs[i], written[i], made.inputs()[i]});
+  const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (!ids[i].valid()) continue;
+      const bool saved = facts_.saved_index[ids[i].index()] >= 0;
+      made.results.push_back(result(ids[i], operands[i]));
+      made.results.back().kind = saved ? BufferKind::Activation : BufferKind::Transient;
+    }
+  };
+  results(op.outputs, made.outputs());
+  results(op.auxiliaries, made.auxiliaries());
+}
+
+void Tables::list_backward(const Op& backward, OpTemplate& made) const {
+  const size_t gradients = backward.inputs.size() - backward.saved.size();
+  for (size_t i = 0; i < gradients; ++i)
+    if (backward.inputs[i].valid())
+      made.gradient_reads.push_back({backward.inputs[i], false, made.output_gradients()[i]});
+  for (size_t i = 0; i < backward.saved.size(); ++i)
+    if (const TensorId tensor = backward.inputs[gradients + i]; tensor.valid())
+      made.saved_reads.push_back({tensor, false, made.saved(backward.saved[i])});
+  for (size_t i = 0; i < backward.outputs.size(); ++i) {
+    const TensorId tensor = backward.outputs[i];
+    if (!tensor.valid()) continue;
+    made.backward_results.push_back(result(tensor, made.input_gradients()[i]));
+    made.backward_results.back().update = facts_.term_of[tensor.index()];
+  }
 }
 
 int32_t Tables::coupling(const LoopNest& nest, const Sharding& sharding, int32_t group,
@@ -239,9 +290,10 @@ const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t f
   return moves_.back();
 }
 
-int32_t Tables::settled(int32_t id) {
-  const Layout& layout = this->layout(id);
-  return layout.partial() ? intern(windlass::settled(layout)) : id;
+int32_t Tables::settle(int32_t id) {
+  const int32_t result = layout(id).partial() ? intern(windlass::settled(layout(id))) : id;
+  if (settled_.size() < layouts_.size()) settled_.resize(layouts_.size(), -1);
+  return settled_[static_cast<size_t>(id)] = result;
 }
 
 int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
@@ -251,10 +303,7 @@ int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
   return static_cast<int32_t>(digit_sets_.size() - 1);
 }
 
-const Tables::LayoutDigits& Tables::digit_sets(int32_t id) {
-  if (layout_digits_.size() < layouts_.size()) layout_digits_.resize(layouts_.size());
-  LayoutDigits& sets = layout_digits_[static_cast<size_t>(id)];
-  if (sets.partial >= 0) return sets;
+const Tables::LayoutDigits& Tables::find_digit_sets(int32_t id) {
   std::vector<MemberDigit> partial, copies;
   int64_t place = 1;
   const Layout& layout = this->layout(id);
@@ -264,6 +313,8 @@ const Tables::LayoutDigits& Tables::digit_sets(int32_t id) {
     if (digit.kind != Digit::Kind::Axis) copies.push_back({place, digit.parts});
     place *= digit.parts;
   }
+  if (layout_digits_.size() < layouts_.size()) layout_digits_.resize(layouts_.size());
+  LayoutDigits& sets = layout_digits_[static_cast<size_t>(id)];
   sets.partial = intern_digits(std::move(partial));
   sets.copies = intern_digits(std::move(copies));
   return sets;

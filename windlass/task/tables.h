@@ -12,6 +12,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/strategy/redistribute.h"
 #include "windlass/strategy/strategy.h"
+#include "windlass/task/facts.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
@@ -22,13 +23,34 @@ struct OperandTemplate {
   int64_t elements = 0;  // of the member with most
 };
 
+// A tensor that an op reads.
+struct ReadTemplate {
+  TensorId tensor;
+  bool write = false;  // and overwrites
+  OperandTemplate want;
+};
+
+// A tensor that an op makes.
+struct ResultTemplate {
+  TensorId tensor;
+  int32_t layout = -1;
+  int32_t update = -1;  // that it is a term of the gradient for
+  BufferKind kind = BufferKind::Transient;
+  int64_t elements = 0;  // of the member with most
+  int64_t bytes = 0;     // of those
+};
+
 // A forward op and its backward op under a sharding, on a group.
 struct OpTemplate {
   int32_t work = -1;           // -1: a view
   int32_t backward_work = -1;  // -1: a view, or no backward op
   int32_t coupling = -1;       // traffic of what the pieces exchange; -1: nothing
   int32_t backward_coupling = -1;
-  uint64_t writes = 0;  // bit i: the forward op overwrites input i
+
+  // What the tasks of the forward op read and make; what those of the backward op read of
+  // gradients and of saved tensors, and make. Only tensors that are there.
+  std::vector<ReadTemplate> reads, gradient_reads, saved_reads;
+  std::vector<ResultTemplate> results, backward_results;
 
   // Operands: inputs, outputs and auxiliaries of the forward op; then the gradients of the outputs
   // as the backward op reads them, and those of the inputs as it leaves them.
@@ -40,6 +62,15 @@ struct OpTemplate {
   const OperandTemplate* auxiliaries() const { return outputs() + output_count; }
   const OperandTemplate* output_gradients() const { return auxiliaries() + auxiliary_count; }
   const OperandTemplate* input_gradients() const { return output_gradients() + output_count; }
+  const OperandTemplate& saved(const SavedRef& ref) const {
+    const auto index = static_cast<size_t>(ref.index);
+    switch (ref.source) {
+      case SavedRef::Source::Input: return inputs()[index];
+      case SavedRef::Source::Output: return outputs()[index];
+      case SavedRef::Source::Auxiliary: break;
+    }
+    return auxiliaries()[index];
+  }
 };
 
 // A step of a redistribution, priced.
@@ -54,7 +85,7 @@ struct MoveTemplate {
 
 class Tables {
  public:
-  Tables(const TrainingGraph& training, const Machine& machine);
+  Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine);
 
   int32_t intern(const Layout& layout);
   int32_t intern(const Sharding& sharding);
@@ -83,9 +114,14 @@ class Tables {
                  int64_t element_size);
 
   int32_t work(const Work& work);
+  // Work of adding two buffers of so many bytes into a third.
+  int32_t sum_work(int64_t bytes);
 
   // The sum-free form of a layout: partial digits become copies.
-  int32_t settled(int32_t layout);
+  int32_t settled(int32_t layout) {
+    const auto at = static_cast<size_t>(layout);
+    return at < settled_.size() && settled_[at] >= 0 ? settled_[at] : settle(layout);
+  }
   // The set of digits over which a gradient in this layout is partial, or over which a weight is
   // not split; 0 is the empty set.
   int32_t partial_digits(int32_t layout) { return digit_sets(layout).partial; }
@@ -106,6 +142,9 @@ class Tables {
  private:
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
+  void list_operands(const Op& op, OpTemplate& made) const;
+  void list_backward(const Op& backward, OpTemplate& made) const;
+  ResultTemplate result(TensorId tensor, const OperandTemplate& operand) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
   int32_t coupling(const LoopNest& nest, const Sharding& sharding, int32_t group, bool backward);
@@ -113,16 +152,24 @@ class Tables {
   struct LayoutDigits {
     int32_t partial = -1, copies = -1;
   };
-  const LayoutDigits& digit_sets(int32_t layout);
+  const LayoutDigits& digit_sets(int32_t layout) {
+    const auto at = static_cast<size_t>(layout);
+    const bool known = at < layout_digits_.size() && layout_digits_[at].partial >= 0;
+    return known ? layout_digits_[at] : find_digit_sets(layout);
+  }
+  const LayoutDigits& find_digit_sets(int32_t layout);
+  int32_t settle(int32_t layout);
   int32_t intern_digits(std::vector<MemberDigit> digits);
 
   const TrainingGraph& training_;
+  const TrainingFacts& facts_;
   const Machine& machine_;
   std::vector<OpId> backward_of_;  // by forward op
   std::vector<Layout> layouts_;
   std::vector<Sharding> shardings_;
   std::vector<std::vector<DeviceId>> groups_;
   std::unordered_map<uint64_t, std::vector<int32_t>> layout_index_, work_index_;
+  std::unordered_map<int64_t, int32_t> sum_works_;  // by bytes
   std::map<Sharding, int32_t> sharding_index_;
   std::map<std::vector<DeviceId>, int32_t> group_index_;
   struct Made {
@@ -132,6 +179,7 @@ class Tables {
   std::vector<std::vector<Made>> op_index_;  // by op
   std::vector<std::vector<MemberDigit>> digit_sets_;
   std::vector<LayoutDigits> layout_digits_;  // by layout
+  std::vector<int32_t> settled_;             // by layout
   std::deque<OpTemplate> templates_;         // references stay valid
   std::map<std::tuple<Shape, DType, int32_t, int32_t, int32_t, int32_t>, int32_t> move_index_;
   std::deque<std::vector<MoveTemplate>> moves_;
