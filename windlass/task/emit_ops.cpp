@@ -137,7 +137,7 @@ void Emitter::stash_after(OpId id, const WorkItem& item) {
     for (OpId consumer : saved.consumers) {
       const Op& op = training_.graph[consumer];
       if (stage_of_[consumer.index()] != item.stage || !op.forward.valid()) continue;
-      for (const ReadTemplate& read : made_of(op.forward, group).saved_reads) {
+      for (const ReadTemplate& read : made_of(op.forward, group).saved_reads()) {
         if (facts_.saved_index[read.tensor.index()] != s) continue;
         if (!training_.graph[read.tensor].producer.valid()) continue;  // data stays
         if (const Value* there =
@@ -148,10 +148,15 @@ void Emitter::stash_after(OpId id, const WorkItem& item) {
   }
 }
 
-void Emitter::read(Phase phase, const std::vector<ReadTemplate>& reads, int32_t micro_batch,
+void Emitter::read(Phase phase, std::span<const ReadTemplate> reads, int32_t micro_batch,
                    int32_t group) {
+  const bool as_it_was = phase == kForward || keeps_all_;
   for (const ReadTemplate& read : reads) {
-    const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
+    // Mostly it is there; value() would find it too.
+    const Value* found =
+        as_it_was ? find(kForward, read.tensor, micro_batch, read.want.layout, group) : nullptr;
+    const Value& there =
+        found != nullptr ? *found : value(phase, read.tensor, micro_batch, read.want, group);
     // What was computed on the lane of the task that reads it is there.
     operands_.push_back(
         {there.buffer, there.computed ? TaskId() : there.ready, there.per_team, read.write});
@@ -162,34 +167,42 @@ void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) 
   const OpTemplate& made = made_of(id, group);
   if (made.work < 0) {
     Value view;
-    for (size_t i = 0; i < made.reads.size(); ++i) {
-      const ReadTemplate& read = made.reads[i];
+    for (size_t i = 0; i < made.reads().size(); ++i) {
+      const ReadTemplate& read = made.reads()[i];
       const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
       if (i == 0) view = there;
     }
-    view.layout = made.results[0].layout;
-    put(phase, made.results[0].tensor, micro_batch, view);
+    view.layout = made.results()[0].layout;
+    put(phase, made.results()[0].buffer.tensor, micro_batch, view);
     return;
   }
   operands_.clear();
-  read(phase, made.reads, micro_batch, group);
+  read(phase, made.reads(), micro_batch, group);
   results_.clear();
-  for (const ResultTemplate& result : made.results)
-    results_.push_back({buffers(group, result.kind, result.tensor, micro_batch, result.bytes)});
-  Value value = run_op(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
-                       made.coupling, id, micro_batch, group);
-  for (size_t i = 0; i < results_.size(); ++i) {
-    value.layout = made.results[i].layout;
+  for (const ResultTemplate& result : made.results())
+    results_.push_back({buffers(group, micro_batch, result.buffer)});
+  const Done done = run_op(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
+                           made.coupling, id, micro_batch, group);
+  put_results(phase, made.results(), done, micro_batch, group);
+}
+
+void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results, Done done,
+                          int32_t micro_batch, int32_t group) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    Value& value = put(phase, results[i].buffer.tensor, micro_batch);
+    value.group = group;
+    value.layout = results[i].layout;
     value.buffer = results_[i].buffer;
-    put(phase, made.results[i].tensor, micro_batch, value);
+    value.ready = done.ready;
+    value.per_team = value.computed = done.per_team;
   }
 }
 
-// The tasks of an op, and of what its pieces exchange. Returns what holds for all its results.
-Emitter::Value Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpId id,
-                               int32_t micro_batch, int32_t group) {
+// The tasks of an op, and of what its pieces exchange.
+Emitter::Done Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpId id,
+                              int32_t micro_batch, int32_t group) {
   const auto& list = teams(group).teams;
-  Value value = {.group = group};
+  Done done;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     for (const Operand& operand : operands_) {
@@ -199,24 +212,24 @@ Emitter::Value Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, Op
     }
     for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
     const TaskId task = add(kind, work, id, {}, micro_batch);
-    if (k == 0) value.ready = task;
+    if (k == 0) done.ready = task;
   }
-  value.per_team = value.computed = coupling < 0;
-  if (coupling < 0) return value;
+  done.per_team = coupling < 0;
+  if (coupling < 0) return done;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
   for (size_t k = 0; k < list.size(); ++k) {
-    graph_.predecessors.push_back(TaskId(value.ready.index() + k));
+    graph_.predecessors.push_back(TaskId(done.ready.index() + k));
     for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
   }
-  value.ready = add(TaskKind::Collective, coupling, id, {}, micro_batch);
-  return value;
+  done.ready = add(TaskKind::Collective, coupling, id, {}, micro_batch);
+  return done;
 }
 
 void Emitter::backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch,
                             int32_t group) {
   Value view;
-  for (size_t i = 0; i < made.gradient_reads.size(); ++i) {
-    const ReadTemplate& read = made.gradient_reads[i];
+  for (size_t i = 0; i < made.gradient_reads().size(); ++i) {
+    const ReadTemplate& read = made.gradient_reads()[i];
     const Value& there = value(kForward, read.tensor, micro_batch, read.want, group);
     if (i == 0) view = there;
   }
@@ -233,27 +246,22 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
   const OpTemplate& made = made_of(op.forward, group);
   if (made.backward_work < 0) return backward_view(op, made, micro_batch, group);
   operands_.clear();
-  read(kForward, made.gradient_reads, micro_batch, group);
-  read(kAgain, made.saved_reads, micro_batch, group);
+  read(kForward, made.gradient_reads(), micro_batch, group);
+  read(kAgain, made.saved_reads(), micro_batch, group);
   results_.clear();
-  for (const ResultTemplate& result : made.backward_results) {
+  for (const ResultTemplate& result : made.backward_results()) {
     if (result.update < 0) {
-      results_.push_back({buffers(group, result.kind, result.tensor, micro_batch, result.bytes)});
+      results_.push_back({buffers(group, micro_batch, result.buffer)});
       continue;
     }
-    const int32_t sum =
-        sum_for(result.update, result.tensor, result.layout, result.elements, group, micro_batch);
+    const int32_t sum = sum_for(result.update, result, group, micro_batch);
     results_.push_back({sum_of({result.update, sum}).value.buffer, sum});
   }
-  Value value = run_op(TaskKind::Backward, made.backward_work, made.backward_coupling, id,
-                       micro_batch, group);
-  for (size_t i = 0; i < results_.size(); ++i) {
-    value.layout = made.backward_results[i].layout;
-    value.buffer = results_[i].buffer;
-    put(kForward, made.backward_results[i].tensor, micro_batch, value);
-  }
+  const Done done = run_op(TaskKind::Backward, made.backward_work, made.backward_coupling, id,
+                           micro_batch, group);
+  put_results(kForward, made.backward_results(), done, micro_batch, group);
   for (size_t i = 0; i < results_.size(); ++i)
-    if (results_[i].sum >= 0) finish_term(made.backward_results[i].update, results_[i].sum, value);
+    if (results_[i].sum >= 0) finish_term(made.backward_results()[i].update, results_[i].sum, done);
 }
 
 // Partial sums of the same layout are added as they are and reduced later, together.

@@ -6,26 +6,21 @@
 #include "windlass/task/emitter.h"
 
 namespace windlass {
-namespace {
-
-int64_t rounded(int64_t bytes) {
-  return (bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
-}
-
-}  // namespace
 
 MemoryAction Emitter::action(TensorId tensor) const {
   const int32_t index = facts_.saved_index[tensor.index()];
   return index < 0 ? MemoryAction::Keep : strategy_->saved[static_cast<size_t>(index)];
 }
 
+void Emitter::sort_predecessors() {
+  const auto begin = graph_.predecessors.begin() + graph_.predecessor_begin.back();
+  std::sort(begin, graph_.predecessors.end());
+  graph_.predecessors.erase(std::unique(begin, graph_.predecessors.end()),
+                            graph_.predecessors.end());
+}
+
 TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch) {
-  if (graph_.predecessors.size() > graph_.predecessor_begin.back() + 1) {
-    const auto begin = graph_.predecessors.begin() + graph_.predecessor_begin.back();
-    std::sort(begin, graph_.predecessors.end());
-    graph_.predecessors.erase(std::unique(begin, graph_.predecessors.end()),
-                              graph_.predecessors.end());
-  }
+  if (graph_.predecessors.size() > graph_.predecessor_begin.back() + 1) sort_predecessors();
   const LaneId lane = graph_.task_lanes[graph_.lane_begin.back()];
   const TaskId id = graph_.finish(
       {.kind = kind, .price = price, .micro_batch = micro_batch, .op = op, .tensor = tensor});
@@ -35,25 +30,28 @@ TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int3
 
 // A task that comes later on the same lane follows anyway.
 void Emitter::add_predecessor(TaskId task) {
-  const auto begin = graph_.task_lanes.begin() + graph_.lane_begin.back();
+  const LaneId* const begin = graph_.task_lanes.data() + graph_.lane_begin.back();
+  const LaneId* const end = graph_.task_lanes.data() + graph_.task_lanes.size();
   for (LaneId lane : graph_.lanes_of(task))
-    if (std::find(begin, graph_.task_lanes.end(), lane) != graph_.task_lanes.end()) return;
+    for (const LaneId* own = begin; own != end; ++own)
+      if (*own == lane) return;
   graph_.predecessors.push_back(task);
 }
 
 BufferId Emitter::buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
                           int64_t bytes, bool at_start, bool at_end) {
-  const BufferId first_buffer(graph_.buffers.size());
-  const int64_t size = rounded(bytes);
-  for (TeamId team : teams(group).teams)
-    graph_.buffers.push_back({.memory = graph_[team].memory,
-                              .kind = kind,
-                              .at_start = at_start,
-                              .at_end = at_end,
-                              .micro_batch = micro_batch,
-                              .tensor = tensor,
-                              .bytes = Bytes(size)});
-  return first_buffer;
+  const BufferId first(graph_.buffers.size());
+  for (TeamId team : teams(group).teams) {
+    Buffer& buffer = graph_.buffers.emplace_back();
+    buffer.memory = graph_[team].memory;
+    buffer.kind = kind;
+    buffer.at_start = at_start;
+    buffer.at_end = at_end;
+    buffer.micro_batch = micro_batch;
+    buffer.tensor = tensor;
+    buffer.bytes = allocated(bytes);
+  }
+  return first;
 }
 
 // On the hosts of each team. `shared`: members that hold the same part use one copy.
@@ -276,11 +274,11 @@ void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
   };
   const Op& op = training_.graph[backward];
   for (OpId again : again_before(backward)) {
-    for (const ReadTemplate& read : made_of(again, group).reads)
+    for (const ReadTemplate& read : made_of(again, group).reads())
       fetch(read.tensor, read.want.layout);
   }
   if (!op.forward.valid()) return;
-  for (const ReadTemplate& read : made_of(op.forward, group).saved_reads)
+  for (const ReadTemplate& read : made_of(op.forward, group).saved_reads())
     fetch(read.tensor, read.want.layout);
 }
 

@@ -14,42 +14,39 @@ const Op& Emitter::update_op(int32_t update) const {
 
 // Where each weight is updated, which terms its gradient has, and which weights travel together.
 void Emitter::plan_weights() {
-  const size_t updates = facts_.terms.size();
+  const size_t updates = facts_.updates.size();
   weights_.resize(updates);
+  streamed_.clear();
   terms_left_.assign(updates * strategy_->groups.size(), 0);
   terms_each_.assign(updates * strategy_->groups.size(), 0);
   for (size_t u = 0; u < updates; ++u) {
-    WeightState& state = weights_[u];
-    state.sums.clear();
-    state.extra.clear();
-    state.streamed.clear();
-    state.layout = state.unit = state.last_sum = -1;
-    state.terms_left = 0;
-    state.updated = false;
-    state.at_home = {};
-    state.fetched = state.written = {};
-    state.rest = state.shard = {};
-    for (TensorId term : facts_.terms[u]) {
-      const OpId producer = training_.graph[term].producer;
-      const int32_t stage = producer.valid() ? stage_of_[producer.index()] : 0;
-      const int32_t group = strategy_->stages[static_cast<size_t>(stage)].backward_group;
-      const size_t at = at_group(static_cast<int32_t>(u), group);
-      terms_left_[at] += static_cast<int32_t>(strategy_->micro_batches);
-      state.terms_left += static_cast<int32_t>(strategy_->micro_batches);
-      ++terms_each_[at];
-    }
-  }
-  for (size_t u = 0; u < updates; ++u) {
     // A weight is at home where it is used first.
     WeightState& state = weights_[u];
-    const auto& [op, input] = facts_.first_use[u];
+    const OpId op = facts_.first_use[u].first;
+    const int32_t input = facts_.first_use[u].second;
     const int32_t stage = stage_of_[op.index()];
     state.home = strategy_->stages[static_cast<size_t>(stage)].backward_group;
-    const OpTemplate& made = tables_.op(op, sharding_ids_[op.index()], group_id(state.home));
+    const OpTemplate& made = made_of(op, state.home);
     state.layout = made.inputs()[input].layout;
     state.elements = made.inputs()[input].elements;
     state.share = tables_.partial_digits(made.input_gradients()[input].layout);
     state.zero = state.share == 0 ? 0 : strategy_->weights[u].zero;
+    state.unit = state.at_home = state.last_sum = -1;
+    state.terms_left = 0;
+    state.updated = false;
+    state.fetched = state.written = {};
+    state.rest = state.shard = {};
+    state.sums.clear();
+    state.extra.clear();
+  }
+  const auto micro_batches = static_cast<int32_t>(strategy_->micro_batches);
+  for (const TrainingFacts::Term& term : facts_.terms) {
+    const int32_t stage = term.producer.valid() ? stage_of_[term.producer.index()] : 0;
+    const int32_t group = strategy_->stages[static_cast<size_t>(stage)].backward_group;
+    const size_t at = at_group(term.update, group);
+    terms_left_[at] += micro_batches;
+    ++terms_each_[at];
+    weights_[static_cast<size_t>(term.update)].terms_left += micro_batches;
   }
   for (size_t u = 0; u < updates; ++u)
     if (weights_[u].zero == 3 || strategy_->weights[u].host) return make_units();
@@ -57,6 +54,7 @@ void Emitter::plan_weights() {
 
 // Batches of streamed weights, in the order the forward pass wants them.
 void Emitter::make_units() {
+  streamed_.assign(weights_.size() * strategy_->groups.size(), {});
   std::vector<size_t> order(weights_.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t u) { return facts_.first_use[u]; });
@@ -72,7 +70,6 @@ void Emitter::make_units() {
     units_.back().updates.push_back(static_cast<int32_t>(u));
     units_.back().bytes += byte_size(training_.graph[facts_.updates[u].weight].type).value;
     weights_[u].unit = static_cast<int32_t>(units_.size() - 1);
-    weights_[u].streamed.assign(strategy_->groups.size(), {});
   }
 }
 
@@ -90,22 +87,21 @@ const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& wa
   }
   const BufferId buffer =
       buffers(group, BufferKind::Weight, tensor, -1, bytes(tensor, want.elements), true, true);
-  const Value& made =
-      put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});
   WeightState& state = weights_[static_cast<size_t>(u)];
-  if (group == state.home && layout == state.layout) state.at_home = made;
-  return made;
+  if (group == state.home && layout == state.layout)
+    state.at_home = static_cast<int32_t>(values_.size());
+  return put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});
 }
 
 const Emitter::Value& Emitter::home_weight(int32_t u) {
   const WeightState& state = weights_[static_cast<size_t>(u)];
-  if (state.at_home.buffer.valid()) return state.at_home;
+  if (state.at_home >= 0) return values_[static_cast<size_t>(state.at_home)];
   return weight(update_of(u).weight, {state.layout, state.elements}, state.home);
 }
 
 Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32_t group) {
   WeightState& state = weights_[static_cast<size_t>(u)];
-  if (const Streamed& there = state.streamed[static_cast<size_t>(group)]; there.run != run_) {
+  if (streamed(u, group).run != run_) {
     fetch(state.unit, group);
     const int32_t next = state.unit + (item_backward_ ? -1 : 1);
     const bool more =
@@ -113,7 +109,7 @@ Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32
         units_[static_cast<size_t>(next)].stage == units_[static_cast<size_t>(state.unit)].stage;
     if (more) fetch(next, group);
   }
-  Value value = state.streamed[static_cast<size_t>(group)].value;
+  const Value value = streamed(u, group).value;
   if (value.layout == layout) return value;
   // Another op wants it otherwise: a copy of its own, each time.
   Value other = value;
@@ -146,7 +142,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
   for (int32_t u : unit.updates) {
     WeightState& state = weights_[static_cast<size_t>(u)];
     // Updated weights are for the next step.
-    if (state.streamed[static_cast<size_t>(group)].run == run_ || state.updated) continue;
+    if (streamed(u, group).run == run_ || state.updated) continue;
     alike[unit.residency.host ? 0 : state.share].push_back(u);
   }
   for (const auto& entry : alike) {
@@ -160,12 +156,12 @@ void Emitter::fetch(int32_t index, int32_t group) {
       total += size;
       Value value = {.group = group, .layout = state.layout};
       value.buffer = buffers(group, BufferKind::Weight, tensor, -1, size);
-      state.streamed[static_cast<size_t>(group)] = {run_, value};
+      streamed(u, group) = {run_, value};
       if (!state.rest.valid()) state.rest = rest_buffers(u);
     }
     const auto finish = [&](TaskId task, bool per_team) {
       for (int32_t u : updates) {
-        Value& value = weights_[static_cast<size_t>(u)].streamed[static_cast<size_t>(group)].value;
+        Value& value = streamed(u, group).value;
         value.ready = task;
         value.per_team = per_team;
         weights_[static_cast<size_t>(u)].fetched =
@@ -180,7 +176,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
         for (int32_t u : updates) {
           const WeightState& state = weights_[static_cast<size_t>(u)];
           use(BufferId(state.rest.index() + k), false);
-          use(state.streamed[static_cast<size_t>(group)].value, k, true);
+          use(streamed(u, group).value, k, true);
         }
       }
       finish(add(TaskKind::Gather,
@@ -197,7 +193,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
       for (int32_t u : updates) {
         const WeightState& state = weights_[static_cast<size_t>(u)];
         use(BufferId(state.rest.index() + k), false);
-        use(state.streamed[static_cast<size_t>(group)].value, k, true);
+        use(streamed(u, group).value, k, true);
       }
       const TaskId task =
           add(TaskKind::SwapIn,
@@ -220,22 +216,21 @@ BufferId Emitter::rest_buffers(int32_t u) {
                  share_of(size, tables_.members(state.share)), true, true);
 }
 
-// The sum that a term of a weight's gradient is added to.
-int32_t Emitter::sum_for(int32_t u, TensorId tensor, int32_t layout, int64_t elements,
-                         int32_t group, int32_t micro_batch) {
-  const int32_t batch = reduced_each_time(u, layout) ? micro_batch : -1;
+// The sum that a term of a weight's gradient is added to, in a buffer like that of the term.
+int32_t Emitter::sum_for(int32_t u, const ResultTemplate& term, int32_t group,
+                         int32_t micro_batch) {
+  const int32_t batch = reduced_each_time(u, term.layout) ? micro_batch : -1;
   std::vector<Sum>& sums = weights_[static_cast<size_t>(u)].sums;
   for (size_t i = 0; i < sums.size(); ++i)
-    if (sums[i].value.group == group && sums[i].value.layout == layout &&
+    if (sums[i].value.group == group && sums[i].value.layout == term.layout &&
         sums[i].micro_batch == batch)
       return static_cast<int32_t>(i);
   Sum& sum = sums.emplace_back();
   sum.micro_batch = batch;
-  sum.elements = elements;
+  sum.elements = term.elements;
   sum.value.group = group;
-  sum.value.layout = layout;
-  sum.value.buffer =
-      buffers(group, BufferKind::WeightGradient, tensor, batch, bytes(tensor, elements));
+  sum.value.layout = term.layout;
+  sum.value.buffer = buffers(group, batch, term.buffer);
   return static_cast<int32_t>(sums.size() - 1);
 }
 
@@ -243,23 +238,26 @@ int32_t Emitter::sum_for(int32_t u, TensorId tensor, int32_t layout, int64_t ele
 void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   const Value term = given;
   const TensorId tensor = update_of(u).gradient;
-  const int64_t elements =
-      largest_elements(tables_.layout(term.layout), training_.graph[tensor].type.shape);
-  const int32_t sum = sum_for(u, tensor, term.layout, elements, term.group, micro_batch);
-  Value made = {.group = term.group, .layout = term.layout};
-  made.buffer = sum_of({u, sum}).value.buffer;
-  const int32_t work = tables_.sum_work(bytes(tensor, elements));
+  ResultTemplate like;
+  like.layout = term.layout;
+  like.elements = largest_elements(tables_.layout(term.layout), training_.graph[tensor].type.shape);
+  like.buffer.kind = BufferKind::WeightGradient;
+  like.buffer.tensor = tensor;
+  like.buffer.bytes = allocated(bytes(tensor, like.elements));
+  const int32_t sum = sum_for(u, like, term.group, micro_batch);
+  const BufferId buffer = sum_of({u, sum}).value.buffer;
+  Done done = {.ready = {}, .per_team = true};
+  const int32_t work = tables_.sum_work(bytes(tensor, like.elements));
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     after(term, k);
     use(term, k, false);
-    use(made, k, true);
+    use(BufferId(buffer.index() + k), true);
     const TaskId task = add(TaskKind::Backward, work, {}, tensor, micro_batch);
-    if (k == 0) made.ready = task;
+    if (k == 0) done.ready = task;
   }
-  made.per_team = made.computed = true;
-  finish_term(u, sum, made);
+  finish_term(u, sum, done);
 }
 
 // ZeRO 2 and 3 keep no whole gradient from one micro-batch to the next.
@@ -270,13 +268,12 @@ bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
 }
 
 // A term has been added to a sum.
-void Emitter::finish_term(int32_t u, int32_t index, const Value& term) {
+void Emitter::finish_term(int32_t u, int32_t index, Done done) {
   WeightState& state = weights_[static_cast<size_t>(u)];
-  const int32_t group = term.group;
   Value& added = state.sums[static_cast<size_t>(index)].value;
-  added.ready = term.ready;
-  added.per_team = term.per_team;
-  added.computed = term.computed;
+  const int32_t group = added.group;
+  added.ready = done.ready;
+  added.per_team = added.computed = done.per_team;
   --state.terms_left;
   const size_t at = at_group(u, group);
   const bool step_done = --terms_left_[at] == 0;

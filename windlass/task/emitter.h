@@ -36,9 +36,9 @@ class Emitter {
     int32_t layout = -1;
     BufferId buffer = {};   // of the group's first team; those of the others follow
     TaskId ready = {};      // after which it is there; none: from the start
+    int32_t next = -1;      // next value of the same tensor
     bool per_team = false;  // `ready` is the task of the first team; those of the others follow
     bool computed = false;  // by tasks on the teams' compute lanes
-    int32_t next = -1;      // next value of the same tensor
   };
 
   // A saved value that left its memory.
@@ -65,21 +65,20 @@ class Emitter {
   struct WeightState {
     int32_t home = 0;  // group that updates it
     int32_t layout = -1;
-    int64_t elements = 0;            // of the member with most
-    int32_t share = 0;               // set of digits over which ZeRO shares it out
-    uint8_t zero = 0;                // stage; 0 if there is nobody to share with
-    TaskId fetched;                  // streamed: the last task that read where it rests
-    TaskId written;                  // the last task that wrote the new weight
-    int32_t unit = -1;               // that it is streamed with; -1: resident
-    std::vector<Streamed> streamed;  // by group; empty unless streamed
-    BufferId rest;                   // streamed: where it rests
-    BufferId shard;                  // ZeRO 2 and 3: its share of the gradient
-    std::vector<Sum> sums;
-    int32_t last_sum = -1;     // reduced last
+    int64_t elements = 0;      // of the member with most
+    int32_t share = 0;         // set of digits over which ZeRO shares it out
+    uint8_t zero = 0;          // stage; 0 if there is nobody to share with
     bool updated = false;      // has its place in an update
-    Value at_home;             // resident: the weight itself
-    std::vector<Value> extra;  // gradients that came from other groups
+    int32_t unit = -1;         // that it is streamed with; -1: resident
+    int32_t at_home = -1;      // resident: the weight itself, of values_
+    int32_t last_sum = -1;     // reduced last
     int32_t terms_left = 0;    // of the whole step, in all groups
+    TaskId fetched;            // streamed: the last task that read where it rests
+    TaskId written;            // the last task that wrote the new weight
+    BufferId rest;             // streamed: where it rests
+    BufferId shard;            // ZeRO 2 and 3: its share of the gradient
+    std::vector<Sum> sums;     // of its gradient
+    std::vector<Value> extra;  // gradients that came from other groups
   };
 
   // Streamed weights that travel together.
@@ -115,6 +114,12 @@ class Emitter {
     size_t begin = 0, end = 0;  // of ready_sums_
   };
 
+  // After which the results of an op are there, as in Value. What tasks make is computed if it is
+  // per team.
+  struct Done {
+    TaskId ready;
+    bool per_team = false;
+  };
   // What a task reads: a value in short.
   struct Operand {
     BufferId buffer;
@@ -136,10 +141,11 @@ class Emitter {
   void forward(OpId op, int32_t micro_batch, int32_t group, Phase phase);
   void backward(OpId op, int32_t micro_batch, int32_t group);
   void backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch, int32_t group);
-  void read(Phase phase, const std::vector<ReadTemplate>& reads, int32_t micro_batch,
-            int32_t group);
-  Value run_op(TaskKind kind, int32_t work, int32_t coupling, OpId op, int32_t micro_batch,
-               int32_t group);
+  void read(Phase phase, std::span<const ReadTemplate> reads, int32_t micro_batch, int32_t group);
+  void put_results(Phase phase, std::span<const ResultTemplate> results, Done done,
+                   int32_t micro_batch, int32_t group);
+  Done run_op(TaskKind kind, int32_t work, int32_t coupling, OpId op, int32_t micro_batch,
+              int32_t group);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
   // The template of a forward op as the strategy splits it.
   const OpTemplate& made_of(OpId op, int32_t group) {
@@ -167,13 +173,18 @@ class Emitter {
     const int32_t head = heads_[phase][row(tensor, micro_batch)];
     return head < 0 ? nullptr : &values_[static_cast<size_t>(head)];
   }
-  const Value& put(Phase phase, TensorId tensor, int32_t micro_batch, const Value& value) {
+  Value& put(Phase phase, TensorId tensor, int32_t micro_batch, const Value& value) {
+    Value& made = put(phase, tensor, micro_batch);
+    made = value;
+    made.next = -1;
+    return made;
+  }
+  // One that is filled in where it is: written in parts and then copied, it would be waited for.
+  Value& put(Phase phase, TensorId tensor, int32_t micro_batch) {
     int32_t* link = &heads_[phase][row(tensor, micro_batch)];
     while (*link >= 0) link = &values_[static_cast<size_t>(*link)].next;
     *link = static_cast<int32_t>(values_.size());
-    values_.push_back(value);
-    values_.back().next = -1;
-    return values_.back();
+    return values_.emplace_back();
   }
   const Value& redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
                             int32_t layout, int32_t group);
@@ -182,6 +193,17 @@ class Emitter {
   void prefetch(OpId backward, int32_t micro_batch, int32_t group);
   BufferId buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
                    int64_t bytes, bool at_start = false, bool at_end = false);
+  // A buffer for each team like `model`, which lacks memory and micro-batch.
+  BufferId buffers(int32_t group, int32_t micro_batch, const Buffer& model) {
+    const size_t first = graph_.buffers.size();
+    for (TeamId team : teams(group).teams) {
+      graph_.buffers.push_back(model);
+      Buffer& buffer = graph_.buffers.back();
+      buffer.memory = graph_[team].memory;
+      buffer.micro_batch = micro_batch;
+    }
+    return BufferId(first);
+  }
   BufferId host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
                         int64_t bytes, bool shared, int32_t layout, bool persistent);
 
@@ -192,10 +214,9 @@ class Emitter {
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
   void fetch(int32_t unit, int32_t group);
   BufferId rest_buffers(int32_t update);
-  int32_t sum_for(int32_t update, TensorId tensor, int32_t layout, int64_t elements, int32_t group,
-                  int32_t micro_batch);
+  int32_t sum_for(int32_t update, const ResultTemplate& term, int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
-  void finish_term(int32_t update, int32_t sum, const Value& term);
+  void finish_term(int32_t update, int32_t sum, Done done);
   void finish_gradient(int32_t update);
   void add_extra(int32_t update, const Sum& sum);
   void queue(int32_t update, int32_t sum);
@@ -239,6 +260,7 @@ class Emitter {
     if (task.valid()) add_predecessor(task);
   }
   void add_predecessor(TaskId task);
+  void sort_predecessors();
   void use(const Value& value, size_t team, bool write) {
     graph_.uses.push_back({BufferId(value.buffer.index() + team), write});
   }
@@ -246,7 +268,7 @@ class Emitter {
   const GroupTeams& teams(int32_t group) const { return teams_->of_group(group); }
   int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }
   size_t row(TensorId tensor, int32_t micro_batch) const {
-    return static_cast<size_t>(micro_batch) * training_.graph.tensors.size() + tensor.index();
+    return static_cast<size_t>(micro_batch) * facts_.origin.size() + tensor.index();
   }
   std::span<const OpId> again_before(OpId backward) const {
     if (recompute_.before.empty()) return {};
@@ -281,6 +303,7 @@ class Emitter {
   std::vector<TaskId> last_compute_;  // by team
 
   std::vector<WeightState> weights_;
+  std::vector<Streamed> streamed_;  // by update and group; empty if nothing is streamed
   std::vector<Unit> units_;
   std::vector<Bucket> buckets_;  // the first bucket_count_, in the order of their first sums
   size_t bucket_count_ = 0;
@@ -294,6 +317,7 @@ class Emitter {
   // Terms of each weight's gradient that are still to come, in the step and in a micro-batch. By
   // update and group.
   std::vector<int32_t> terms_left_, terms_each_;
+  Streamed& streamed(int32_t update, int32_t group) { return streamed_[at_group(update, group)]; }
   size_t at_group(int32_t update, int32_t group) const {
     return static_cast<size_t>(update) * strategy_->groups.size() + static_cast<size_t>(group);
   }

@@ -43,7 +43,6 @@ TrainingFacts::TrainingFacts(const TrainingGraph& training) {
     facts.gradient_size = element_bytes(graph[facts.gradient].type.dtype);
     for (size_t k = 2; k < op.inputs.size(); ++k)
       if (op.inputs[k].valid()) facts.state_size += element_bytes(graph[op.inputs[k]].type.dtype);
-    std::vector<TensorId>& list = terms.emplace_back();
     std::vector<TensorId> pending = {op.inputs[1]};
     while (!pending.empty()) {
       const TensorId id = pending.back();
@@ -56,7 +55,7 @@ TrainingFacts::TrainingFacts(const TrainingGraph& training) {
         for (TensorId term : graph[producer].inputs) pending.push_back(term);
         continue;
       }
-      list.push_back(id);
+      terms.push_back({update, producer});
       // A gradient that others read too is added by a task of its own.
       if (graph[id].role == TensorRole::WeightGradient && readers[id.index()] == 1)
         term_of[id.index()] = update;

@@ -28,8 +28,12 @@ struct TrainingFacts {
   std::vector<Update> updates;
   // Terms of the gradient of each updated weight, and the sums of them that need no task of their
   // own: terms are added up where they are made.
-  std::vector<std::vector<TensorId>> terms;  // by update
-  std::vector<int32_t> term_of;              // by tensor: update whose gradient it is a term of
+  struct Term {
+    int32_t update = -1;
+    OpId producer;
+  };
+  std::vector<Term> terms;       // by update
+  std::vector<int32_t> term_of;  // by tensor: update whose gradient it is a term of
   // Terms that are read by others as well (a weight that is added to an activation), with their
   // update: they take a task to be added.
   std::vector<std::pair<int32_t, TensorId>> shared_terms;

@@ -12,6 +12,9 @@ namespace windlass {
 
 // Allocators hand out multiples of this.
 constexpr int64_t kAllocationUnit = 512;
+constexpr Bytes allocated(int64_t bytes) {
+  return Bytes((bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit);
+}
 
 // Lowers one strategy after the other for the same training graph and machine. What depends on an
 // op and its sharding, or on two layouts, is worked out once and kept. Not shared between threads.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "windlass/base/hash.h"
+#include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
@@ -60,6 +61,7 @@ Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const 
   digit_sets_.emplace_back();
   backward_of_.resize(training.forward_ops);
   op_index_.resize(training.forward_ops);
+  latest_.resize(training.forward_ops);
   for (size_t i = training.forward_ops; i < training.graph.ops.size(); ++i)
     if (const OpId forward = training.graph.ops[i].forward; forward.valid())
       backward_of_[forward.index()] = OpId(i);
@@ -105,6 +107,15 @@ int32_t Tables::sum_work(int64_t bytes) {
 int32_t Tables::add_traffic(Traffic traffic) {
   traffics.push_back(std::move(traffic));
   return static_cast<int32_t>(traffics.size() - 1);
+}
+
+const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
+  for (const Made& known : op_index_[op.index()]) {
+    if (known.sharding != sharding || known.group != group) continue;
+    latest_[op.index()] = known;
+    return *known.made;
+  }
+  return make_op(op, sharding, group);
 }
 
 const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
@@ -154,10 +165,11 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
 
 ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand) const {
   ResultTemplate made;
-  made.tensor = tensor;
+  made.buffer.kind = BufferKind::Transient;
+  made.buffer.tensor = tensor;
+  made.buffer.bytes = allocated(operand.elements * facts_.element_size[tensor.index()]);
   made.layout = operand.layout;
   made.elements = operand.elements;
-  made.bytes = operand.elements * facts_.element_size[tensor.index()];
   return made;
 }
 
@@ -167,32 +179,38 @@ void Tables::list_operands(const Op& op, OpTemplate& made) const {
     for (int32_t input : writes(signature_of(training_.graph, op)))
       written[static_cast<size_t>(input)] = true;
   for (size_t i = 0; i < op.inputs.size(); ++i)
-    if (op.inputs[i].valid()) made.reads.push_back({op.inputs[i], written[i], made.inputs()[i]});
+    if (op.inputs[i].valid())
+      made.all_reads.push_back({op.inputs[i], written[i], made.inputs()[i]});
+  made.read_count = made.all_reads.size();
   const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (!ids[i].valid()) continue;
       const bool saved = facts_.saved_index[ids[i].index()] >= 0;
-      made.results.push_back(result(ids[i], operands[i]));
-      made.results.back().kind = saved ? BufferKind::Activation : BufferKind::Transient;
+      made.all_results.push_back(result(ids[i], operands[i]));
+      made.all_results.back().buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
     }
   };
   results(op.outputs, made.outputs());
   results(op.auxiliaries, made.auxiliaries());
+  made.result_count = made.all_results.size();
 }
 
 void Tables::list_backward(const Op& backward, OpTemplate& made) const {
   const size_t gradients = backward.inputs.size() - backward.saved.size();
   for (size_t i = 0; i < gradients; ++i)
     if (backward.inputs[i].valid())
-      made.gradient_reads.push_back({backward.inputs[i], false, made.output_gradients()[i]});
+      made.all_reads.push_back({backward.inputs[i], false, made.output_gradients()[i]});
+  made.gradient_read_count = made.all_reads.size() - made.read_count;
   for (size_t i = 0; i < backward.saved.size(); ++i)
     if (const TensorId tensor = backward.inputs[gradients + i]; tensor.valid())
-      made.saved_reads.push_back({tensor, false, made.saved(backward.saved[i])});
+      made.all_reads.push_back({tensor, false, made.saved(backward.saved[i])});
   for (size_t i = 0; i < backward.outputs.size(); ++i) {
     const TensorId tensor = backward.outputs[i];
     if (!tensor.valid()) continue;
-    made.backward_results.push_back(result(tensor, made.input_gradients()[i]));
-    made.backward_results.back().update = facts_.term_of[tensor.index()];
+    made.all_results.push_back(result(tensor, made.input_gradients()[i]));
+    made.all_results.back().update = facts_.term_of[tensor.index()];
+    if (facts_.term_of[tensor.index()] >= 0)
+      made.all_results.back().buffer.kind = BufferKind::WeightGradient;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -32,12 +33,10 @@ struct ReadTemplate {
 
 // A tensor that an op makes.
 struct ResultTemplate {
-  TensorId tensor;
+  Buffer buffer;  // but for the memory and the micro-batch
   int32_t layout = -1;
-  int32_t update = -1;  // that it is a term of the gradient for
-  BufferKind kind = BufferKind::Transient;
+  int32_t update = -1;   // that it is a term of the gradient for
   int64_t elements = 0;  // of the member with most
-  int64_t bytes = 0;     // of those
 };
 
 // A forward op and its backward op under a sharding, on a group.
@@ -49,8 +48,21 @@ struct OpTemplate {
 
   // What the tasks of the forward op read and make; what those of the backward op read of
   // gradients and of saved tensors, and make. Only tensors that are there.
-  std::vector<ReadTemplate> reads, gradient_reads, saved_reads;
-  std::vector<ResultTemplate> results, backward_results;
+  std::span<const ReadTemplate> reads() const { return {all_reads.data(), read_count}; }
+  std::span<const ReadTemplate> gradient_reads() const {
+    return {all_reads.data() + read_count, gradient_read_count};
+  }
+  std::span<const ReadTemplate> saved_reads() const {
+    return {all_reads.data() + read_count + gradient_read_count,
+            all_reads.data() + all_reads.size()};
+  }
+  std::span<const ResultTemplate> results() const { return {all_results.data(), result_count}; }
+  std::span<const ResultTemplate> backward_results() const {
+    return {all_results.data() + result_count, all_results.data() + all_results.size()};
+  }
+  std::vector<ReadTemplate> all_reads;
+  std::vector<ResultTemplate> all_results;
+  size_t read_count = 0, gradient_read_count = 0, result_count = 0;
 
   // Operands: inputs, outputs and auxiliaries of the forward op; then the gradients of the outputs
   // as the backward op reads them, and those of the inputs as it leaves them.
@@ -95,9 +107,9 @@ class Tables {
 
   // The op must be a forward op. The reference stays valid.
   const OpTemplate& op(OpId op, int32_t sharding, int32_t group) {
-    for (const Made& known : op_index_[op.index()])
-      if (known.sharding == sharding && known.group == group) return *known.made;
-    return make_op(op, sharding, group);
+    const Made& latest = latest_[op.index()];
+    const bool same = latest.sharding == sharding && latest.group == group;
+    return same ? *latest.made : find_op(op, sharding, group);
   }
 
   // From one layout of a tensor to another, in a group or between two.
@@ -140,6 +152,7 @@ class Tables {
   std::vector<Traffic> traffics;
 
  private:
+  const OpTemplate& find_op(OpId op, int32_t sharding, int32_t group);
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
   void list_operands(const Op& op, OpTemplate& made) const;
@@ -177,6 +190,7 @@ class Tables {
     const OpTemplate* made = nullptr;
   };
   std::vector<std::vector<Made>> op_index_;  // by op
+  std::vector<Made> latest_;                 // by op, asked for last
   std::vector<std::vector<MemberDigit>> digit_sets_;
   std::vector<LayoutDigits> layout_digits_;  // by layout
   std::vector<int32_t> settled_;             // by layout
