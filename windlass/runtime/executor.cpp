@@ -25,6 +25,11 @@ using Clock = std::chrono::steady_clock;
 // The allocator of libtorch's data in a device rounds as lower() assumes; the host's does not.
 constexpr int64_t kHostUnit = 1;
 
+bool copies(TaskKind kind) {
+  return kind == TaskKind::SwapIn || kind == TaskKind::SwapOut || kind == TaskKind::Compress ||
+         kind == TaskKind::Decompress;
+}
+
 std::string list_alive(const TaskGraph& tasks, const Graph& graph,
                        const std::vector<uint8_t>& alive, MemoryId memory) {
   std::vector<BufferId> buffers;
@@ -212,6 +217,11 @@ bool Executor::State::ready(TaskId task) const {
 
 void Executor::State::grant(TaskId task) {
   for (const Use& use : tasks.uses_of(task)) alive[use.buffer.index()] = 1;
+  // Where copies go; kernels make their results themselves.
+  const ProgramTask& made = program.tasks[task.index()];
+  if (copies(made.kind))
+    for (const Operand& target : made.writes)
+      if (!slots->holds(target.buffer)) slots->allocate(target.buffer);
   for (const MemoryGrant& grant : order.grants[task.index()]) {
     const size_t m = grant.memory.index();
     ++granted[m];

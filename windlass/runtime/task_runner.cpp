@@ -177,9 +177,7 @@ void TaskRunner::copy(const ProgramTask& task) {
   auto begin = Clock::now();
   int64_t done = 0;
   for (size_t i = 0; i < task.reads.size(); ++i) {
-    const BufferId to = task.writes[i].buffer;
-    if (!slots_.holds(to)) slots_.allocate(to);
-    const std::span<std::byte> target = slots_.bytes(to);
+    const std::span<std::byte> target = slots_.bytes(task.writes[i].buffer);
     std::span<const std::byte> source = slots_.bytes(task.reads[i].buffer);
     // Devices round the size of a buffer up, the host and kernels do not.
     ensure(source.size() < target.size() + kAllocationUnit, "a copy does not fit where it goes");
@@ -192,8 +190,6 @@ void TaskRunner::compress(const ProgramTask& task, TaskId id) {
   const bool packs = task.kind == TaskKind::Compress;
   const BufferId small = packs ? task.writes[0].buffer : task.reads[0].buffer;
   const BufferId large = packs ? task.reads[0].buffer : task.writes[0].buffer;
-  const BufferId made = packs ? small : large;
-  if (!slots_.holds(made)) slots_.allocate(made);
   const TensorType& type = training_.graph[tasks_[large].tensor].type;
   at::Tensor values = slots_.view(large, type);
   // The most bits that fit: what was reserved is rounded up.

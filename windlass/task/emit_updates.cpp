@@ -171,7 +171,8 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
       if (const int64_t size = share * facts.state_size; size > 0)
         states.push_back(on_host(BufferKind::OptimizerState, size, true));
       // Of resident weights the host has a copy to update, or makes one from the master.
-      if (!key.host) results.push_back(on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
+      if (!key.host)
+        results.push_back(on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
     }
     on(teams_->lane(list[k], LaneKind::SwapOut));
     for (size_t i = 0; i < sums.size(); ++i) {

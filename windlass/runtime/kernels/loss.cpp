@@ -6,7 +6,10 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "windlass/base/error.h"
 #include "windlass/runtime/kernels/element_types.h"
@@ -18,6 +21,7 @@ namespace windlass {
 namespace {
 
 constexpr int64_t kGrain = int64_t{1} << 14;  // elements worth a thread
+constexpr int64_t kSmall = int64_t{1} << 15;  // logits that are not worth a sweep of their own
 constexpr int64_t kColumns = 256;             // neighbouring rows of one sweep
 
 // Logits seen from the axis of classes: row (o, n), class c is at (o * classes + c) * inner + n.
@@ -188,6 +192,26 @@ at::Tensor in_type(const at::Tensor& x, at::ScalarType type) {
 
 at::Tensor& target(Result& result) { return result.adds() ? result.sum() : result.allocate(); }
 
+// Few logits: the steps that PyTorch takes, so that classifiers train on the very same bits.
+bool is_small(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kFloat && logits.numel() <= kSmall;
+}
+at::Tensor small_gradient(const BackwardCall& call, const RowView& view,
+                          const std::vector<int64_t>& labels) {
+  const at::Tensor& logits = call.input(0);
+  const int64_t axis = call.attrs<CrossEntropyAttrs>().axis;
+  const at::Tensor chances = at::log_softmax(logits, axis);
+  at::Tensor arriving = at::zeros_like(logits);
+  const float share = -*call.gradient().data_ptr<float>() / *call.auxiliary(1).data_ptr<float>();
+  for (int64_t row = 0; row < view.rows(); ++row) {
+    const int64_t label = labels[static_cast<size_t>(row)];
+    if (label < 0) continue;
+    const int64_t o = row / view.inner, n = row % view.inner;
+    arriving.data_ptr<float>()[(o * view.classes + label) * view.inner + n] = share;
+  }
+  return at::_log_softmax_backward_data(arriving, chances, axis, logits.scalar_type());
+}
+
 }  // namespace
 
 // The mean over no rows is NaN, as in PyTorch.
@@ -234,6 +258,7 @@ void cross_entropy_backward(BackwardCall& call) {
   const at::Tensor& logits = call.input(0);
   const RowView view(logits.sizes(), attrs.axis);
   const std::vector<int64_t> labels = read_labels(attrs, call.input(1), view.classes);
+  if (is_small(logits)) return call.results[0].set(small_gradient(call, view, labels));
   const bool add = call.results[0].adds();
   at::Tensor& gradient = target(call.results[0]);
   with_float_type(logits.scalar_type(), [&](auto zero) {

@@ -165,16 +165,13 @@ void reduce_backward(BackwardCall& call) {
   switch (attrs.fn) {
     case ReduceFn::Sum:
     case ReduceFn::Mean: {
-      const double factor =
-          attrs.fn == ReduceFn::Sum
-              ? 1
-              : 1 / static_cast<double>(reduced_count(attrs, at::IntArrayRef(call.shape(0))));
+      const int64_t count =
+          attrs.fn == ReduceFn::Sum ? 1 : reduced_count(attrs, at::IntArrayRef(call.shape(0)));
+      const at::Tensor share = count == 1 ? g : at::div(g, count);
       if (result.adds())
-        result.sum().add_(g, factor);
-      else if (factor == 1)
-        result.allocate().copy_(g.expand(call.shape(0)));
+        result.sum().add_(share);
       else
-        result.allocate().copy_(at::mul(g, factor).expand(call.shape(0)));
+        result.allocate().copy_(share.expand(call.shape(0)));
       return;
     }
     case ReduceFn::L1: {

@@ -22,6 +22,9 @@ namespace {
 constexpr int64_t kBlock = 1024;
 constexpr int64_t kGrain = 16;  // blocks worth a thread
 
+// Steps are rounded where PyTorch's are: its sums with a factor are one fused operation, as they
+// are here, and nothing else is (this file is compiled without contraction).
+
 // Constants of a step, rounded once as torch.optim rounds its scalars.
 template <class T>
 struct Step {
@@ -52,8 +55,8 @@ void sgd(const Step<T>& s, int64_t n, T* w, const T* g) {
   vectorized([=]() WINDLASS_INLINE {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-      const T d = g[i] * s.scale + s.decay * w[i];
-      w[i] = w[i] - s.rate * d;
+      const T d = std::fma(w[i], s.decay, g[i] * s.scale);
+      w[i] = std::fma(d, -s.rate, w[i]);
     }
   });
 }
@@ -63,9 +66,9 @@ void momentum(const Step<T>& s, int64_t n, T* w, const T* g, T* velocity) {
   vectorized([=]() WINDLASS_INLINE {
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
-      const T d = g[i] * s.scale + s.decay * w[i];
+      const T d = std::fma(w[i], s.decay, g[i] * s.scale);
       velocity[i] = s.momentum * velocity[i] + d;
-      w[i] = w[i] - s.rate * velocity[i];
+      w[i] = std::fma(velocity[i], -s.rate, w[i]);
     }
   });
 }
@@ -77,9 +80,9 @@ void adam(const Step<T>& s, bool decoupled, int64_t n, T* w, const T* g, T* mean
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) {
       const T x = w[i] * shrink;
-      const T d = g[i] * s.scale + decay * x;
-      const T m = mean[i] * s.beta1 + s.rest1 * d;
-      const T v = square[i] * s.beta2 + s.rest2 * d * d;
+      const T d = std::fma(x, decay, g[i] * s.scale);
+      const T m = std::fma(d, s.rest1, mean[i] * s.beta1);
+      const T v = std::fma(s.rest2 * d, d, square[i] * s.beta2);
       mean[i] = m;
       square[i] = v;
       w[i] = x - s.size * m / (std::sqrt(v) / s.root_correction + s.epsilon);
