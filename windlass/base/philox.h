@@ -51,7 +51,7 @@ inline double normal_of_words(uint32_t first, uint32_t second) {
 }
 
 // Groups of 64 elements take 128 words: the first of each, then the second of each.
-inline double random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+inline double philox_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   const uint64_t first = index / 64 * 128 + index % 64;
   return normal_of_words(random_word(seed, stream, first), random_word(seed, stream, first + 64));
 }

@@ -182,7 +182,7 @@ ForwardResult random_forward(const ForwardCall& call) {
         y.values[i] = attrs.alpha + (attrs.beta - attrs.alpha) * random_fraction(seed, stream, i);
         break;
       case RandomFn::Normal:
-        y.values[i] = attrs.alpha + attrs.beta * random_normal(seed, stream, i);
+        y.values[i] = attrs.alpha + attrs.beta * philox_normal(seed, stream, i);
         break;
       case RandomFn::Bernoulli:
         y.values[i] = random_chance(seed, stream, i, attrs.alpha) ? 1 : 0;

@@ -47,7 +47,7 @@ TEST(Random, BulkDrawsTheWordsOfOneAtATime) {
   for (uint64_t i = 0; i < 1000; ++i) {
     const auto at = static_cast<int64_t>(i);
     EXPECT_EQ(words[i], random_word(key.seed, key.stream, i));
-    EXPECT_EQ(normal[at].item<double>(), random_normal(key.seed, key.stream, i));
+    EXPECT_EQ(normal[at].item<double>(), philox_normal(key.seed, key.stream, i));
     EXPECT_EQ(uniform[at].item<double>(), random_fraction(key.seed, key.stream, i));
     EXPECT_EQ(chance[at].item<double>(), random_chance(key.seed, key.stream, i, 0.3) ? 1 : 0);
   }

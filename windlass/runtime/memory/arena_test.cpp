@@ -1,0 +1,127 @@
+#include "windlass/runtime/memory/arena.h"
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/runtime/memory/torch_allocator.h"
+
+namespace windlass {
+namespace {
+
+TEST(Arena, CountsRoundedBytesAndTheirPeak) {
+  Arena arena("cpu0", 4096, 512);
+  void* a = arena.allocate(1);
+  void* b = arena.allocate(513);
+  EXPECT_EQ(arena.statistics().live, 512 + 1024);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(a) % 64, 0u);
+  Arena::release(a);
+  EXPECT_EQ(arena.statistics().live, 1024);
+  EXPECT_EQ(arena.statistics().peak, 1536);
+  arena.reset_peak();
+  EXPECT_EQ(arena.statistics().peak, 1024);
+  Arena::release(b);
+  EXPECT_EQ(arena.statistics().live, 0);
+  EXPECT_EQ(arena.statistics().blocks, 0);
+}
+
+TEST(Arena, RefusesTheByteAboveTheLimitAndSaysWhatIsAlive) {
+  Arena arena("cpu0", 2048, 512);
+  arena.set_context([] { return std::string("alive there: w"); });
+  void* all = arena.allocate(2048);
+  try {
+    arena.allocate(1);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::OutOfMemory);
+    EXPECT_THAT(error.message(),
+                testing::AllOf(testing::HasSubstr("cpu0"), testing::HasSubstr("alive there: w")));
+  }
+  EXPECT_EQ(arena.statistics().live, 2048);
+  EXPECT_EQ(arena.statistics().peak, 2048);
+  Arena::release(all);
+  Arena::release(arena.allocate(2048));
+}
+
+TEST(Arena, AbsurdSizesAreRefused) {
+  Arena arena("cpu0", kNoLimit, 512);
+  EXPECT_THROW(arena.allocate(SIZE_MAX), Error);
+  EXPECT_THROW(arena.allocate(SIZE_MAX / 2 + 3), Error);
+  EXPECT_EQ(arena.statistics().live, 0);
+}
+
+// Blocks of other sizes must go before new ones come, or the process would hold more than the
+// limit.
+TEST(Arena, KeptBlocksMakeRoom) {
+  Arena arena("cpu0", int64_t{8} << 20, 512);
+  for (int64_t size = 1 << 16; size <= 8 << 20; size += 1 << 16) {
+    void* block = arena.allocate(static_cast<size_t>(size));
+    std::memset(block, 1, static_cast<size_t>(size));
+    Arena::release(block);
+  }
+  EXPECT_EQ(arena.statistics().live, 0);
+}
+
+TEST(Arena, ServesManyThreads) {
+  Arena arena("cpu0", int64_t{64} << 20, 64);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&arena, t] {
+      std::vector<void*> held;
+      for (int i = 0; i < 2000; ++i) {
+        held.push_back(arena.allocate(static_cast<size_t>(64 * (1 + (i * 7 + t) % 50))));
+        if (held.size() > 20) {
+          Arena::release(held[static_cast<size_t>(i) % 20]);
+          held.erase(held.begin() + i % 20);
+        }
+      }
+      for (void* block : held) Arena::release(block);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(arena.statistics().live, 0);
+  EXPECT_EQ(arena.statistics().blocks, 0);
+}
+
+TEST(TorchAllocator, CountsWhatLibtorchTakesForTheThread) {
+  install_allocator();
+  Arena arena("cpu0", 1 << 20, 512);
+  at::Tensor outside = at::ones({1000});
+  {
+    const ArenaScope scope(arena);
+    at::Tensor inside = at::ones({1000});
+    EXPECT_EQ(arena.statistics().live, 4096);
+    const at::Tensor sum = at::add(inside, outside);
+    EXPECT_EQ(arena.statistics().live, 8192);
+    EXPECT_THROW(at::empty({1 << 20}), Error);
+    EXPECT_EQ(arena.statistics().live, 8192);
+  }
+  EXPECT_EQ(arena.statistics().live, 0);
+  const at::Tensor after = at::ones({1000});
+  EXPECT_EQ(arena.statistics().live, 0);
+}
+
+TEST(TorchAllocator, ThreadsOfParallelLoopsBelongToTheirMaster) {
+  install_allocator();
+  Arena arena("cpu0", 1 << 24, 512);
+  std::thread device([&arena] {
+    at::set_num_threads(2);
+    const ArenaScope scope(arena);
+    at::parallel_for(0, 2, 1, [](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) at::empty({1000});
+    });
+  });
+  device.join();
+  EXPECT_GE(arena.statistics().peak, 4096);
+  EXPECT_EQ(arena.statistics().live, 0);
+}
+
+}  // namespace
+}  // namespace windlass

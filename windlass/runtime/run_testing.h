@@ -1,0 +1,149 @@
+// What the tests of runs share: a network under a strategy on one device of this host, ready to
+// run.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "windlass/cost/cost_model.h"
+#include "windlass/graph/batch.h"
+#include "windlass/machine/local.h"
+#include "windlass/plan/step.h"
+#include "windlass/runtime/executor.h"
+#include "windlass/runtime/profile.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass::testing_runs {
+
+inline Machine host(std::optional<Bytes> memory = std::nullopt) {
+  // Made up, so that nothing is measured: a link that is slow enough for copies to overlap.
+  HostFigures figures;
+  figures.cores = 2;
+  figures.memory = Bytes(int64_t{16} << 30);
+  figures.peak_one = figures.peak_all = FlopsPerSecond(1e11);
+  figures.triad_one = figures.triad_all = BytesPerSecond(1e10);
+  figures.copy_one = figures.copy_all = BytesPerSecond(2e9);
+  return local_machine({.devices = 1, .memory = memory, .host = figures});
+}
+
+// A step of a network, and data drawn from a seed.
+class TestRun {
+ public:
+  TestRun(const Graph& network, const std::string& strategy, KernelProfile& profile,
+          const TrainingOptions& options = {.optimizer = OptimizerKind::Adam},
+          std::optional<Bytes> memory = std::nullopt)
+      : machine_(host(memory)),
+        prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
+        cost_(analytic_cost_model()),
+        profile_(profile) {}
+
+  Strategy& strategy() { return prepared_.strategy; }
+  const TrainingGraph& training() const { return prepared_.training; }
+  const SimulatedStep& predicted() const { return step_; }
+  Executor& executor() { return *executor_; }
+
+  // After the last change of the strategy.
+  void begin(uint64_t seed = 3) {
+    step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {},
+                          [&](const TrainingGraph& t, const TaskGraph& tasks, TaskTimes& times) {
+                            profile_.reprice(t, tasks, times);
+                          });
+    executor_ =
+        std::make_unique<Executor>(prepared_.training, step_.tasks, step_.times, step_.result,
+                                   machine_, ExecutorOptions{.threads = 1, .seed = seed});
+    const Graph& graph = prepared_.training.graph;
+    for (const PersistentTensor& tensor : executor_->persistent()) {
+      if (tensor.kind != BufferKind::Weight) continue;
+      const Tensor& meant = graph[tensor.tensor];
+      if (tensor.tensor == prepared_.training.loss_gradient)
+        fill(tensor.bytes,
+             [&](size_t) { return 1.0F / static_cast<float>(prepared_.strategy.micro_batches); });
+      else if (meant.constant >= 0)
+        store_constant(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type,
+                       tensor.bytes);
+      else
+        fill(tensor.bytes, [&](size_t i) {
+          return static_cast<float>(
+              0.2 * (random_uniform(1, static_cast<uint64_t>(tensor.tensor.value), i) - 0.5) +
+              (meant.type.shape.size() == 1 ? 0.5 : 0));
+        });
+    }
+  }
+
+  StepOutcome step() {
+    ++steps_;
+    StepRequest request;
+    request.step = steps_;
+    request.hyperparameters.learning_rate = 1e-2;
+    const Graph& graph = prepared_.training.graph;
+    request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
+      // A micro-batch is its part of the batch.
+      const TensorType& type = graph[tensor].type;
+      const auto count = static_cast<uint64_t>(element_count(type.shape));
+      const uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
+      const uint64_t stream =
+          static_cast<uint64_t>(tensor.value) * 1000 + static_cast<uint64_t>(steps_);
+      if (is_float(type.dtype))
+        fill(out, [&](size_t i) {
+          return static_cast<float>(random_uniform(2, stream, first + i) - 0.5);
+        });
+      else
+        for (uint64_t i = 0; i < count; ++i) {
+          const int64_t value =
+              static_cast<int64_t>(random_bits(2, stream, first + i) % 8);  // fewest classes here
+          std::memcpy(out.data() + i * static_cast<uint64_t>(element_bytes(type.dtype)), &value,
+                      static_cast<size_t>(element_bytes(type.dtype)));
+        }
+    };
+    return executor_->run(request);
+  }
+
+  // Gradients of one step, by name of the weight.
+  std::map<std::string, std::vector<std::byte>> gradients() {
+    std::map<std::string, std::vector<std::byte>> found;
+    executor_->watch_gradients([&](TensorId weight, std::span<const std::byte> bytes) {
+      const Tensor& tensor = prepared_.training.graph[weight];
+      const auto size = static_cast<size_t>(byte_size(tensor.type).value);
+      found[tensor.name].assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+    });
+    step();
+    executor_->watch_gradients({});
+    return found;
+  }
+
+ private:
+  template <typename Value>
+  static void fill(std::span<std::byte> out, Value value) {
+    for (size_t i = 0; i < out.size() / sizeof(float); ++i) {
+      const float number = value(i);
+      std::memcpy(out.data() + i * sizeof(float), &number, sizeof(float));
+    }
+  }
+  static void store_constant(const std::vector<double>& values, const TensorType& type,
+                             std::span<std::byte> out) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (is_float(type.dtype)) {
+        const auto number = static_cast<float>(values[i]);
+        std::memcpy(out.data() + i * sizeof(float), &number, sizeof(float));
+      } else {
+        const auto number = static_cast<int64_t>(values[i]);
+        const auto each = static_cast<size_t>(element_bytes(type.dtype));
+        std::memcpy(out.data() + i * each, &number, each);
+      }
+    }
+  }
+
+  Machine machine_;
+  PreparedStep prepared_;
+  std::unique_ptr<CostModel> cost_;
+  KernelProfile& profile_;
+  SimulatedStep step_;
+  std::unique_ptr<Executor> executor_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace windlass::testing_runs
