@@ -61,6 +61,7 @@ struct Executor::State {
   bool ready(TaskId task) const;
   void grant(TaskId task);
   void finish(TaskId task);
+  bool releasable(BufferId buffer) const;
   void release_deferred(MemoryId memory);
   void release(BufferId buffer);
   void load_inputs(const StepRequest& request);
@@ -236,17 +237,24 @@ void Executor::State::finish(TaskId task) {
     live[grant.memory.index()] -= grant.workspace;
   for (BufferId buffer : order.releases[task.index()]) {
     if (--uses_left[buffer.index()] > 0) continue;
-    const size_t m = tasks[buffer].memory.index();
-    if (order.release_rank[buffer.index()] <= granted[m])
+    if (releasable(buffer))
       release(buffer);
     else
-      deferred[m].push_back(buffer);
+      deferred[tasks[buffer].memory.index()].push_back(buffer);
   }
+  for (size_t m = 0; m < order.peak_task.size(); ++m)
+    if (order.peak_task[m] == task) release_deferred(MemoryId(m));
+}
+
+bool Executor::State::releasable(BufferId buffer) const {
+  const TaskId holder = order.held_by[buffer.index()];
+  return order.release_rank[buffer.index()] <= granted[tasks[buffer].memory.index()] &&
+         (!holder.valid() || done[holder.index()] != 0);
 }
 
 void Executor::State::release_deferred(MemoryId memory) {
   std::erase_if(deferred[memory.index()], [&](BufferId buffer) {
-    if (order.release_rank[buffer.index()] > granted[memory.index()]) return false;
+    if (!releasable(buffer)) return false;
     release(buffer);
     return true;
   });

@@ -16,7 +16,11 @@ MemoryOrder memory_order(const TaskGraph& tasks, const TaskTimes& times, const S
   order.uses.assign(tasks.buffers.size(), 0);
   order.release_rank.assign(tasks.buffers.size(), 0);
   order.at_start.assign(tasks.memories.size(), 0);
-  for (const MemoryPeak& peak : result.peaks) order.cap.push_back(peak.bytes);
+  for (const MemoryPeak& peak : result.peaks) {
+    order.cap.push_back(peak.bytes);
+    order.peak_task.push_back(peak.task);
+  }
+  order.held_by.resize(tasks.buffers.size());
 
   std::vector<bool> alive(tasks.buffers.size());
   for (size_t i = 0; i < tasks.buffers.size(); ++i) {
@@ -69,6 +73,10 @@ MemoryOrder memory_order(const TaskGraph& tasks, const TaskTimes& times, const S
     const auto& earlier = grant_times[tasks.buffers[i].memory.index()];
     order.release_rank[i] =
         static_cast<int32_t>(std::ranges::lower_bound(earlier, last_end[i]) - earlier.begin());
+    const TaskId peak = order.peak_task[tasks.buffers[i].memory.index()];
+    if (peak.valid() && last_end[i] > result.start[peak.index()] &&
+        last_end[i] < result.end[peak.index()])
+      order.held_by[i] = peak;
   }
   return order;
 }

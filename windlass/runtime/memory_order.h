@@ -4,7 +4,9 @@
 // to start, the peak would be a matter of luck. So in each memory, tasks that take something are
 // granted it in the order of their simulated starts, and what a task leaves is given back only when
 // all that started earlier in the simulation have been granted theirs. Then what is live at any
-// moment was live at some moment of the simulation: the measured peak is the predicted one.
+// moment was live at some moment of the simulation: the measured peak is the predicted one. (A
+// kernel allocates while it runs. So that the highest moment is really reached, what is released in
+// the simulation while the task of the peak runs is held until that task has ended.)
 //
 // It never blocks for good: when a task is next to be granted, all tasks that had ended before it
 // started in the simulation have been granted, and none of them waits for it; once they have
@@ -33,6 +35,8 @@ struct MemoryOrder {
   std::vector<std::vector<BufferId>> releases;
   std::vector<int32_t> uses;           // by buffer: tasks that use it
   std::vector<int32_t> release_rank;   // by buffer: grants of its memory that come first
+  std::vector<TaskId> held_by;         // by buffer: a task that must have ended, or none
+  std::vector<TaskId> peak_task;       // by memory: that started at the peak, or none
   std::vector<int64_t> at_start, cap;  // by memory: bytes live when a step begins; the peak
 };
 

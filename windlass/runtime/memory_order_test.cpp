@@ -83,11 +83,7 @@ class Rehearsal {
       ++granted_[m];
       live_[m] += grant.bytes + grant.workspace;
       most_[m] = std::max(most_[m], live_[m]);
-      std::erase_if(deferred_[m], [&](BufferId buffer) {
-        if (order_.release_rank[buffer.index()] > granted_[m]) return false;
-        live_[m] -= tasks_[buffer].bytes.value;
-        return true;
-      });
+      release_deferred(m);
     }
     ends_.emplace(now_ + rng_.integer(1, 1000), task.index());
   }
@@ -103,11 +99,26 @@ class Rehearsal {
     for (BufferId buffer : order_.releases[task.index()]) {
       if (--uses_[buffer.index()] > 0) continue;
       const size_t m = tasks_[buffer].memory.index();
-      if (order_.release_rank[buffer.index()] <= granted_[m])
+      if (releasable(buffer))
         live_[m] -= tasks_[buffer].bytes.value;
       else
         deferred_[m].push_back(buffer);
     }
+    for (size_t m = 0; m < order_.peak_task.size(); ++m)
+      if (order_.peak_task[m] == task) release_deferred(m);
+  }
+
+  bool releasable(BufferId buffer) const {
+    const TaskId holder = order_.held_by[buffer.index()];
+    return order_.release_rank[buffer.index()] <= granted_[tasks_[buffer].memory.index()] &&
+           (!holder.valid() || done_[holder.index()]);
+  }
+  void release_deferred(size_t m) {
+    std::erase_if(deferred_[m], [&](BufferId buffer) {
+      if (!releasable(buffer)) return false;
+      live_[m] -= tasks_[buffer].bytes.value;
+      return true;
+    });
   }
 
   const TaskGraph& tasks_;
