@@ -149,7 +149,7 @@ ExitCode run_plan(const PlanFlags& flags) {
     print_json(json);
     return ExitCode::Done;
   }
-  fmt::print("plan ({}, at most {:.1f} % from the best possible; {} strategies tried in {})\n{}\n",
+  fmt::print("plan ({}, {:.1f} % above the work alone; {} strategies tried in {})\n{}\n",
              termination_name(planned.search.termination), 100 * gap, planned.search.tried,
              format_seconds(planned.search.seconds), decisions_text(subject));
   fmt::print("{}", simulation_text(report, flags.top));

@@ -38,13 +38,23 @@ class OneCut {
   // Strategies from the fastest to the most frugal: where weights and optimizer live, times what
   // becomes of activations.
   std::vector<Strategy> bases() {
+    struct Home {
+      const char* flags;
+      bool together;  // weights and gradients travel in batches, or each alone
+    };
+    constexpr Home kHomes[] = {{"", true},
+                               {",host-update=on", true},
+                               {",host-update=on", false},
+                               {",host-weights=on,host-update=on", true},
+                               {",host-weights=on,host-update=on", false}};
     std::vector<Strategy> list;
-    for (const std::string residency : {"", ",host-update=on", ",host-weights=on,host-update=on"})
+    for (const Home& home : kHomes)
       for (const std::string actions : {"recompute=none", "recompute=full", "recompute=sqrt",
                                         "recompute=none,offload=on", "recompute=full,offload=on"}) {
-        BaselineSpec spec = parse_baseline("single:" + actions + residency);
+        BaselineSpec spec = parse_baseline("single:" + actions + home.flags);
         spec.micro_batches = cuts_;
         spec.dp = 1;
+        if (!home.together) spec.bucket = Bytes(1);
         Strategy strategy = make_baseline(spec, training_, batch_, problem_.machine);
         strategy.name = "one device";
         list.push_back(std::move(strategy));
@@ -128,7 +138,7 @@ class OneDevice {
       if (out_of_time() && best_) break;
       if (!can_cut(cuts)) break;
       search_cut(cuts);
-      if (optimal_) break;
+      if (settled_) break;
     }
     return best_ ? finish() : infeasible();
   }
@@ -189,7 +199,7 @@ class OneDevice {
       }
       if (plain) {
         // Everything is kept where it is used: no action makes this cut faster.
-        optimal_ = cuts == 1;
+        settled_ = cuts == 1;
         return;
       }
     }
@@ -208,16 +218,15 @@ class OneDevice {
 
   SearchResult finish() {
     SearchResult result;
-    result.termination = optimal_        ? Termination::Optimal
-                         : out_of_time() ? Termination::Limit
-                                         : Termination::Feasible;
+    // Nothing is proven: another cut of the batch might be a little faster.
+    result.termination = !settled_ && out_of_time() ? Termination::Limit : Termination::Feasible;
     result.strategy = best_->strategy;
     result.step_time = Seconds(static_cast<double>(best_->time) * 1e-9) + overhead();
-    // No strategy does less than the plain work of the whole batch.
-    OneCut& whole = cut(1);
-    const Evaluation plain = whole.evaluator().evaluate_unlimited(whole.bases().front());
-    result.lower_bound =
-        Seconds(static_cast<double>(std::min(plain.time, best_->time)) * 1e-9) + overhead();
+    // No strategy for a cut does less than its plain work.
+    Nanoseconds least = best_->time;
+    for (auto& [cuts, entry] : cuts_)
+      least = std::min(least, entry->evaluator().evaluate_unlimited(entry->bases().front()).time);
+    result.lower_bound = Seconds(static_cast<double>(least) * 1e-9) + overhead();
     result.training = std::move(cut(best_cuts_).training());
     return close(std::move(result));
   }
@@ -256,7 +265,7 @@ class OneDevice {
   std::map<int64_t, std::unique_ptr<OneCut>> cuts_;
   std::optional<Candidate> best_;
   int64_t best_cuts_ = 1;
-  bool optimal_ = false;
+  bool settled_ = false;
 };
 
 }  // namespace
