@@ -112,6 +112,25 @@ TEST(Executor, MicroBatchesAddUp) {
   expect_peaks(cut, cut.step(), "micro-batches");
 }
 
+// Dropout draws the same numbers for a sample, however the batch is cut.
+TEST(Executor, MicroBatchesDropTheSame) {
+  cases::Net net("dropping");
+  TensorId x = net.b.input("x", cases::f32({4, 16}));
+  x = net.linear(x, 32, "a");
+  x = net.b.op(OpKind::Dropout, DropoutAttrs{.ratio = 0.5}, {x}, "drop");
+  const Graph network = net.finish(net.linear(x, 8, "b"));
+  TestRun whole(network, "single", profile()), cut(network, "single:micro-batches=4", profile()),
+      again(network, "recompute-all:micro-batches=2", profile());
+  whole.begin();
+  cut.begin();
+  again.begin();
+  for (int i = 0; i < 3; ++i) {
+    const double expected = whole.step().loss;
+    EXPECT_NEAR(cut.step().loss, expected, 1e-5 * std::abs(expected));
+    EXPECT_NEAR(again.step().loss, expected, 1e-5 * std::abs(expected));
+  }
+}
+
 TEST(Executor, CompressionTrainsAndStaysInItsMemory) {
   for (const MemoryAction action :
        {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2}) {

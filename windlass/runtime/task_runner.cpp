@@ -112,9 +112,22 @@ void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> result
     if (list[i].buffer.valid() && !list[i].adds) slots_.adopt(list[i].buffer, results[i].take());
 }
 
-RandomKey TaskRunner::random_key(OpId op, int32_t micro_batch) const {
-  const auto place = static_cast<uint64_t>(op.index()) << 20 | static_cast<uint32_t>(micro_batch);
-  return {options_.seed, random_bits(options_.seed, place, static_cast<uint64_t>(request_.step))};
+// Micro-batches draw from one stream, each where its samples lie in the batch: cutting the batch
+// changes no number.
+RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
+  const Op& op = training_.graph[id];
+  int64_t words = 0;
+  if (op.kind == OpKind::Attention) {
+    const Shape& q = training_.graph[op.inputs[0]].type.shape;
+    words = q[0] * q[1] * q[2] * training_.graph[op.inputs[1]].type.shape[2];
+  } else if (op.kind == OpKind::Dropout || op.kind == OpKind::Random) {
+    words = element_count(training_.graph[op.outputs[0]].type.shape);
+    if (op.kind == OpKind::Random) words = (words + 63) / 64 * 128;  // two words each, in groups
+  }
+  return {options_.seed,
+          random_bits(options_.seed, static_cast<uint64_t>(id.index()),
+                      static_cast<uint64_t>(request_.step)),
+          words * std::max(0, micro_batch)};
 }
 
 void TaskRunner::forward(const ProgramTask& task) {
@@ -198,7 +211,10 @@ void TaskRunner::compress(const ProgramTask& task, TaskId id) {
   while (bits > 2 && packed_bytes(elements, bits) > tasks_[small].bytes.value) bits /= 2;
   at::Tensor packed = slots_.view(small, {DType::U8, {packed_bytes(elements, bits)}});
   if (packs)
-    windlass::compress(values, bits, random_key(OpId(id.index()), task.micro_batch), packed);
+    windlass::compress(values, bits,
+                       {options_.seed, random_bits(options_.seed, ~uint64_t{id.index()},
+                                                   static_cast<uint64_t>(request_.step))},
+                       packed);
   else
     decompress(packed, bits, values);
 }

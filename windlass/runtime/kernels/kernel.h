@@ -26,6 +26,7 @@ at::ScalarType scalar_type(DType dtype);
 struct RandomKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
+  int64_t first = 0;  // of the words of the stream: a micro-batch draws what the batch would there
 };
 
 // A result that a kernel is asked for.

@@ -93,7 +93,8 @@ void for_each_piece(RandomKey key, int64_t count, int64_t per_element, const F& 
     std::array<uint32_t, 2 * kPiece> words{};
     for (int64_t p = begin; p < end; ++p) {
       const int64_t first = p * kPiece;
-      random_groups(key, first / kGroup * per_element, kPiece / kGroup * per_element, words.data());
+      random_groups(key, (key.first + first * per_element) / kGroup, kPiece / kGroup * per_element,
+                    words.data());
       f(first, std::min(kPiece, count - first), words.data());
     }
   });
@@ -102,6 +103,7 @@ void for_each_piece(RandomKey key, int64_t count, int64_t per_element, const F& 
 }  // namespace
 
 void random_words(RandomKey key, int64_t first, int64_t count, uint32_t* words) {
+  first += key.first;
   const int64_t end = first + count;
   while (first < end) {
     const int64_t offset = first % kGroup;
