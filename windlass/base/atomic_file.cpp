@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <filesystem>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +19,17 @@ std::string follow_links(const std::string& path) {
   std::error_code failed;
   const fs::path real = fs::weakly_canonical(path, failed);
   return failed ? path : real.string();
+}
+
+// A name is kept over a power cut only once its folder is on the disk, too. Some file systems
+// cannot sync folders; there is nothing to do about that.
+void sync_folder_of(const std::string& path) {
+  std::string folder = fs::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);
+  close(descriptor);
 }
 
 }  // namespace
@@ -65,8 +77,13 @@ void AtomicFile::commit() {
   file_ = nullptr;
   const bool renamed =
       closed && (temporary_.empty() || std::rename(temporary_.c_str(), path_.c_str()) == 0);
-  if (renamed) return;
+  if (renamed) {
+    if (!temporary_.empty()) sync_folder_of(path_);
+    return;
+  }
+  const int reason = errno;
   if (!temporary_.empty()) unlink(temporary_.c_str());
+  errno = reason;
   fail_writing();
 }
 

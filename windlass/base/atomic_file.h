@@ -7,9 +7,9 @@
 
 namespace windlass {
 
-// Writes to a temporary file beside `path`; commit() syncs it and renames it. Without commit()
-// nothing is left. If `path` is something else than a regular file (a pipe, a device), it is
-// written directly.
+// Writes to a temporary file beside `path`; commit() syncs it, renames it and syncs the folder, so
+// that a power cut loses nothing that was committed. Without commit() nothing is left. If `path` is
+// something else than a regular file (a pipe, a device), it is written directly.
 class AtomicFile {
  public:
   // Throws Error{Input} if the file cannot be made.
