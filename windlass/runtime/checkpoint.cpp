@@ -120,7 +120,13 @@ void write_weights(const std::string& path, const TrainingGraph& training,
 
 RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
                             const std::vector<PersistentTensor>& tensors, uint64_t model) {
-  const MappedFile file(path);
+  const MappedFile file = [&] {
+    try {
+      return MappedFile(path);
+    } catch (const Error& error) {
+      throw error.within(path);
+    }
+  }();
   const Safetensors stored = parse_safetensors(file.bytes(), path);
   const auto& metadata = stored.metadata;
   const auto text = [&](const std::string& key) {
