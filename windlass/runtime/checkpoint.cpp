@@ -213,6 +213,16 @@ void remove_old_checkpoints(const std::string& folder, size_t keep) {
   std::error_code error;
   for (size_t i = 0; i + keep < steps.size(); ++i)
     fs::remove(checkpoint_path(folder, steps[i]), error);
+  // AtomicFile's temporary files: a name, a dot and six characters.
+  std::vector<fs::path> unfinished;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const size_t dot = name.rfind('.');
+    if (name.starts_with(kPrefix) && dot != std::string::npos && dot + 7 == name.size() &&
+        std::string_view(name).substr(0, dot).ends_with(kSuffix))
+      unfinished.push_back(entry.path());
+  }
+  for (const fs::path& path : unfinished) fs::remove(path, error);
 }
 
 }  // namespace windlass

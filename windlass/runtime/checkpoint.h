@@ -45,7 +45,8 @@ void write_weights(const std::string& path, const TrainingGraph& training,
 // empty if there is none.
 std::string checkpoint_path(const std::string& folder, int64_t step);
 std::string newest_checkpoint(const std::string& folder);
-// Removes all but the newest `keep`.
+// Removes all but the newest `keep`, and what runs that were killed while they wrote left
+// unfinished.
 void remove_old_checkpoints(const std::string& folder, size_t keep);
 
 }  // namespace windlass
