@@ -39,7 +39,7 @@ struct Trainer::State {
   std::unique_ptr<BatchFiller> filler;
   std::unique_ptr<Sampler> sampler;
   std::map<TensorId, InitialValue> initial;
-  std::map<std::string, WeightLocation> given_weights;
+  std::map<std::string, StoredTensor> given_weights;
   Executor executor;
   RunPosition position;
   std::string weights_from;
@@ -90,7 +90,7 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
   initial = initial_values(model.graph);
   if (!options.weights.empty())
     for (const StoredTensor& tensor : read_safetensors(options.weights).tensors)
-      given_weights[tensor.name] = tensor.location;
+      given_weights[tensor.name] = tensor;
   fill_weights();
 }
 
@@ -115,7 +115,11 @@ std::optional<WeightLocation> Trainer::State::location_of(TensorId id) const {
     const auto found = given_weights.find(training.graph[id].name);
     if (found == given_weights.end())
       fail_input("{}: has no tensor \"{}\"", options.weights, training.graph[id].name);
-    return found->second;
+    const TensorType &stored = found->second.type, &meant = training.graph[id].type;
+    if (stored.shape != meant.shape || is_float(stored.dtype) != is_float(meant.dtype))
+      fail_input("{}: tensor \"{}\" is {}, the model has {}", options.weights,
+                 training.graph[id].name, format_type(stored), format_type(meant));
+    return found->second.location;
   }
   const auto found = model.weights.find(id);
   if (found == model.weights.end()) return std::nullopt;
