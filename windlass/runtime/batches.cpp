@@ -161,7 +161,8 @@ std::vector<BatchSlot> batch_slots(const Graph& network, const BatchAxes& batch)
         slot.spec.shape.insert(slot.spec.shape.begin(), tensor.type.shape[0] / batch.samples);
       slot.spec.bound = is_float(tensor.type.dtype) ? 0 : bound_of(network, id);
       if (is_float(tensor.type.dtype)) {
-        const bool image = !label && slot.spec.shape.size() == 3;
+        const size_t axes = slot.spec.shape.size();
+        const bool image = !label && (axes == 3 || axes == 1);
         slot.spec.kind = image ? SlotKind::Image : SlotKind::Float;
         if (image) images = slot.spec.shape;
       } else if (!label) {

@@ -24,8 +24,9 @@ struct BatchSlot {
 };
 
 // Found from the network: integers that are looked up in a table are tokens below the number of its
-// rows, labels of as many are the tokens that follow them; floating-point images are images and a
-// single label is their class, below the number of classes; other inputs are plain numbers.
+// rows, labels of as many are the tokens that follow them; floating-point images, flat ones too,
+// are images and a single label is their class, below the number of classes; other inputs are plain
+// numbers.
 std::vector<BatchSlot> batch_slots(const Graph& network, const BatchAxes& batch);
 
 // Opens `spec` (data/dataset.h), or a safetensors file that has for each input a tensor of its name
