@@ -436,7 +436,9 @@ ExitCode run_train(const TrainFlags& flags) {
 }
 
 void add_run_flags(CLI::App& verb, TrainFlags& flags) {
-  verb.add_option("--steps", flags.steps, "steps of the whole run")->capture_default_str();
+  verb.add_option("--steps", flags.steps, "steps of the whole run")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   verb.add_option("--data", flags.data,
                   "text, tokens (.bin), MNIST or CIFAR-10 files, .safetensors with a tensor for "
                   "each input, or \"synthetic\"")
@@ -476,10 +478,12 @@ void add_output_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--eval-batches", flags.evaluate_batches, "batches of an evaluation")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
-  verb.add_option("--checkpoints", flags.checkpoints, "folder for checkpoints")
-      ->type_name("FOLDER");
+  CLI::Option* folder =
+      verb.add_option("--checkpoints", flags.checkpoints, "folder for checkpoints")
+          ->type_name("FOLDER");
   verb.add_option("--checkpoint-every", flags.checkpoint_every,
                   "steps between checkpoints; 0: one at the end")
+      ->needs(folder)
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   verb.add_option("--resume", flags.resume,
@@ -507,7 +511,8 @@ void add_train(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--strategy", flags->strategy, "a named strategy instead of a search")
       ->type_name("SPEC");
   verb->add_option("--time-limit", flags->time_limit, "seconds to search, if there is no plan")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   verb->add_option("--threads", flags->threads, "threads that kernels use; default: all cores")
       ->check(CLI::PositiveNumber);
   add_run_flags(*verb, *flags);
