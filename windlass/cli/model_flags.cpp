@@ -60,6 +60,17 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*'")
       ->type_name("GLOB")
       ->allow_extra_args(false);
+  for (CLI::Option* option : verb.get_options())
+    if (!option->get_positional() && !option->get_lnames().empty() && option != verb.get_help_ptr())
+      option->each([this, name = "--" + option->get_lnames().front()](const std::string&) {
+        given.push_back(name);
+      });
+}
+
+void ModelFlags::refuse_beside_plan() const {
+  if (!given.empty())
+    fail_input("{}: a plan has its own model and optimizer; leave {} away, or plan again", model,
+               given.front());
 }
 
 ModelOptions ModelFlags::model_options() const {

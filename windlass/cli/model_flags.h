@@ -27,8 +27,13 @@ struct ModelFlags {
   bool no_fuse = false;
   bool as_exported = false;
   std::vector<std::string> freeze;
+  std::vector<std::string> given;  // names of the flags that were
 
   void add_to(CLI::App& verb);
+
+  // A plan says all of this itself. Throws Error{Input} if one of the flags was given beside the
+  // plan.
+  void refuse_beside_plan() const;
 
   // Throw Error{Input} naming the flag.
   ModelOptions model_options() const;

@@ -48,6 +48,7 @@ Subject load_subject(const SimulateFlags& flags) {
   if (is_plan_file(flags.model.model)) {
     if (!flags.strategy.empty())
       fail_input("{}: a plan has its own strategy; leave --strategy away", flags.model.model);
+    flags.model.refuse_beside_plan();
     return subject_from_plan(flags.model.model, flags.machine);
   }
   if (flags.machine.machine.empty())

@@ -157,6 +157,7 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   if (is_plan_file(flags.model.model)) {
     if (!flags.strategy.empty())
       fail_input("{}: a plan has its own strategy; leave --strategy away", flags.model.model);
+    flags.model.refuse_beside_plan();
     MachineFlags machine = flags.machine;
     const std::string memory = machine.memory;
     machine.memory.clear();
