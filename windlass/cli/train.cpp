@@ -27,6 +27,7 @@
 namespace windlass {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 struct TrainFlags {
@@ -255,6 +256,25 @@ std::string remaining_time(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+// What cannot be written is told now, not when hours of training would be lost.
+void check_outputs(const TrainFlags& flags) {
+  const auto check = [](const std::string& path) {
+    std::error_code ignored;
+    const fs::file_status status = fs::status(path, ignored);
+    // Whoever reads a pipe would take it for ended.
+    if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) return;
+    const AtomicFile probe(path);
+  };
+  if (!flags.checkpoints.empty()) {
+    std::error_code error;
+    fs::create_directories(flags.checkpoints, error);
+    if (error) fail_input("{}: cannot be made: {}", flags.checkpoints, error.message());
+    check(checkpoint_path(flags.checkpoints, 0));
+  }
+  if (!flags.save.empty()) check(flags.save);
+  if (!flags.trace.empty()) check(flags.trace);
+}
+
 class TrainingRun {
  public:
   TrainingRun(const TrainFlags& flags, Prepared& prepared, int threads)
@@ -263,15 +283,10 @@ class TrainingRun {
         trainer_(prepared.subject.model, prepared.subject.training, prepared.step,
                  prepared.subject.machine, trainer_options(flags, threads)) {
     if (!flags.log.empty()) {
-      const bool fresh = flags.resume.empty() || !std::filesystem::exists(flags.log);
+      const bool fresh = flags.resume.empty() || !fs::exists(flags.log);
       log_.open(flags.log, fresh ? std::ios::trunc : std::ios::app);
       if (!log_) fail_input("{}: cannot be written", flags.log);
       if (fresh) log_ << "step,loss,learning_rate,step_time_s,samples_per_s,peak_bytes,eval_loss\n";
-    }
-    if (!flags.checkpoints.empty()) {
-      std::error_code error;
-      std::filesystem::create_directories(flags.checkpoints, error);
-      if (error) fail_input("{}: cannot be made: {}", flags.checkpoints, error.message());
     }
     resume();
   }
@@ -300,7 +315,8 @@ class TrainingRun {
   void resume() {
     if (flags_.resume.empty()) return;
     std::string path = flags_.resume;
-    if (std::filesystem::is_directory(path)) {
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) {
       path = newest_checkpoint(path);
       // A folder without checkpoints is where a run that was killed early left off.
       if (path.empty()) return;
@@ -423,6 +439,7 @@ class TrainingRun {
 };
 
 ExitCode run_train(const TrainFlags& flags) {
+  check_outputs(flags);
   int threads = 1;
   Prepared prepared = prepare(flags, threads);
   if (prepared.step.result.status != SimStatus::Done) {
