@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -256,6 +257,21 @@ std::string remaining_time(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+// Of a log, the lines up to a step; a line that was cut off is dropped, too.
+void keep_lines(const std::string& path, int64_t last) {
+  std::ifstream file(path, std::ios::binary);
+  std::string kept;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    int64_t step = 0;  // the header is no number
+    std::from_chars(line.data(), line.data() + line.size(), step);
+    if (step <= last) kept += line + "\n";
+  }
+  file.close();
+  AtomicFile rewritten(path);
+  rewritten.write(kept);
+  rewritten.commit();
+}
+
 // What cannot be written is told now, not when hours of training would be lost.
 void check_outputs(const TrainFlags& flags) {
   const auto check = [](const std::string& path) {
@@ -282,13 +298,8 @@ class TrainingRun {
         prepared_(prepared),
         trainer_(prepared.subject.model, prepared.subject.training, prepared.step,
                  prepared.subject.machine, trainer_options(flags, threads)) {
-    if (!flags.log.empty()) {
-      const bool fresh = flags.resume.empty() || !fs::exists(flags.log);
-      log_.open(flags.log, fresh ? std::ios::trunc : std::ios::app);
-      if (!log_) fail_input("{}: cannot be written", flags.log);
-      if (fresh) log_ << "step,loss,learning_rate,step_time_s,samples_per_s,peak_bytes,eval_loss\n";
-    }
     resume();
+    open_log();
   }
 
   ExitCode run() {
@@ -324,6 +335,17 @@ class TrainingRun {
     trainer_.load_checkpoint(path);
     last_checkpoint_ = trainer_.steps_done();
     resumed_ = path;
+  }
+
+  // A run that goes on keeps the lines of the steps that it does not do again.
+  void open_log() {
+    if (flags_.log.empty()) return;
+    std::error_code ignored;
+    const bool fresh = resumed_.empty() || !fs::is_regular_file(flags_.log, ignored);
+    if (!fresh) keep_lines(flags_.log, trainer_.steps_done());
+    log_.open(flags_.log, fresh ? std::ios::trunc : std::ios::app);
+    if (!log_) fail_input("{}: cannot be written", flags_.log);
+    if (fresh) log_ << "step,loss,learning_rate,step_time_s,samples_per_s,peak_bytes,eval_loss\n";
   }
 
   void introduce() const {
@@ -405,7 +427,10 @@ class TrainingRun {
   void finish() {
     if (!flags_.save.empty()) trainer_.save_weights(flags_.save);
     if (measured_.empty()) {
-      if (!flags_.json) fmt::print("nothing left to do: {} steps are done\n", flags_.steps);
+      if (flags_.json)
+        fmt::print("{}\n", ordered_json{{"steps", trainer_.steps_done()}}.dump());
+      else
+        fmt::print("nothing left to do: {} steps are done\n", trainer_.steps_done());
       return;
     }
     const MeasuredStep measured = measured_.result();
