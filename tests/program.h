@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,31 @@ struct ProgramResult {
   int64_t peak_bytes = 0;  // largest resident size
 };
 
+struct ProgramLimits {
+  int64_t file_bytes = 0;  // writing beyond fails, as on a full disk; 0: no limit
+};
+
 // Runs windlass with the arguments; no shell is involved.
-ProgramResult run_windlass(const std::vector<std::string>& arguments);
+ProgramResult run_windlass(const std::vector<std::string>& arguments,
+                           const ProgramLimits& limits = {});
+
+// The same in the background. What still runs at the end is killed.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& arguments,
+                          const ProgramLimits& limits = {});
+  ~RunningProgram();
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+
+  void signal(int number);
+  // Until the output so far has `lines` lines; false if the program ended with fewer.
+  bool wait_for_lines(int64_t lines);
+  ProgramResult wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace windlass

@@ -1,7 +1,10 @@
 #include "tests/program.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +12,8 @@
 #include <iterator>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <system_error>
+#include <thread>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
@@ -41,30 +46,79 @@ class ScratchFile {
 
 }  // namespace
 
-ProgramResult run_windlass(const std::vector<std::string>& arguments) {
-  const ScratchFile out, err;
+struct RunningProgram::State {
+  ScratchFile out, err;
+  pid_t child = -1;
+  bool ended = false;
+  int status = 0;
+  struct rusage usage {};
+
+  // Whether it has ended; with `options` 0, waits until it has.
+  bool reap(int options) {
+    pid_t found = ended ? child : 0;
+    while (!ended && (found = wait4(child, &status, options, &usage)) < 0 && errno == EINTR) {
+    }
+    return ended = found != 0;
+  }
+};
+
+RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
+                               const ProgramLimits& limits)
+    : state_(std::make_unique<State>()) {
   std::vector<char*> argv;
   std::string program = WINDLASS_PROGRAM;
   argv.push_back(program.data());
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    if (!std::freopen(out.path().c_str(), "w", stdout)) _exit(126);
-    if (!std::freopen(err.path().c_str(), "w", stderr)) _exit(126);
+  state_->child = fork();
+  if (state_->child < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (state_->child == 0) {
+    if (!std::freopen(state_->out.path().c_str(), "w", stdout)) _exit(126);
+    if (!std::freopen(state_->err.path().c_str(), "w", stderr)) _exit(126);
+    if (limits.file_bytes > 0) {
+      const auto bytes = static_cast<rlim_t>(limits.file_bytes);
+      const struct rlimit limit = {bytes, bytes};
+      if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        _exit(126);
+    }
     execv(argv[0], argv.data());
     _exit(127);
   }
-  int status = 0;
-  struct rusage usage {};
-  while (wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
+}
+
+RunningProgram::~RunningProgram() {
+  if (state_->reap(WNOHANG)) return;
+  signal(SIGKILL);
+  state_->reap(0);
+}
+
+void RunningProgram::signal(int number) {
+  if (!state_->reap(WNOHANG)) kill(state_->child, number);
+}
+
+bool RunningProgram::wait_for_lines(int64_t lines) {
+  for (;;) {
+    const bool ended = state_->reap(WNOHANG);
+    if (std::ranges::count(state_->out.text(), '\n') >= lines) return true;
+    if (ended) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
+}
+
+ProgramResult RunningProgram::wait() {
+  state_->reap(0);
+  const struct rusage& usage = state_->usage;
   const auto seconds = [](const struct timeval& time) {
     return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   };
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out.text(), err.text(),
-          seconds(usage.ru_utime) + seconds(usage.ru_stime), int64_t{usage.ru_maxrss} * 1024};
+  return {WIFEXITED(state_->status) ? WEXITSTATUS(state_->status) : -1, state_->out.text(),
+          state_->err.text(), seconds(usage.ru_utime) + seconds(usage.ru_stime),
+          int64_t{usage.ru_maxrss} * 1024};
+}
+
+ProgramResult run_windlass(const std::vector<std::string>& arguments, const ProgramLimits& limits) {
+  return RunningProgram(arguments, limits).wait();
 }
 
 namespace {
