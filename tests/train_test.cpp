@@ -571,6 +571,27 @@ TEST_F(CheckpointTest, AnotherStrategyGoesOn) {
   EXPECT_EQ(found, std::vector<double>(expected.begin() + 2, expected.end()));
 }
 
+// But the batch is cut as before: dropout and rounding depend on it.
+TEST_F(CheckpointTest, ASearchKeepsTheCutOfTheBatch) {
+  const std::string cut = "single:micro=1";
+  const std::vector<double> all = trained_losses(train_arguments({"--steps", "4"}, cut));
+  const std::vector<double> expected(all.begin() + 2, all.end());
+  ASSERT_EQ(trained_losses(train_arguments({"--steps", "2", "--checkpoints", folder_}, cut)).size(),
+            2u);
+  const Arguments run =
+      Arguments{"train", kModel, "--data", kText, "--steps", "4", "--json", "--resume", folder_} +
+      kShape;
+  EXPECT_EQ(trained_losses(run), expected);
+  EXPECT_EQ(trained_losses(run + Arguments{"--memory", "600KiB"}), expected);
+  // Who names another one, or allows less than this one needs, is told.
+  for (const ProgramResult& other : {train({"--steps", "4", "--resume", folder_}),
+                                     run_windlass(run + Arguments{"--memory", "450KiB"})}) {
+    EXPECT_EQ(other.exit_code, 0);
+    EXPECT_THAT(other.err, HasSubstr("with 4 micro-batches"));
+    EXPECT_THAT(other.err, HasSubstr("not bit for bit"));
+  }
+}
+
 TEST_F(CheckpointTest, AFullDiskLeavesThePreviousOne) {
   const Arguments run = {"--checkpoints", folder_, "--checkpoint-every", "1", "--resume", folder_};
   ASSERT_EQ(train(Arguments{"--steps", "2"} + run).exit_code, 0);

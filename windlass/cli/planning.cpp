@@ -9,7 +9,7 @@
 namespace windlass {
 
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
-                            Seconds time_limit) {
+                            Seconds time_limit, int64_t micro_batches) {
   PlannedSubject planned;
   Subject& subject = planned.subject;
   subject.machine = std::move(machine);
@@ -28,7 +28,7 @@ PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& p
                            .training = model.training_options(),
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
-  SearchOptions options = {.time_limit = time_limit};
+  SearchOptions options = {.time_limit = time_limit, .micro_batches = micro_batches};
   options.progress = [&](int64_t tried, std::optional<Seconds> best) {
     progress.show(fmt::format("planning: {} strategies tried{}", tried,
                               best ? ", best " + format_seconds(*best) : ""));

@@ -17,8 +17,9 @@ struct PlannedSubject {
 };
 
 // Loads the model, searches, simulates what was found. `pricing` must be the one for the machine.
+// `micro_batches`: the only number to try; 0: any.
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
-                            Seconds time_limit);
+                            Seconds time_limit, int64_t micro_batches = 0);
 
 // The plan file of a subject and its simulated step.
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,

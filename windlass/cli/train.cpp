@@ -134,6 +134,13 @@ class DoesNotFit : public Error {
   explicit DoesNotFit(std::string message) : Error(ErrorKind::OutOfMemory, std::move(message)) {}
 };
 
+// The file that --resume means; empty if there is none yet: a folder without checkpoints is where a
+// run that was killed early left off.
+std::string resumed_path(const TrainFlags& flags) {
+  std::error_code ignored;
+  return fs::is_directory(flags.resume, ignored) ? newest_checkpoint(flags.resume) : flags.resume;
+}
+
 // What is trained and how: from a plan, from a named strategy, or searched for now.
 struct Prepared {
   Subject subject;
@@ -190,11 +197,17 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
     simulate(pricing);
     return prepared;
   }
-  Machine machine = named.load();
+  const Machine machine = named.load();
   check_machine(machine);
   Pricing pricing(true, threads);
+  // Prices are measured anew and may favour another cut of the batch, which rounds differently and
+  // draws other dropout.
+  const std::string resumed = resumed_path(flags);
+  const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =
-      plan_subject(flags.model, std::move(machine), pricing, Seconds(flags.time_limit));
+      plan_subject(flags.model, machine, pricing, Seconds(flags.time_limit), before);
+  if (!planned.fits && before > 0)  // the limit or the batch is another one
+    planned = plan_subject(flags.model, machine, pricing, Seconds(flags.time_limit));
   if (!planned.fits)
     throw DoesNotFit(fmt::format("no plan fits {}; the least limit is {} bytes ({})",
                                  format_bytes(planned.subject.machine.devices[0].limit),
@@ -324,17 +337,17 @@ class TrainingRun {
 
  private:
   void resume() {
-    if (flags_.resume.empty()) return;
-    std::string path = flags_.resume;
-    std::error_code ignored;
-    if (fs::is_directory(path, ignored)) {
-      path = newest_checkpoint(path);
-      // A folder without checkpoints is where a run that was killed early left off.
-      if (path.empty()) return;
-    }
-    trainer_.load_checkpoint(path);
+    resumed_ = resumed_path(flags_);
+    if (resumed_.empty()) return;
+    trainer_.load_checkpoint(resumed_);
     last_checkpoint_ = trainer_.steps_done();
-    resumed_ = path;
+    const int64_t before = checkpoint_micro_batches(resumed_);
+    const int64_t now = prepared_.subject.strategy.micro_batches;
+    if (before != now)
+      fmt::print(stderr,
+                 "{}: was written with {} micro-batches, this run has {}: it goes on, but not bit "
+                 "for bit\n",
+                 resumed_, before, now);
   }
 
   // A run that goes on keeps the lines of the steps that it does not do again.

@@ -109,6 +109,7 @@ void write_checkpoint(const std::string& path, const TrainingGraph& training,
                  {"epoch", std::to_string(position.data.epoch)},
                  {"index", std::to_string(position.data.index)},
                  {"seed", std::to_string(position.seed)},
+                 {"micro_batches", std::to_string(position.micro_batches)},
                  {"optimizer", std::string(enum_name(training.options.optimizer))},
                  {"model", format_fingerprint(position.model)}});
 }
@@ -147,6 +148,7 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
   position.data.epoch = number<int64_t>(metadata, "epoch", path);
   position.data.index = number<int64_t>(metadata, "index", path);
   position.seed = number<uint64_t>(metadata, "seed", path);
+  position.micro_batches = number<int64_t>(metadata, "micro_batches", path);
   position.model = model;
   if (position.step < 0 || position.data.epoch < 0 || position.data.index < 0)
     fail_input("{}: step {}, epoch {}, index {}: damaged", path, position.step, position.data.epoch,
@@ -176,6 +178,15 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
     std::memcpy(entry.bytes.data(), bytes.data(), bytes.size());
   }
   return position;
+}
+
+int64_t checkpoint_micro_batches(const std::string& path) {
+  try {
+    return std::max<int64_t>(
+        0, number<int64_t>(read_safetensors(path).metadata, "micro_batches", path));
+  } catch (const Error&) {
+    return 0;
+  }
 }
 
 std::string checkpoint_path(const std::string& folder, int64_t step) {

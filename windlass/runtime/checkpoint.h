@@ -23,6 +23,7 @@ struct RunPosition {
   SamplerPosition data = {};  // of the next step
   uint64_t seed = 0;          // of data order, dropout and initial values
   uint64_t model = 0;         // fingerprint of the network
+  int64_t micro_batches = 1;  // of a step: where sums are rounded and what dropout draws
   bool operator==(const RunPosition&) const = default;
 };
 
@@ -36,6 +37,9 @@ void write_checkpoint(const std::string& path, const TrainingGraph& training,
 // compared, or of another optimizer.
 RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
                             const std::vector<PersistentTensor>& tensors, uint64_t model);
+
+// Those of the run that wrote it; 0 if that cannot be told.
+int64_t checkpoint_micro_batches(const std::string& path);
 
 // Weights and running statistics alone.
 void write_weights(const std::string& path, const TrainingGraph& training,

@@ -87,6 +87,7 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
   sampler = std::make_unique<Sampler>(data->size(), options.seed, options.shuffle);
   position.seed = options.seed;
   position.model = fingerprint(model.graph);
+  position.micro_batches = micro_batches;
   initial = initial_values(model.graph);
   if (!options.weights.empty())
     for (const StoredTensor& tensor : read_safetensors(options.weights).tensors)
@@ -240,6 +241,7 @@ void Trainer::load_checkpoint(const std::string& path) {
                state.options.seed);
   state.sampler->at(found.data);  // refuses a position beyond the data
   state.position = found;
+  state.position.micro_batches = state.micro_batches;
   state.weights_from = path;
 }
 

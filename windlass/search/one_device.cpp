@@ -134,6 +134,7 @@ class OneDevice {
   SearchResult run() {
     for (int64_t cuts = 1; cuts <= std::max<int64_t>(1, batch_.samples); ++cuts) {
       if (batch_.samples > 0 && batch_.samples % cuts != 0) continue;
+      if (options_.micro_batches > 0 && cuts != options_.micro_batches) continue;
       if (cuts > kFewMicroBatches && best_) break;
       if (out_of_time() && best_) break;
       if (!can_cut(cuts)) break;
@@ -235,6 +236,7 @@ class OneDevice {
     SearchResult result;
     std::optional<int64_t> least;
     int64_t least_cuts = 1;
+    if (cuts_.empty()) cut(1);  // the only number that was allowed is none that can be tried
     for (auto& [cuts, entry] : cuts_)
       for (const Strategy& base : entry->bases()) {
         report(tried());

@@ -26,7 +26,8 @@ struct Problem {
 };
 
 struct SearchOptions {
-  Seconds time_limit{60};  // after which the best so far is returned
+  Seconds time_limit{60};     // after which the best so far is returned
+  int64_t micro_batches = 0;  // the only number to try; 0: any
   // Called now and then with the number of strategies tried and the time of the best one, if any.
   std::function<void(int64_t tried, std::optional<Seconds> best)> progress = {};
 };
