@@ -38,22 +38,30 @@ AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path_, ignored);
   if (fs::is_directory(status)) fail_input("{}: is a folder, expected a file to write", path);
+  int reason = 0;
   if (fs::exists(status) && !fs::is_regular_file(status)) {
     file_ = std::fopen(path_.c_str(), "w");
+    reason = errno;
   } else {
     temporary_ = path_ + ".XXXXXX";
     const int descriptor = mkstemp(temporary_.data());
+    reason = errno;
     if (descriptor >= 0) {
       const mode_t mask = umask(0);
       umask(mask);
       if (fchmod(descriptor, 0666 & ~mask) == 0) file_ = fdopen(descriptor, "w");
       if (!file_) {
+        reason = errno;
         close(descriptor);
         unlink(temporary_.c_str());
       }
     }
   }
-  if (!file_) fail_input("{}: cannot be written: {}", path, std::strerror(errno));
+  if (file_) return;
+  // A disk without room is no mistake of the user.
+  const bool full = reason == ENOSPC || reason == EDQUOT || reason == EIO;
+  fail(full ? ErrorKind::Runtime : ErrorKind::Input, "{}: cannot be written: {}", path,
+       std::strerror(reason));
 }
 
 AtomicFile::~AtomicFile() {

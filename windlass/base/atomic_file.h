@@ -12,7 +12,7 @@ namespace windlass {
 // something else than a regular file (a pipe, a device), it is written directly.
 class AtomicFile {
  public:
-  // Throws Error{Input} if the file cannot be made.
+  // Throws Error{Input} if the file cannot be made, Error{Runtime} if the disk is full or fails.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
