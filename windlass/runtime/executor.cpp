@@ -15,6 +15,7 @@
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/memory_order.h"
 #include "windlass/runtime/task_runner.h"
+#include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
@@ -107,6 +108,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   if (tasks.teams.size() != 1 || tasks.teams[0].devices.size() != 1)
     fail_unsupported("{} devices: training runs on one device so far", machine.devices.size());
   install_allocator();
+  set_blas_threads(options.threads);
   std::vector<Arena*> by_memory;
   for (const Memory& memory : tasks.memories) {
     arenas.push_back(std::make_unique<Arena>(memory.name, memory.limit.value,

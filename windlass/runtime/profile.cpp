@@ -13,6 +13,7 @@
 #include "windlass/base/error.h"
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/memory/torch_allocator.h"
+#include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
@@ -116,6 +117,7 @@ KernelPrice KernelProfile::measure(const TrainingGraph& training, OpId op, uint6
   std::thread worker([&] {
     try {
       at::set_num_threads(threads_);
+      set_blas_threads(threads_);
       Arena arena("profile", kNoLimit, kAllocationUnit);
       const ArenaScope scope(arena);
       const at::AutoDispatchBelowADInplaceOrView below_autograd;

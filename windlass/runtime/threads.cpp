@@ -1,9 +1,69 @@
 #include "windlass/runtime/threads.h"
 
+#include <algorithm>
+#include <dlfcn.h>
+
 #include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 namespace windlass {
+namespace {
+
+// Parts are multiples of this, as the inner loops of a product are.
+constexpr int64_t kPart = 32;
+constexpr int64_t kSmall = int64_t{1} << 18;
+
+struct Blas {
+  void (*set)(int) = nullptr;
+  int (*get)() = nullptr;
+
+  Blas() {
+    set = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "openblas_set_num_threads"));
+    get = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_num_threads"));
+  }
+  bool has_threads() const { return set != nullptr && get != nullptr; }
+};
+
+const Blas& blas() {
+  static const Blas found;
+  return found;
+}
+
+class OneBlasThread {
+ public:
+  OneBlasThread() : before_(blas().get()) {
+    if (before_ != 1) blas().set(1);
+  }
+  ~OneBlasThread() {
+    if (before_ != 1) blas().set(before_);
+  }
+  OneBlasThread(const OneBlasThread&) = delete;
+  OneBlasThread& operator=(const OneBlasThread&) = delete;
+
+ private:
+  const int before_;
+};
+
+}  // namespace
 
 int library_threads() { return at::get_num_threads(); }
+
+void set_blas_threads(int threads) {
+  if (blas().has_threads()) blas().set(std::max(1, threads));
+}
+
+void divide_product(int64_t size, int64_t work, const std::function<void(int64_t, int64_t)>& f) {
+  const int64_t threads = at::get_num_threads();
+  if (threads <= 1 || size <= 1 || work < kSmall || at::in_parallel_region() ||
+      !blas().has_threads())
+    return f(0, size);
+  const OneBlasThread one;
+  int64_t each = (size + threads - 1) / threads;
+  if (each >= kPart) each = (each + kPart - 1) / kPart * kPart;
+  at::parallel_for(0, (size + each - 1) / each, 1, [&](int64_t first, int64_t last) {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    f(first * each, std::min(size, last * each));
+  });
+}
 
 }  // namespace windlass

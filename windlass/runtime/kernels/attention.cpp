@@ -25,6 +25,7 @@
 #include "windlass/runtime/kernels/attention_rows.h"
 #include "windlass/runtime/kernels/element_types.h"
 #include "windlass/runtime/kernels/kernel.h"
+#include "windlass/runtime/threads.h"
 
 namespace windlass {
 namespace {
@@ -121,6 +122,21 @@ at::Tensor seen(const at::Tensor& unit, const Block& block) {
 
 at::Tensor in_type(const at::Tensor& x, at::ScalarType type) {
   return x.scalar_type() == type ? x : x.to(type);
+}
+
+// out = old out + factor a b if it `adds`, otherwise a b, for each of the first axis.
+void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool adds = false,
+              double factor = 1) {
+  const int64_t axis = out.size(0) > 1 ? 0 : 1;
+  divide_product(out.size(axis), a.numel() * b.size(2), [&](int64_t begin, int64_t end) {
+    at::Tensor part = out.narrow(axis, begin, end - begin);
+    const at::Tensor left = a.narrow(axis, begin, end - begin);
+    const at::Tensor right = axis == 0 ? b.narrow(0, begin, end - begin) : b;
+    if (adds)
+      part.baddbmm_(left, right, 1, factor);
+    else
+      at::bmm_out(part, left, right);
+  });
 }
 
 // Memory for the scores of any block.
@@ -222,7 +238,7 @@ void forward(ForwardCall& call, at::ScalarType type) {
   };
   const auto run = [&](const Block& block) {
     at::Tensor scores = memory.take(block);
-    at::bmm_out(scores, in_type(query_part(q, s, block), type), seen(keys, block).transpose(1, 2));
+    multiply(scores, in_type(query_part(q, s, block), type), seen(keys, block).transpose(1, 2));
     T* data = scores.data_ptr<T>();
     rows.each(block, [=](int64_t index, const ScoreRow<T>& row, const RowDropout& dropout,
                          int64_t offset) {
@@ -231,7 +247,7 @@ void forward(ForwardCall& call, at::ScalarType type) {
     });
     at::Tensor part = query_part(y, s, block);
     if (y.scalar_type() == type)
-      at::bmm_out(part, scores, seen(values, block));
+      multiply(part, scores, seen(values, block));
     else
       part.copy_(at::bmm(scores, seen(values, block)));
   };
@@ -258,7 +274,7 @@ class UnitSum {
   }
   // Adds factor a b to the keys of the block.
   void add(const Block& block, const at::Tensor& a, const at::Tensor& b, double factor) {
-    seen(sum_, block).baddbmm_(a, b, 1, factor);
+    multiply(seen(sum_, block), a, b, true, factor);
   }
   void finish() {
     if (!wanted() || direct_) return;
@@ -346,10 +362,10 @@ void backward(BackwardCall& call, at::ScalarType type) {
     const at::Tensor queries = in_type(query_part(q, s, block), type);
     const at::Tensor arriving = in_type(query_part(dy, s, block), type);
     at::Tensor scores = score_memory.take(block), slopes;
-    at::bmm_out(scores, queries, seen(keys, block).transpose(1, 2));
+    multiply(scores, queries, seen(keys, block).transpose(1, 2));
     if (slopes_wanted) {
       slopes = slope_memory.take(block);
-      at::bmm_out(slopes, arriving, seen(values, block).transpose(1, 2));
+      multiply(slopes, arriving, seen(values, block).transpose(1, 2));
     }
     T* score_data = scores.data_ptr<T>();
     T* slope_data = slopes_wanted ? slopes.data_ptr<T>() : nullptr;
@@ -368,9 +384,9 @@ void backward(BackwardCall& call, at::ScalarType type) {
     at::Tensor part = query_part(dq, s, block);
     const bool adds = call.results[0].adds();
     if (adds && dq.scalar_type() == type) {
-      part.baddbmm_(slopes, seen(keys, block), 1, attrs.scale);
+      multiply(part, slopes, seen(keys, block), true, attrs.scale);
     } else if (dq.scalar_type() == type) {
-      at::bmm_out(part, slopes, seen(keys, block));
+      multiply(part, slopes, seen(keys, block));
       part.mul_(attrs.scale);
     } else {
       const at::Tensor product = at::bmm(slopes, seen(keys, block)).mul_(attrs.scale);

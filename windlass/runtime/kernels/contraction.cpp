@@ -17,6 +17,7 @@
 #include "windlass/base/error.h"
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/kernels/precision.h"
+#include "windlass/runtime/threads.h"
 
 namespace windlass {
 namespace {
@@ -66,15 +67,30 @@ bool is_direct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) 
   return !is_narrow(type) || (is_multiplied(type) && a.size(-2) * a.size(-1) * b.size(-1) > kSmall);
 }
 
+// Multiplications that BLAS does: 16-bit products go elsewhere.
+int64_t blas_work(const at::Tensor& a, const at::Tensor& b) {
+  return is_narrow(a.scalar_type()) ? 0 : a.numel() * b.size(-1);
+}
+
 // to[r, n] = a[r, k] b[k, n] + bias.
 void multiply(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias, Target to) {
   if (is_direct(a, b, to.out)) {
-    if (to.adds)
-      to.out.addmm_(a, b);
-    else if (bias.defined())
-      at::addmm_out(to.out, bias.expand({a.size(0), b.size(1)}), a, b);
-    else
-      at::mm_out(to.out, a, b);
+    // Rows or columns at a time, whichever are more.
+    const int64_t axis = a.size(0) >= b.size(1) ? 0 : 1;
+    const auto part = [&](int64_t begin, int64_t end) {
+      const int64_t count = end - begin;
+      at::Tensor out = to.out.narrow(axis, begin, count);
+      const at::Tensor left = axis == 0 ? a.narrow(0, begin, count) : a;
+      const at::Tensor right = axis == 0 ? b : b.narrow(1, begin, count);
+      if (to.adds)
+        out.addmm_(left, right);
+      else if (bias.defined())
+        at::addmm_out(out, bias.expand({a.size(0), b.size(1)}).narrow(axis, begin, count), left,
+                      right);
+      else
+        at::mm_out(out, left, right);
+    };
+    divide_product(to.out.size(axis), blas_work(a, b), part);
     return;
   }
   const at::Tensor wide_b = widened(b), wide_bias = widened(bias);
@@ -107,10 +123,15 @@ void multiply_over_rows(const at::Tensor& a, const at::Tensor& b, Target to) {
 // to[i] = a[i] b[i] for every i of a batch.
 void multiply_batch(const at::Tensor& a, const at::Tensor& b, Target to) {
   if (is_direct(a, b, to.out)) {
-    if (to.adds)
-      to.out.baddbmm_(a, b);
-    else
-      at::bmm_out(to.out, a, b);
+    divide_product(a.size(0), blas_work(a, b), [&](int64_t begin, int64_t end) {
+      at::Tensor out = to.out.narrow(0, begin, end - begin);
+      const at::Tensor left = a.narrow(0, begin, end - begin);
+      const at::Tensor right = b.narrow(0, begin, end - begin);
+      if (to.adds)
+        out.baddbmm_(left, right);
+      else
+        at::bmm_out(out, left, right);
+    });
     return;
   }
   const int64_t size = a.size(0);
