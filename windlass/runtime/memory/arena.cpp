@@ -22,6 +22,14 @@ namespace {
 // Blocks from this size on are mapped, so that they really go back to the system.
 constexpr int64_t kMapFrom = 1 << 20;
 constexpr size_t kPage = 4096;
+// Large pages: from the size on where a block has some.
+constexpr size_t kHugeFrom = size_t{4} << 20;
+
+size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+void advise(void* memory, size_t bytes) {
+  if (bytes >= kHugeFrom) madvise(memory, bytes, MADV_HUGEPAGE);
+}
 
 }  // namespace
 
@@ -44,16 +52,20 @@ void* Arena::allocate(size_t bytes) {
          format_bytes(Bytes(size - (limit_ - live))), more);
   }
   void* block = take_kept(size);
+  if (block == nullptr) block = take_resized(size);
   if (block == nullptr) {
     drop_kept(size);
     const size_t whole = sizeof(Header) + static_cast<size_t>(size);
     Header header{this, size, 0};
     void* memory = nullptr;
     if (size >= kMapFrom) {
-      header.mapped = (whole + kPage - 1) / kPage * kPage;
+      header.mapped = whole_pages(whole);
       memory =
           mmap(nullptr, header.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) memory = nullptr;
+      if (memory == MAP_FAILED)
+        memory = nullptr;
+      else
+        advise(memory, header.mapped);
     } else {
       memory = std::aligned_alloc(64, (whole + 63) / 64 * 64);
     }
@@ -86,6 +98,34 @@ void* Arena::take_kept(int64_t size) {
   Header* header = found->second.back();
   found->second.pop_back();
   kept_bytes_ -= size;
+  return header + 1;
+}
+
+// A mapped block made of one that would have to go to make room for it: of those that are too long
+// the shortest, otherwise the longest, to which only what is missing is added.
+void* Arena::take_resized(int64_t size) {
+  if (size < kMapFrom || kept_bytes_ <= limit_ - statistics_.live - size) return nullptr;
+  std::erase_if(kept_, [](const auto& entry) { return entry.second.empty(); });
+  auto found = kept_.upper_bound(size);
+  if (found == kept_.end()) {
+    if (found == kept_.begin()) return nullptr;
+    --found;
+  }
+  if (found->first < kMapFrom) return nullptr;
+  Header* header = found->second.back();
+  found->second.pop_back();
+  kept_bytes_ -= header->size;
+  drop_kept(size);
+  const size_t mapped = whole_pages(sizeof(Header) + static_cast<size_t>(size));
+  void* memory = mremap(header, header->mapped, mapped, MREMAP_MAYMOVE);
+  if (memory == MAP_FAILED) {
+    put_back(header);
+    return nullptr;
+  }
+  advise(memory, mapped);
+  header = static_cast<Header*>(memory);
+  header->size = size;
+  header->mapped = mapped;
   return header + 1;
 }
 

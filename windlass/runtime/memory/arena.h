@@ -3,6 +3,8 @@
 // Blocks that come back are kept for the next request of the same size, as long as what is held
 // and what is kept stay below the limit together: the process never has more of this memory than
 // the limit says, and a step that asks for the same sizes as the last one costs no page faults.
+// Where that leaves no room for a large block of a new size, the pages of one that is kept are used
+// again: it is cut, or made longer.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +55,7 @@ class Arena {
  private:
   struct Header;
   void* take_kept(int64_t size);
+  void* take_resized(int64_t size);
   void drop_kept(int64_t needed);
   void put_back(Header* header);
 
