@@ -203,9 +203,10 @@ TEST(Plan, MoreMemoryIsUsedToDoLess) {
   for (const int64_t limit : {enough - 1, enough * 3 / 4, enough / 2, enough / 3}) {
     const json found = plan_json({"--memory", std::to_string(limit)});
     EXPECT_LE(device_peak(found), limit);
-    EXPECT_GT(found["decisions"]["updated_on_host"].get<int64_t>() +
-                  static_cast<int64_t>(found["decisions"]["saved"].size()),
-              1);
+    const json& decisions = found["decisions"];
+    EXPECT_TRUE(decisions["updated_on_host"] > 0 || decisions["saved"].size() > 1 ||
+                decisions["micro_batches"] > 1)
+        << limit;
   }
 }
 
