@@ -22,14 +22,8 @@ namespace {
 // Blocks from this size on are mapped, so that they really go back to the system.
 constexpr int64_t kMapFrom = 1 << 20;
 constexpr size_t kPage = 4096;
-// Large pages: from the size on where a block has some.
-constexpr size_t kHugeFrom = size_t{4} << 20;
 
 size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
-void advise(void* memory, size_t bytes) {
-  if (bytes >= kHugeFrom) madvise(memory, bytes, MADV_HUGEPAGE);
-}
 
 }  // namespace
 
@@ -62,10 +56,7 @@ void* Arena::allocate(size_t bytes) {
       header.mapped = whole_pages(whole);
       memory =
           mmap(nullptr, header.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED)
-        memory = nullptr;
-      else
-        advise(memory, header.mapped);
+      if (memory == MAP_FAILED) memory = nullptr;
     } else {
       memory = std::aligned_alloc(64, (whole + 63) / 64 * 64);
     }
@@ -122,7 +113,6 @@ void* Arena::take_resized(int64_t size) {
     put_back(header);
     return nullptr;
   }
-  advise(memory, mapped);
   header = static_cast<Header*>(memory);
   header->size = size;
   header->mapped = mapped;
