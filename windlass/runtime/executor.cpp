@@ -8,7 +8,6 @@
 #include <mutex>
 #include <thread>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
@@ -158,7 +157,7 @@ Executor::State::~State() {
 void Executor::State::run_lane(size_t lane) {
   const Lane& here = tasks.lanes[lane];
   const bool computes = here.kind == LaneKind::Compute || here.kind == LaneKind::Host;
-  at::set_num_threads(computes ? options.threads : 1);
+  use_threads(computes ? options.threads : 1);
   const MemoryId memory =
       here.kind == LaneKind::Host ? MemoryId(tasks.memories.size() - 1) : tasks[here.team].memory;
   const ArenaScope scope(*arenas[memory.index()]);

@@ -5,7 +5,6 @@
 #include <exception>
 #include <thread>
 
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -116,7 +115,7 @@ KernelPrice KernelProfile::measure(const TrainingGraph& training, OpId op, uint6
   // A thread of its own, as a device has it.
   std::thread worker([&] {
     try {
-      at::set_num_threads(threads_);
+      use_threads(threads_);
       set_blas_threads(threads_);
       Arena arena("profile", kNoLimit, kAllocationUnit);
       const ArenaScope scope(arena);

@@ -48,6 +48,13 @@ class OneBlasThread {
 
 int library_threads() { return at::get_num_threads(); }
 
+void use_threads(int threads) {
+  // A thread that asks for the first time takes what any thread has set last: it must have asked
+  // before it says what it wants itself.
+  at::get_num_threads();
+  at::set_num_threads(threads);
+}
+
 void set_blas_threads(int threads) {
   if (blas().has_threads()) blas().set(std::max(1, threads));
 }

@@ -10,6 +10,9 @@ namespace windlass {
 // How many threads libtorch divides a kernel over unless told otherwise.
 int library_threads();
 
+// Kernels that the calling thread runs from here on are divided over so many.
+void use_threads(int threads);
+
 // OpenBLAS has threads of its own, as many as there are cores whatever libtorch was told, which
 // wait by spinning, as OpenMP's do: the two kinds take cores from each other. From here on it uses
 // so many, in the whole process. Other libraries share OpenMP's, and nothing happens.
