@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/base/rng.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/batch.h"
 #include "windlass/machine/local.h"
