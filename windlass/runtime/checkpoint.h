@@ -33,8 +33,8 @@ void write_checkpoint(const std::string& path, const TrainingGraph& training,
                       const std::vector<PersistentTensor>& tensors, const RunPosition& position);
 
 // Fills the tensors. Throws Error{Input} beginning with the path, and changes nothing, if the file
-// is broken (a check sum differs), or of another model, batch-independent names and shapes
-// compared, or of another optimizer.
+// is broken (a check sum differs), or of another model or batch (fingerprints are compared), or of
+// another optimizer.
 RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
                             const std::vector<PersistentTensor>& tensors, uint64_t model);
 
