@@ -202,11 +202,14 @@ def run(arguments, expected=0):
     return done
 
 
-def strategies(name, onnx, folder, common):
+def strategies(name, onnx, folder, common, few):
     """Arguments of `train` for each memory action, random mixtures and planned limits among them."""
-    for strategy in ["single", "recompute-all", "offload-all", "single:host-update=on",
-                     "single:host-weights=on,host-update=on"]:
+    chosen = ["single", "recompute-all", "offload-all", "single:host-update=on",
+              "single:host-weights=on,host-update=on"]
+    for strategy in chosen[::2] if few else chosen:
         yield strategy, [onnx, "--strategy", strategy]
+    if few:
+        return
     base = folder / "base.json"
     run(["simulate", onnx, *common, "--on", "local", "--strategy", "single", "--save", base])
     for seed in range(2):
@@ -273,7 +276,8 @@ def main():
                     bounds.append(max(TOLERANCE, 10 * moved))
                 common = ["--optimizer", optimizer]
                 first = None
-                for strategy, arguments in strategies(name, onnx, folder, common):
+                for strategy, arguments in strategies(name, onnx, folder, common,
+                                                      few=optimizer != "momentum"):
                     if str(arguments[0]).endswith(".onnx"):
                         arguments = arguments + common
                     saved = folder / "trained.safetensors"

@@ -201,7 +201,7 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   check_machine(machine);
   Pricing pricing(true, threads);
   // Prices are measured anew and may favour another cut of the batch, which rounds differently and
-  // draws other dropout.
+  // rounds elsewhere.
   const std::string resumed = resumed_path(flags);
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =

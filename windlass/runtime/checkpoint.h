@@ -23,7 +23,7 @@ struct RunPosition {
   SamplerPosition data = {};  // of the next step
   uint64_t seed = 0;          // of data order, dropout and initial values
   uint64_t model = 0;         // fingerprint of the network
-  int64_t micro_batches = 1;  // of a step: where sums are rounded and what dropout draws
+  int64_t micro_batches = 1;  // of a step: where sums are rounded
   bool operator==(const RunPosition&) const = default;
 };
 
