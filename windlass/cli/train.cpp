@@ -200,8 +200,7 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   const Machine machine = named.load();
   check_machine(machine);
   Pricing pricing(true, threads);
-  // Prices are measured anew and may favour another cut of the batch, which rounds differently and
-  // rounds elsewhere.
+  // Prices are measured anew and may favour another cut of the batch, which rounds differently.
   const std::string resumed = resumed_path(flags);
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =
