@@ -342,6 +342,13 @@ TEST(TrainSlow, PlansByItselfInsideTheLimit) {
   for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4) << i;
 }
 
+TEST(TrainSlow, ClippingNeedsAllGradientsAtOnce) {
+  const ProgramResult result =
+      run_windlass(train_arguments({"--steps", "1", "--clip", "1"}, "single:host-update=on"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("clipping"));
+}
+
 TEST(TrainSlow, ClippingBoundsTheStep) {
   const ProgramResult plain = train({"--steps", "4", "--optimizer", "sgd", "--lr", "1"});
   const ProgramResult loose =

@@ -81,6 +81,13 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
       micro_batches(count_micro_batches(step.tasks)),
       executor(graph, step.tasks, step.times, step.result, machine,
                with_seed(wanted.executor, wanted.seed)) {
+  const bool on_host = std::ranges::any_of(
+      step.tasks.tasks, [](const Task& task) { return task.kind == TaskKind::HostUpdate; });
+  if (options.clip_norm > 0 && on_host)
+    fail_unsupported(
+        "clipping: the norm of all gradients is known after the backward pass, but this plan "
+        "updates "
+        "weights on the host as their gradients come; give it more memory, or do not clip");
   data = open_batches(options.data, model.graph, slots, options.data_options);
   if (data->size() < 1) fail_input("{}: has no samples", options.data);
   filler = std::make_unique<BatchFiller>(*data, model.graph, slots);
