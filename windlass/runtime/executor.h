@@ -71,8 +71,8 @@ class Executor {
   // after that no step can be run.
   StepOutcome run(const StepRequest& request);
 
-  // Gradient buffers as they are when the optimizer reads them, for tests: called during run(), on
-  // the thread of the device, with the weight's tensor and its gradient.
+  // Gradient buffers as they are when the optimizer reads them, for tests: called during run(), one
+  // at a time, with the weight's tensor and its gradient.
   void watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch);
 
   // Where the device's tensors lie.

@@ -241,7 +241,11 @@ void TaskRunner::update(const ProgramTask& task, bool on_host) {
     at::Tensor gradient = slots_.view(entry.gradients[0], graph[op.inputs[1]].type);
     for (size_t i = 1; i < entry.gradients.size(); ++i)
       gradient.add_(slots_.view(entry.gradients[i], graph[op.inputs[1]].type));
-    if (watch) watch(op.inputs[0], slots_.bytes(entry.gradients[0]));
+    if (watch) {
+      // The device and the host may be updating at the same time.
+      const std::lock_guard lock(watch_mutex_);
+      watch(op.inputs[0], slots_.bytes(entry.gradients[0]));
+    }
   }
   const double scale = on_host ? 1 : gradient_scale();
   for (const WeightUpdate& entry : task.updates) {

@@ -1,7 +1,6 @@
 // Carries out single tasks: finds the operands in their slots and calls kernels, copies, updates.
 #pragma once
 
-#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -62,6 +61,7 @@ class TaskRunner {
   StepRequest request_;
   BytesPerSecond in_{0}, out_{0};
   std::vector<double> losses_;  // by micro-batch
+  std::mutex watch_mutex_;
   bool scale_known_ = false;
   double scale_ = 1, norm_ = 0;
 };
