@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/philox.h"
 #include "windlass/graph/reference/run_op.h"
 #include "windlass/graph/reference/update.h"
 
@@ -123,7 +124,7 @@ TEST(ReferenceElementwise, DropoutIsAFunctionOfSeedOpAndElement) {
   };
   const ForwardResult found = run({1, 2});
   for (size_t i = 0; i < 50; ++i) {
-    const bool kept = random_uniform(1, 2, i) >= 0.75;
+    const bool kept = !random_chance(1, 2, i, 0.75);
     EXPECT_EQ(found.auxiliaries[0].values[i], kept ? 1 : 0);
     EXPECT_EQ(found.outputs[0].values[i], kept ? 12 : 0);
   }
