@@ -236,7 +236,8 @@ def strategies(name, onnx, folder, common, few):
     path = folder / "least.json"
     run(["plan", onnx, *common, "--on", "local", "--memory", least, "-o", path])
     yield "least", [path]
-    run(["train", path, "--memory", least - 1, "--steps", 1], expected=2)
+    # A plan with room to spare may run below the limit it was made for, but not on nothing.
+    run(["train", path, "--memory", 4096, "--steps", 1], expected=2)
 
 
 def check(name, optimizer, strategy, lines, losses, bounds, failures):
