@@ -57,8 +57,8 @@ struct SearchResult {
 // One device: every saved tensor is kept, recomputed or moved to the host, weights and optimizer
 // state stay or are streamed, the batch is cut into micro-batches. Starts from several frugal
 // strategies and then keeps, in the order of time saved per byte, whatever still fits, each choice
-// checked by the simulator. If keeping everything fits, that is the answer. Never Optimal; the lower
-// bound is the plain work of the cuts that were tried.
+// checked by the simulator. If keeping everything fits, that is the answer. Never Optimal; the
+// lower bound is the plain work of the cuts that were tried.
 SearchResult search_one_device(const Problem& problem, const SearchOptions& options = {});
 
 }  // namespace windlass
