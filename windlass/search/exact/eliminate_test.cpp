@@ -1,0 +1,174 @@
+#include "windlass/search/exact/eliminate.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "windlass/search/exact/dead_ends.h"
+#include "windlass/search/exact/order.h"
+#include "windlass/search/exact/reference/brute_force.h"
+
+namespace windlass {
+namespace {
+
+constexpr NetworkShape kShapes[] = {NetworkShape::Chain, NetworkShape::Tree,
+                                    NetworkShape::SeriesParallel, NetworkShape::Skips,
+                                    NetworkShape::Dense};
+
+// Two variables: 1 + 4 + 2 = 7 for (0, 0), 1 + 0 + 5 = 6 for (0, 1), 3 + 1 + 2 = 6 for (1, 0),
+// 3 + 9 + 5 = 17 for (1, 1).
+TEST(Elimination, HandComputed) {
+  CostNetwork network;
+  network.options = {2, 2};
+  network.unary = {network.tables.add({1, 3}), network.tables.add({2, 5})};
+  network.add_pair(0, 1, {4, 0, 1, 9});
+  check_network(network);
+  const EliminationResult result = minimise(network);
+  EXPECT_EQ(result.cost, 6);
+  EXPECT_EQ(result.bound, 6);
+  EXPECT_TRUE(result.optimal);
+}
+
+TEST(Elimination, PairsInEitherOrderAreOneEdge) {
+  CostNetwork network;
+  network.options = {2, 3};
+  network.unary = {network.tables.add({0, 0}), network.tables.add({0, 0, 0})};
+  network.add_pair(0, 1, {1, 2, 3, 4, 5, 6});
+  network.add_pair(1, 0, {10, 20, 30, 40, 50, 60});
+  ASSERT_EQ(network.edges.size(), 1U);
+  EXPECT_EQ(network.tables[network.edges[0].table], (std::vector<double>{11, 32, 53, 24, 45, 66}));
+}
+
+TEST(Elimination, EqualsBruteForceOnRandomNetworks) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 4000; ++round) {
+    const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
+    check_network(network);
+    const double best = minimise_by_brute_force(network).cost;
+    for (const bool dead_ends : {false, true}) {
+      const EliminationResult result =
+          minimise(network, {.threads = 1 + round % 2, .dead_ends = dead_ends});
+      ASSERT_EQ(result.cost, best) << "round " << round;
+      ASSERT_EQ(result.cost, cost_of(network, result.choice));
+      ASSERT_TRUE(result.optimal);
+      ASSERT_EQ(result.bound, best);
+    }
+  }
+}
+
+TEST(Elimination, SmallTablesGiveBounds) {
+  std::mt19937_64 random(2);
+  int split = 0;
+  for (int round = 0; round < 1000; ++round) {
+    const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
+    const double best = minimise_by_brute_force(network).cost;
+    const EliminationResult result =
+        minimise(network, {.largest_table = 12, .dead_ends = round % 3 == 0});
+    ASSERT_LE(result.bound, best);
+    ASSERT_GE(result.cost, best);
+    ASSERT_EQ(result.cost, cost_of(network, result.choice));
+    ASSERT_EQ(result.optimal, result.cost == result.bound);
+    split += result.optimal ? 0 : 1;
+  }
+  EXPECT_GT(split, 10);
+}
+
+TEST(Elimination, OrdersNameEveryVariableOnce) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 300; ++round) {
+    const CostNetwork network = random_network(random, kShapes[round % 5], 1e6);
+    for (OrderRule rule : {OrderRule::Degree, OrderRule::Fill, OrderRule::Cells}) {
+      const EliminationOrder order = order_by(network, rule);
+      std::vector<int32_t> sorted = order.variables;
+      std::ranges::sort(sorted);
+      for (size_t v = 0; v < sorted.size(); ++v) ASSERT_EQ(sorted[v], static_cast<int32_t>(v));
+      ASSERT_EQ(sorted.size(), network.size());
+    }
+  }
+}
+
+TEST(Elimination, OneThreadAndSeveralAgree) {
+  std::mt19937_64 random(4);
+  CostNetwork network;
+  for (int v = 0; v < 6; ++v) {
+    network.options.push_back(40);
+    std::vector<double> cells;
+    for (int i = 0; i < 40; ++i) cells.push_back(static_cast<double>(random() % 100));
+    network.unary.push_back(network.tables.add(cells));
+  }
+  for (int32_t a = 0; a < 6; ++a)
+    for (int32_t b = a + 1; b < 6; ++b) {
+      if (b - a > 3) continue;
+      std::vector<double> cells;
+      for (int i = 0; i < 1600; ++i) cells.push_back(static_cast<double>(random() % 100));
+      network.add_pair(a, b, cells);
+    }
+  const EliminationResult one = minimise(network, {.threads = 1, .dead_ends = false});
+  const EliminationResult four = minimise(network, {.threads = 4, .dead_ends = false});
+  EXPECT_TRUE(one.optimal);
+  EXPECT_EQ(one.choice, four.choice);
+  EXPECT_EQ(one.cost, four.cost);
+}
+
+// Layers that repeat are worked out once.
+TEST(Elimination, RepeatedLayersShareTheirTables) {
+  std::mt19937_64 random(5);
+  const auto cells = [&](int count) {
+    std::vector<double> result;
+    for (int i = 0; i < count; ++i) result.push_back(static_cast<double>(random() % 1000));
+    return result;
+  };
+  CostNetwork network;
+  const std::vector<double> unary = cells(20), first = cells(400), second = cells(400);
+  constexpr int32_t kLayers = 50;
+  for (int32_t v = 0; v < 2 * kLayers; ++v) {
+    network.options.push_back(20);
+    network.unary.push_back(network.tables.add(unary));
+    if (v > 0) network.add_pair(v - 1, v, v % 2 == 0 ? first : second);
+  }
+  const EliminationResult result = minimise(network, {.dead_ends = false});
+  EXPECT_TRUE(result.optimal);
+  EXPECT_LT(result.cells_computed, result.cells / 4);
+}
+
+TEST(Elimination, NoTimeStillGivesAChoice) {
+  std::mt19937_64 random(6);
+  CostNetwork network;
+  for (int32_t v = 0; v < 12; ++v) {
+    network.options.push_back(60);
+    network.unary.push_back(network.tables.add(std::vector<double>(60, 1)));
+    for (int32_t u = 0; u < v; ++u) {
+      std::vector<double> cells;
+      for (int i = 0; i < 3600; ++i) cells.push_back(static_cast<double>(random() % 1000));
+      network.add_pair(u, v, cells);
+    }
+  }
+  const EliminationResult result = minimise(network, {.time_limit = Seconds(0)});
+  EXPECT_TRUE(result.out_of_time);
+  EXPECT_EQ(result.choice.size(), 12U);
+  EXPECT_GE(result.cost, result.bound);
+  EXPECT_FALSE(result.optimal);
+}
+
+TEST(DeadEnds, DuplicatesAndWorseOptionsGo) {
+  CostNetwork network;
+  network.options = {3, 2};
+  // Option 1 equals option 0; option 2 is worse by 1 whatever the neighbour takes.
+  network.unary = {network.tables.add({5, 5, 6}), network.tables.add({0, 0})};
+  network.add_pair(0, 1, {1, 7, 1, 7, 1, 7});
+  const ReducedNetwork reduced = remove_dead_ends(network);
+  EXPECT_EQ(reduced.original[0].size(), 1U);
+  EXPECT_EQ(reduced.original[1], (std::vector<int32_t>{0}));
+}
+
+TEST(CostNetwork, WcspText) {
+  CostNetwork network;
+  network.options = {2, 2};
+  network.unary = {network.tables.add({1, 0}), network.tables.add({0, 2})};
+  network.add_pair(0, 1, {4, 0, 0, 9});
+  EXPECT_EQ(to_wcsp(network, "two ops"),
+            "two_ops 2 2 3 13\n2 2\n1 0 0 1\n0 1\n1 1 0 1\n1 2\n2 0 1 0 2\n0 0 4\n1 1 9\n");
+}
+
+}  // namespace
+}  // namespace windlass
