@@ -230,15 +230,20 @@ bool has_algorithm(Collective collective, Algorithm algorithm) {
 
 Traffic plan_collective(const Machine& machine, Collective collective,
                         std::span<const DeviceGroup> groups, Bytes bytes) {
-  const std::vector<GroupLayout> layouts = layouts_of(machine, groups, bytes);
+  return TrafficPlanner(machine).collective(collective, groups, bytes);
+}
+
+Traffic TrafficPlanner::collective(Collective collective, std::span<const DeviceGroup> groups,
+                                   Bytes bytes) {
+  const std::vector<GroupLayout> layouts = layouts_of(machine_, groups, bytes);
   if (layouts.empty()) return {};
-  LoadSum loads(machine);
+  LoadSum& loads = *loads_;
   std::optional<Traffic> best;
   for (const Algorithm algorithm :
        {Algorithm::Direct, Algorithm::Ring, Algorithm::Tree, Algorithm::Hierarchical}) {
     if (!worth_trying(loads, collective, algorithm, layouts)) continue;
     Traffic traffic = plan(loads, collective, algorithm, layouts, bytes);
-    if (!best || time_alone(machine, traffic) < time_alone(machine, *best))
+    if (!best || time_alone(machine_, traffic) < time_alone(machine_, *best))
       best = std::move(traffic);
   }
   return *std::move(best);

@@ -19,8 +19,17 @@ std::string_view algorithm_name(Algorithm algorithm) {
   return kNames[static_cast<size_t>(algorithm)];
 }
 
+TrafficPlanner::TrafficPlanner(const Machine& machine)
+    : machine_(machine), loads_(std::make_unique<LoadSum>(machine)) {}
+TrafficPlanner::~TrafficPlanner() = default;
+TrafficPlanner::TrafficPlanner(TrafficPlanner&&) noexcept = default;
+
 Traffic plan_copies(const Machine& machine, std::span<const Copy> copies) {
-  LoadSum loads(machine);
+  return TrafficPlanner(machine).copies(copies);
+}
+
+Traffic TrafficPlanner::copies(std::span<const Copy> copies) {
+  LoadSum& loads = *loads_;
   Seconds latency;
   for (const Copy& copy : copies) {
     if (copy.bytes.value <= 0 || copy.from == copy.to) continue;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,22 @@ struct Copy {
   Bytes bytes;
 };
 Traffic plan_copies(const Machine& machine, std::span<const Copy> copies);
+
+// The same, for one plan after another on one machine: routes are found once. Refers to the
+// machine. Not shared between threads.
+class TrafficPlanner {
+ public:
+  explicit TrafficPlanner(const Machine& machine);
+  ~TrafficPlanner();
+  TrafficPlanner(TrafficPlanner&&) noexcept;
+
+  Traffic collective(Collective collective, std::span<const DeviceGroup> groups, Bytes bytes);
+  Traffic copies(std::span<const Copy> copies);
+
+ private:
+  const Machine& machine_;
+  std::unique_ptr<class LoadSum> loads_;
+};
 
 // Time when nobody else is there: latency plus the slowest link.
 Seconds time_alone(const Machine& machine, const Traffic& traffic);

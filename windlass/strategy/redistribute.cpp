@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 #include <string_view>
 
@@ -153,6 +154,43 @@ bool blocked(const Layout& layout) {
   return std::ranges::any_of(layout.digits, [](const Digit& d) { return d.blocks > 1; });
 }
 
+// The different pieces of a layout, in the order of the first members that hold them, and who holds
+// which.
+struct Pieces {
+  std::vector<Box> boxes;
+  std::vector<std::vector<int64_t>> holders;  // by piece, ascending
+  std::vector<size_t> of;                     // by member
+
+  Pieces(const Layout& layout, const Shape& shape, int64_t members) {
+    // Members whose digits agree wherever an axis is cut hold the same.
+    std::map<int64_t, size_t> index;
+    for (int64_t m = 0; m < members; ++m) {
+      int64_t inner = 1, key = 0;
+      for (size_t i = layout.digits.size(); i-- > 0;) {
+        const Digit& digit = layout.digits[i];
+        if (digit.kind == Digit::Kind::Axis) key += m / inner % digit.parts * inner;
+        inner *= digit.parts;
+      }
+      const auto [entry, fresh] = index.try_emplace(key, boxes.size());
+      if (fresh) {
+        boxes.push_back(box_of(layout, shape, m));
+        holders.emplace_back();
+      }
+      holders[entry->second].push_back(m);
+      of.push_back(entry->second);
+    }
+  }
+
+  // The one whose number is nearest; of two, the lower.
+  int64_t nearest_holder(size_t piece, int64_t member) const {
+    const std::vector<int64_t>& list = holders[piece];
+    const auto above = std::ranges::lower_bound(list, member);
+    if (above == list.begin()) return *above;
+    if (above == list.end() || member - *(above - 1) <= *above - member) return *(above - 1);
+    return *above;
+  }
+};
+
 // Piece by piece. Of several members that hold the same, each destination takes the one nearest in
 // number. Overlapping source pieces (gradients with a halo) are all fetched and added.
 Move pairwise(const Shape& shape, const Layout& from, int64_t from_members, const Layout& to,
@@ -162,23 +200,17 @@ Move pairwise(const Shape& shape, const Layout& from, int64_t from_members, cons
   move.sums = from.halo();
   move.result = to;
   move.result_elements = largest_elements(to, shape);
-  std::vector<std::pair<Box, std::vector<int64_t>>> pieces;  // distinct boxes and who holds them
-  for (int64_t m = 0; m < from_members; ++m) {
-    const Box box = box_of(from, shape, m);
-    const auto known = std::ranges::find(pieces, box, &std::pair<Box, std::vector<int64_t>>::first);
-    if (known != pieces.end())
-      known->second.push_back(m);
-    else
-      pieces.push_back({box, {m}});
-  }
+  const Pieces source(from, shape, from_members), target(to, shape, to_members);
+  // Where the pieces overlap, once for each pair of different ones.
+  std::vector<std::vector<std::pair<size_t, int64_t>>> overlaps(target.boxes.size());
+  for (size_t t = 0; t < target.boxes.size(); ++t)
+    for (size_t f = 0; f < source.boxes.size(); ++f)
+      if (const int64_t elements = volume(source.boxes[f], target.boxes[t]); elements > 0)
+        overlaps[t].emplace_back(f, elements);
   for (int64_t to_member = 0; to_member < to_members; ++to_member) {
-    const Box wanted = box_of(to, shape, to_member);
     const int64_t same = to_member * from_members / to_members;
-    for (const auto& [box, holders] : pieces) {
-      const int64_t elements = volume(box, wanted);
-      if (elements == 0) continue;
-      const int64_t holder = *std::ranges::min_element(
-          holders, {}, [&](int64_t m) { return m > same ? m - same : same - m; });
+    for (const auto& [piece, elements] : overlaps[target.of[static_cast<size_t>(to_member)]]) {
+      const int64_t holder = source.nearest_holder(piece, same);
       if (!same_group || holder != to_member) move.copies.push_back({holder, to_member, elements});
     }
   }

@@ -57,7 +57,7 @@ std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
 }  // namespace
 
 Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine)
-    : training_(training), facts_(facts), machine_(machine) {
+    : training_(training), facts_(facts), machine_(machine), planner_(machine) {
   digit_sets_.emplace_back();
   backward_of_.resize(training.forward_ops);
   op_index_.resize(training.forward_ops);
@@ -246,7 +246,7 @@ int32_t Tables::collective(Collective collective, int32_t group,
       collective_index_.try_emplace({collective, group, digits, bytes.value}, -1);
   if (fresh) {
     const auto members = subgroups(this->group(group), digits);
-    entry->second = add_traffic(plan_collective(machine_, collective, members, bytes));
+    entry->second = add_traffic(planner_.collective(collective, members, bytes));
   }
   return entry->second;
 }
@@ -262,7 +262,7 @@ int32_t Tables::host_copies(int32_t group, const std::vector<int32_t>& members, 
       copies.push_back(to_host ? Copy{device.endpoint, host, bytes}
                                : Copy{host, device.endpoint, bytes});
     }
-    entry->second = add_traffic(plan_copies(machine_, copies));
+    entry->second = add_traffic(planner_.copies(copies));
   }
   return entry->second;
 }
@@ -274,7 +274,7 @@ int32_t Tables::copies(int32_t from_group, int32_t to_group, const std::vector<M
     list.push_back({machine_[group(from_group)[static_cast<size_t>(copy.from)]].endpoint,
                     machine_[group(to_group)[static_cast<size_t>(copy.to)]].endpoint,
                     Bytes(copy.elements * element_size)});
-  return add_traffic(plan_copies(machine_, list));
+  return add_traffic(planner_.copies(list));
 }
 
 const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t from_layout,

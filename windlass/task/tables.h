@@ -177,6 +177,7 @@ class Tables {
   const TrainingGraph& training_;
   const TrainingFacts& facts_;
   const Machine& machine_;
+  TrafficPlanner planner_;
   std::vector<OpId> backward_of_;  // by forward op
   std::vector<Layout> layouts_;
   std::vector<Sharding> shardings_;
