@@ -227,31 +227,37 @@ Layout whole_blocks(const Layout& layout) {
 
 }  // namespace
 
-Redistribution redistribute(const Shape& shape, const Layout& from, const Layout& to,
-                            int64_t members) {
-  if (from == to) return {};
+RedistributionOutline outline(const Shape& shape, const Layout& from, const Layout& to,
+                              int64_t members) {
+  RedistributionOutline result;
+  if (from == to) return result;
   if (const auto aligned = align(from, to))
-    if (auto steps = Planner(shape, aligned->first, aligned->second).run()) return *steps;
-  Redistribution result;
-  Layout now = from;
+    if (auto steps = Planner(shape, aligned->first, aligned->second).run()) {
+      result.collectives = std::move(steps->moves);
+      return result;
+    }
+  result.pairwise = true;
+  result.now = from;
   if (from.partial() || blocked(from)) {
     const Layout whole = whole_blocks(from);
     const auto aligned = align(from, whole);
     ensure(aligned.has_value(), "a layout does not align with itself");
     auto steps = Planner(shape, aligned->first, aligned->second).run();
     ensure(steps.has_value(), "partial sums cannot be combined");
-    result = std::move(*steps);
-    now = whole;
+    result.collectives = std::move(steps->moves);
+    result.now = whole;
   }
-  if (blocked(to)) {
-    // Gather everything; the blocks are then cut out of the copies.
-    const Move move =
-        pairwise(shape, now, members, Layout{{Digit{.parts = static_cast<int32_t>(members)}}},
-                 members, true);
-    if (!move.copies.empty()) result.moves.push_back(move);
-    return result;
-  }
-  Move move = pairwise(shape, now, members, to, members, true);
+  // Blocks are cut out of copies of everything.
+  result.to = blocked(to) ? Layout{{Digit{.parts = static_cast<int32_t>(members)}}} : to;
+  return result;
+}
+
+Redistribution redistribute(const Shape& shape, const Layout& from, const Layout& to,
+                            int64_t members) {
+  RedistributionOutline steps = outline(shape, from, to, members);
+  Redistribution result = {std::move(steps.collectives)};
+  if (!steps.pairwise) return result;
+  Move move = pairwise(shape, steps.now, members, steps.to, members, true);
   if (!move.copies.empty()) result.moves.push_back(std::move(move));
   return result;
 }

@@ -44,6 +44,16 @@ struct Redistribution {
   std::vector<Move> moves;
 };
 
+// How a redistribution inside of a group is done: collectives first, and then, unless they suffice,
+// pieces of `now` are copied to where `to` wants them.
+struct RedistributionOutline {
+  std::vector<Move> collectives;
+  bool pairwise = false;
+  Layout now, to;  // if pairwise
+};
+RedistributionOutline outline(const Shape& shape, const Layout& from, const Layout& to,
+                              int64_t members);
+
 // Inside of one group of `members`.
 Redistribution redistribute(const Shape& shape, const Layout& from, const Layout& to,
                             int64_t members);

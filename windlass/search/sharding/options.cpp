@@ -5,7 +5,7 @@
 namespace windlass {
 namespace {
 
-constexpr size_t kMostShardings = 600;
+constexpr size_t kMostShardings = 300;
 
 class Enumeration {
  public:

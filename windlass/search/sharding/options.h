@@ -16,7 +16,7 @@ std::vector<std::vector<int32_t>> block_hints(const Graph& graph, size_t forward
 // Shardings of an op over `devices`: each loop that can be split is cut into a divisor of the
 // number of devices, uneven pieces allowed; what is left over does the same work on copies. Digits
 // are in the order of the loops, copies innermost, so that each part lies on a contiguous run of
-// devices. At most three loops are split, two where three would give more than 600 shardings. The
+// devices. At most three loops are split, two where three would give more than 300 shardings. The
 // first one splits nothing.
 std::vector<Sharding> shardings_of(const LoopNest& nest, const std::vector<int32_t>& blocks,
                                    int64_t devices);

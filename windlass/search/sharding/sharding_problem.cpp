@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "windlass/graph/blocks.h"
+#include "windlass/search/sharding/move_prices.h"
 #include "windlass/search/sharding/options.h"
 #include "windlass/task/lower.h"
 #include "windlass/task/tables.h"
@@ -44,6 +45,7 @@ class Builder {
     std::vector<DeviceId> all;
     for (size_t d = 0; d < machine.devices.size(); ++d) all.emplace_back(d);
     group_ = tables_.intern(all);
+    moves_ = std::make_unique<MovePrices>(machine, tables_, group_);
     members_.resize(all.size());
     std::iota(members_.begin(), members_.end(), 0);
     for (const Device& device : machine.devices) types_.push_back(device.type);
@@ -104,13 +106,7 @@ class Builder {
     return facts_.saved_index[id.index()] >= 0 && facts_.roots[id.index()] == id;
   }
 
-  double time_of(int32_t traffic) {
-    if (traffic < 0) return 0;
-    const auto at = static_cast<size_t>(traffic);
-    if (times_.size() <= at) times_.resize(tables_.traffics.size(), -1);
-    if (times_[at] < 0) times_[at] = nanoseconds(time_alone(machine_, tables_.traffics[at]));
-    return times_[at];
-  }
+  double time_of(int32_t traffic) { return moves_->time_of(traffic); }
   static double nanoseconds(Seconds time) { return std::nearbyint(time.value * 1e9); }
 
   double price_of(int32_t work) {
@@ -319,14 +315,6 @@ class Builder {
     edge->second.table = both->second;
   }
 
-  double moved(const TensorType& type, int32_t from, int32_t to) {
-    if (from == to || from < 0 || to < 0) return 0;
-    double time = 0;
-    for (const MoveTemplate& move : tables_.moves(type, from, group_, to, group_))
-      time += time_of(move.traffic);
-    return time;
-  }
-
   // Layouts of an operand under all shardings of an op.
   struct Side {
     std::vector<int32_t> value, gradient;  // by sharding
@@ -364,12 +352,13 @@ class Builder {
         const auto [entry, fresh] =
             known.try_emplace({u.value[i], v.value[j], u.gradient[i], v.gradient[j]}, 0.0);
         if (fresh) {
-          entry->second = (weight ? 1 : micro_batches_) * moved(type, u.value[i], v.value[j]);
+          entry->second =
+              (weight ? 1 : micro_batches_) * moves_->time(type, u.value[i], v.value[j]);
           // A weight's gradient is settled where the weight is at home.
           if (gradient.valid())
             entry->second +=
-                (weight ? 1 : micro_batches_) *
-                moved(graph()[gradient].type, v.gradient[j], weight ? u.value[i] : u.gradient[i]);
+                (weight ? 1 : micro_batches_) * moves_->time(graph()[gradient].type, v.gradient[j],
+                                                             weight ? u.value[i] : u.gradient[i]);
         }
         TimeBytes cell = {std::nearbyint(entry->second), 0};
         const bool another = tables_.settled(u.value[i]) != v.value[j];
@@ -398,7 +387,8 @@ class Builder {
   int32_t group_ = -1;
   std::vector<int32_t> members_;
   std::vector<size_t> types_;
-  std::vector<double> times_, prices_;
+  std::unique_ptr<MovePrices> moves_;
+  std::vector<double> prices_;
   std::vector<size_t> representatives_;      // by kind: an op
   std::vector<std::vector<int32_t>> hints_;  // by kind
   std::map<EdgeLook, int32_t> edge_tables_;

@@ -1,0 +1,56 @@
+// What redistributions take, found fast for very many pairs of layouts: the times that lowering and
+// the cost model would say, without building copies and traffic for each.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "windlass/cost/routes.h"
+#include "windlass/task/tables.h"
+
+namespace windlass {
+
+class MovePrices {
+ public:
+  // Moves among the members of `group`, an id of `tables`. Both must outlive this.
+  MovePrices(const Machine& machine, Tables& tables, int32_t group);
+
+  // Nanoseconds, when nobody else is there; layouts are ids of the tables. 0 between a layout and
+  // itself.
+  double time(const TensorType& type, int32_t from, int32_t to);
+  // Of a planned collective or copy.
+  double time_of(int32_t traffic);
+
+ private:
+  // The pieces of a layout. Along each axis they are ranges; a piece is one range of each.
+  struct Pieces {
+    std::vector<std::vector<Range>> ranges;     // by axis
+    std::vector<std::vector<int32_t>> indices;  // by member and axis: which range
+    std::vector<std::vector<int32_t>> holders;  // by piece, row-major over the axes' ranges
+    std::vector<int64_t> strides;               // of the axes in that order
+  };
+  const Pieces& pieces_of(const Shape& shape, const Layout& layout, int32_t id);
+  double copy_time(const TensorType& type, const Pieces& from, const Pieces& to);
+  void load(size_t from, size_t to, double bytes);
+
+  const Machine& machine_;
+  Tables& tables_;
+  int32_t group_;
+  size_t members_;
+  struct RouteOf {
+    std::vector<uint32_t> directions;  // of links, two a link
+    double latency = 0;                // seconds, start of the copy included
+  };
+  std::vector<RouteOf> routes_;           // by pair of members
+  std::vector<double> seconds_per_byte_;  // by direction
+  std::vector<double> loads_;             // by direction, of the redistribution at hand
+  std::vector<uint32_t> touched_;
+  double latency_ = 0;
+  std::map<std::pair<Shape, int32_t>, Pieces> pieces_;
+  std::map<std::tuple<Shape, DType, int32_t, int32_t>, double> known_;
+  std::vector<double> times_;  // by traffic
+};
+
+}  // namespace windlass
