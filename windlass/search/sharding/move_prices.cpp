@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 namespace windlass {
 namespace {
@@ -16,9 +18,12 @@ MovePrices::MovePrices(const Machine& machine, Tables& tables, int32_t group)
     for (int direction = 0; direction < 2; ++direction)
       seconds_per_byte_.push_back(1 / link.bandwidth.value);
   loads_.resize(seconds_per_byte_.size(), 0);
+  least_seconds_per_byte_.resize(members_, std::numeric_limits<double>::infinity());
   RouteTable routes(machine);
-  for (DeviceId a : tables.group(group))
-    for (DeviceId b : tables.group(group)) {
+  const std::vector<DeviceId>& devices = tables.group(group);
+  for (DeviceId a : devices)
+    for (size_t target = 0; target < members_; ++target) {
+      const DeviceId b = devices[target];
       RouteOf& route = routes_.emplace_back();
       if (a == b) continue;
       const RouteView view = routes.find(machine[a].endpoint, machine[b].endpoint);
@@ -27,6 +32,9 @@ MovePrices::MovePrices(const Machine& machine, Tables& tables, int32_t group)
         const bool forward = hop.forward || !machine[hop.link].full_duplex;
         route.directions.push_back(static_cast<uint32_t>(2 * hop.link.index() + (forward ? 1 : 0)));
       }
+      double& least = least_seconds_per_byte_[target];
+      if (!route.directions.empty())
+        least = std::min(least, seconds_per_byte_[route.directions.back()]);
       const Seconds staging = view.staged() ? kStagingCost : Seconds(0);
       route.latency = (kCopyStart + view.latency() + staging).value;
     }
@@ -40,26 +48,59 @@ double MovePrices::time_of(int32_t traffic) {
   return times_[at];
 }
 
-double MovePrices::time(const TensorType& type, int32_t from, int32_t to) {
-  if (from == to || from < 0 || to < 0) return 0;
-  const auto [known, fresh] = known_.try_emplace({type.shape, type.dtype, from, to}, 0.0);
-  if (!fresh) return known->second;
-  const RedistributionOutline steps =
+const MovePrices::Steps& MovePrices::steps_of(const TensorType& type, int32_t from, int32_t to) {
+  const auto [known, fresh] = steps_.try_emplace({type.shape, type.dtype, from, to});
+  Steps& steps = known->second;
+  if (!fresh) return steps;
+  const RedistributionOutline plan =
       outline(type.shape, tables_.layout(from), tables_.layout(to), static_cast<int64_t>(members_));
-  double total = 0;
-  for (const Move& move : steps.collectives)
-    total += time_of(tables_.collective(move.collective, group_, move.digits,
-                                        Bytes(move.elements * element_bytes(type.dtype))));
-  if (steps.pairwise) {
-    const int32_t now = tables_.intern(steps.now), target = tables_.intern(steps.to);
-    const Pieces& source = pieces_of(type.shape, steps.now, now);
-    total += copy_time(type, source, pieces_of(type.shape, steps.to, target));
-  }
-  return known->second = total;
+  for (const Move& move : plan.collectives)
+    steps.collectives += time_of(tables_.collective(
+        move.collective, group_, move.digits, Bytes(move.elements * element_bytes(type.dtype))));
+  steps.pairwise = plan.pairwise;
+  if (!plan.pairwise) return steps;
+  steps.now = tables_.intern(plan.now);
+  steps.to = tables_.intern(plan.to);
+  return steps;
 }
 
-const MovePrices::Pieces& MovePrices::pieces_of(const Shape& shape, const Layout& layout,
-                                                int32_t id) {
+double MovePrices::time(const TensorType& type, int32_t from, int32_t to) {
+  if (from == to || from < 0 || to < 0) return 0;
+  const Steps& steps = steps_of(type, from, to);
+  return steps.collectives + (steps.pairwise ? copy_time(type, steps) : 0);
+}
+
+double MovePrices::least_time(const TensorType& type, int32_t from, int32_t to) {
+  if (from == to || from < 0 || to < 0) return 0;
+  const Steps& steps = steps_of(type, from, to);
+  if (!steps.pairwise) return steps.collectives;
+  const auto [known, fresh] =
+      least_.try_emplace({type.shape, type.dtype, steps.now, steps.to}, 0.0);
+  if (fresh)
+    known->second =
+        least_copy_time(type, pieces_of(type.shape, steps.now), pieces_of(type.shape, steps.to));
+  return steps.collectives + known->second;
+}
+
+double MovePrices::least_copy_time(const TensorType& type, const Pieces& from,
+                                   const Pieces& to) const {
+  double slowest = 0;
+  for (size_t m = 0; m < members_; ++m) {
+    double wanted = 1, held = 1;
+    for (size_t a = 0; a < from.ranges.size(); ++a) {
+      const Range& want = to.ranges[a][static_cast<size_t>(to.indices[m][a])];
+      const Range& has = from.ranges[a][static_cast<size_t>(from.indices[m][a])];
+      wanted *= static_cast<double>(want.size());
+      held *= static_cast<double>(
+          std::max<int64_t>(0, std::min(has.end, want.end) - std::max(has.begin, want.begin)));
+    }
+    slowest = std::max(slowest, (wanted - held) * least_seconds_per_byte_[m]);
+  }
+  return std::floor(slowest * static_cast<double>(element_bytes(type.dtype)) * 1e9);
+}
+
+const MovePrices::Pieces& MovePrices::pieces_of(const Shape& shape, int32_t id) {
+  const Layout& layout = tables_.layout(id);
   const auto [entry, fresh] = pieces_.try_emplace({shape, id});
   Pieces& pieces = entry->second;
   if (!fresh) return pieces;
@@ -90,17 +131,47 @@ const MovePrices::Pieces& MovePrices::pieces_of(const Shape& shape, const Layout
   return pieces;
 }
 
-void MovePrices::load(size_t from, size_t to, double bytes) {
+double MovePrices::copy_time(const TensorType& type, const Steps& steps) {
+  Layout from = tables_.layout(steps.now), to = tables_.layout(steps.to);
+  Shape shape = type.shape;
+  double scale = static_cast<double>(element_bytes(type.dtype));
+  for (size_t a = 0; a < shape.size(); ++a) {
+    int64_t parts[2] = {1, 1};
+    bool plain = true;
+    for (Layout* layout : {&from, &to})
+      for (const Digit& digit : layout->digits) {
+        if (digit.kind != Digit::Kind::Axis || static_cast<size_t>(digit.axis) != a) continue;
+        parts[layout == &from ? 0 : 1] *= digit.parts;
+        plain = plain && digit.blocks == 1 && digit.loop_size == shape[a] &&
+                digit.map.stride == 1 && digit.map.window == 1 && digit.map.offset == 0 &&
+                digit.map.blocks == 1;
+      }
+    const int64_t least = std::lcm(parts[0], parts[1]);
+    if (!plain || shape[a] % least != 0) continue;
+    for (Layout* layout : {&from, &to})
+      for (Digit& digit : layout->digits)
+        if (digit.kind == Digit::Kind::Axis && static_cast<size_t>(digit.axis) == a)
+          digit.loop_size = least;
+    scale *= static_cast<double>(shape[a] / least);
+    shape[a] = least;
+  }
+  const int32_t small_from = tables_.intern(from), small_to = tables_.intern(to);
+  const auto [known, fresh] = copies_.try_emplace({shape, small_from, small_to});
+  if (fresh) known->second = copy_time(pieces_of(shape, small_from), pieces_of(shape, small_to));
+  return nanoseconds(known->second.latency + scale * known->second.seconds_per_byte);
+}
+
+void MovePrices::load(size_t from, size_t to, double elements) {
   const RouteOf& route = routes_[from * members_ + to];
   latency_ = std::max(latency_, route.latency);
   for (uint32_t direction : route.directions) {
     if (loads_[direction] == 0) touched_.push_back(direction);
-    loads_[direction] += bytes;
+    loads_[direction] += elements;
   }
 }
 
 // For each member, the source pieces that overlap what it wants, from the holder nearest in number.
-double MovePrices::copy_time(const TensorType& type, const Pieces& from, const Pieces& to) {
+MovePrices::CopyTime MovePrices::copy_time(const Pieces& from, const Pieces& to) {
   const size_t rank = from.ranges.size();
   struct Overlap {
     int64_t offset;  // of the source piece along this axis
@@ -119,7 +190,6 @@ double MovePrices::copy_time(const TensorType& type, const Pieces& from, const P
       }
     }
   latency_ = 0;
-  const auto element = static_cast<double>(element_bytes(type.dtype));
   for (size_t m = 0; m < members_; ++m) {
     const auto visit = [&](auto&& self, size_t axis, int64_t piece, double elements) -> void {
       if (axis < rank) {
@@ -138,9 +208,9 @@ double MovePrices::copy_time(const TensorType& type, const Pieces& from, const P
         holder = *(above - 1);
       else
         holder = *above;
-      if (holder != own) load(static_cast<size_t>(holder), m, elements * element);
+      if (holder != own) load(static_cast<size_t>(holder), m, elements);
     };
-    visit(visit, 0, 0, element > 0 ? 1.0 : 0.0);
+    visit(visit, 0, 0, 1);
   }
   double slowest = 0;
   for (uint32_t direction : touched_) {
@@ -148,7 +218,7 @@ double MovePrices::copy_time(const TensorType& type, const Pieces& from, const P
     loads_[direction] = 0;
   }
   touched_.clear();
-  return nanoseconds(latency_ + slowest);
+  return {latency_, slowest};
 }
 
 }  // namespace windlass

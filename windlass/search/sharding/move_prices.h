@@ -20,6 +20,9 @@ class MovePrices {
   // Nanoseconds, when nobody else is there; layouts are ids of the tables. 0 between a layout and
   // itself.
   double time(const TensorType& type, int32_t from, int32_t to);
+  // The same or less, much faster where pieces have to be copied: what the member that lacks most
+  // takes to receive it, over the fastest link into it.
+  double least_time(const TensorType& type, int32_t from, int32_t to);
   // Of a planned collective or copy.
   double time_of(int32_t traffic);
 
@@ -31,9 +34,22 @@ class MovePrices {
     std::vector<std::vector<int32_t>> holders;  // by piece, row-major over the axes' ranges
     std::vector<int64_t> strides;               // of the axes in that order
   };
-  const Pieces& pieces_of(const Shape& shape, const Layout& layout, int32_t id);
-  double copy_time(const TensorType& type, const Pieces& from, const Pieces& to);
-  void load(size_t from, size_t to, double bytes);
+  struct Steps {
+    double collectives = 0;
+    bool pairwise = false;
+    int32_t now = -1, to = -1;
+  };
+  const Steps& steps_of(const TensorType& type, int32_t from, int32_t to);
+  double least_copy_time(const TensorType& type, const Pieces& from, const Pieces& to) const;
+  const Pieces& pieces_of(const Shape& shape, int32_t layout);
+  // Of copying pieces: what there is whatever the size, and what a byte of an element takes.
+  struct CopyTime {
+    double latency = 0;           // seconds
+    double seconds_per_byte = 0;  // of an element
+  };
+  CopyTime copy_time(const Pieces& from, const Pieces& to);
+  double copy_time(const TensorType& type, const Steps& steps);
+  void load(size_t from, size_t to, double elements);
 
   const Machine& machine_;
   Tables& tables_;
@@ -49,8 +65,14 @@ class MovePrices {
   std::vector<uint32_t> touched_;
   double latency_ = 0;
   std::map<std::pair<Shape, int32_t>, Pieces> pieces_;
-  std::map<std::tuple<Shape, DType, int32_t, int32_t>, double> known_;
-  std::vector<double> times_;  // by traffic
+  using MoveKey = std::tuple<Shape, DType, int32_t, int32_t>;
+  std::map<MoveKey, Steps> steps_;
+  std::map<MoveKey, double> least_;
+  // By shape and layouts in which every axis that is cut evenly has the least size that can be cut
+  // so: most tensors of a network are alike then.
+  std::map<std::tuple<Shape, int32_t, int32_t>, CopyTime> copies_;
+  std::vector<double> least_seconds_per_byte_;  // by member: over the fastest link into it
+  std::vector<double> times_;                   // by traffic
 };
 
 }  // namespace windlass

@@ -5,7 +5,9 @@
 namespace windlass {
 namespace {
 
-constexpr size_t kMostShardings = 300;
+constexpr size_t kMostShardings = 160;
+constexpr int64_t kLeastSum = 16;
+constexpr double kMostUneven = 1.25;
 
 class Enumeration {
  public:
@@ -19,6 +21,7 @@ class Enumeration {
  private:
   void extend(size_t loop, int64_t left) {
     if (loop == nest_.loops.size()) {
+      if (left > 1 && splits_.size() > 2) return;
       Sharding sharding = {splits_};
       if (left > 1) sharding.splits.push_back({-1, static_cast<int32_t>(left)});
       if (sharding.splits.empty()) sharding.splits.push_back({-1, 1});
@@ -28,6 +31,7 @@ class Enumeration {
     extend(loop + 1, left);
     const LoopDim& dim = nest_.loops[loop];
     if (dim.role == LoopRole::Whole || splits_.size() == most_splits_) return;
+    if (dim.role == LoopRole::Reduced && dim.size < kLeastSum) return;
     for (int64_t parts = 2; parts <= left; ++parts) {
       if (left % parts != 0) continue;
       add(loop, parts, 1, left);
@@ -38,6 +42,8 @@ class Enumeration {
   void add(size_t loop, int64_t parts, int32_t blocks, int64_t left) {
     const int64_t size = nest_.loops[loop].size;
     if (size % blocks != 0 || size / blocks < parts) return;
+    const int64_t largest = largest_part(size / blocks, parts) * parts * blocks;
+    if (static_cast<double>(largest) > kMostUneven * static_cast<double>(size)) return;
     splits_.push_back({static_cast<int32_t>(loop), static_cast<int32_t>(parts), blocks});
     extend(loop + 1, left / parts);
     splits_.pop_back();

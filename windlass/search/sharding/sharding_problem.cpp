@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
 #include "windlass/search/sharding/move_prices.h"
 #include "windlass/search/sharding/options.h"
@@ -57,7 +58,9 @@ class Builder {
   ShardingProblem run() {
     sort_kinds();
     for (size_t kind = 0; kind < representatives_.size(); ++kind) add_kind(representatives_[kind]);
-    for (size_t i = 0; i < training_.forward_ops; ++i) add_edges(i);
+    bound_slack();
+    for (size_t i = 0; i < training_.forward_ops; ++i)
+      visit_edges(i, [&](const EdgeLook& look, size_t from, size_t to) { join(from, to, look); });
     for (auto& [pair, edge] : joined_) result_.edges.push_back(edge);
     return std::move(result_);
   }
@@ -260,8 +263,53 @@ class Builder {
   }
   static bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 
+  struct EdgeLook {
+    int32_t from_kind, output, to_kind, input;
+    int32_t weight;
+    auto operator<=>(const EdgeLook&) const = default;
+  };
+
+  // Time of an op under a sharding if memory does not matter, above that under its best one.
+  double excess(size_t op, size_t sharding) const {
+    return result_.choices_of(op)[sharding][0].cost.time -
+           least_time_[static_cast<size_t>(result_.kind_of[op])];
+  }
+
+  // How much more than the least times of all ops a best strategy can take: what data parallelism
+  // takes. Whatever is above need not be priced exactly.
+  void bound_slack() {
+    for (const auto& kind : result_.choices) {
+      double least = kind[0][0].cost.time;
+      for (const auto& front : kind) least = std::min(least, front[0].cost.time);
+      least_time_.push_back(least);
+    }
+    Graph forward = graph();
+    forward.ops.resize(training_.forward_ops);
+    const BatchAxes batch = find_batch(forward);
+    std::vector<size_t> split(training_.forward_ops, 0);
+    slack_ = 0;
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      int32_t most = 1;
+      for (size_t s = 0; s < result_.of(i).size(); ++s) {
+        const Split& first = result_.of(i)[s].splits.front();
+        if (first.loop < 0 || first.loop != batch.loop[i] || first.blocks > 1) continue;
+        const bool alone =
+            result_.of(i)[s].splits.size() == 1 || result_.of(i)[s].splits[1].loop < 0;
+        if (!alone || first.parts <= most) continue;
+        most = first.parts;
+        split[i] = s;
+      }
+      slack_ += excess(i, split[i]);
+    }
+    for (size_t i = 0; i < training_.forward_ops; ++i)
+      visit_edges(i, [&](const EdgeLook& look, size_t from, size_t to) {
+        slack_ += edge_time(sides_of(look, from, to), split[from], split[to], true);
+      });
+  }
+
   // Tensors that op i reads of others, and weights that another op owns.
-  void add_edges(size_t i) {
+  template <typename Visit>
+  void visit_edges(size_t i, Visit&& visit) {
     const Op& op = graph().ops[i];
     for (size_t k = 0; k < op.inputs.size(); ++k) {
       const TensorId id = op.inputs[k];
@@ -271,24 +319,18 @@ class Builder {
         const auto outputs = graph().ops[from].outputs;
         const auto at = std::ranges::find(outputs, id);
         if (at == outputs.end()) continue;
-        join(from, i,
-             {result_.kind_of[from], static_cast<int32_t>(at - outputs.begin()), result_.kind_of[i],
-              static_cast<int32_t>(k), 0});
+        visit(EdgeLook{result_.kind_of[from], static_cast<int32_t>(at - outputs.begin()),
+                       result_.kind_of[i], static_cast<int32_t>(k), 0},
+              from, i);
       } else if (facts_.update_index[id.index()] >= 0 && !owns(i, k)) {
         const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
         if (first.first.index() == i) continue;
-        join(first.first.index(), i,
-             {result_.kind_of[first.first.index()], first.second, result_.kind_of[i],
-              static_cast<int32_t>(k), 1});
+        visit(EdgeLook{result_.kind_of[first.first.index()], first.second, result_.kind_of[i],
+                       static_cast<int32_t>(k), 1},
+              first.first.index(), i);
       }
     }
   }
-
-  struct EdgeLook {
-    int32_t from_kind, output, to_kind, input;
-    int32_t weight;
-    auto operator<=>(const EdgeLook&) const = default;
-  };
 
   void join(size_t from, size_t to, const EdgeLook& look) {
     const auto [known, fresh] = edge_tables_.try_emplace(look, -1);
@@ -320,51 +362,77 @@ class Builder {
     std::vector<int32_t> value, gradient;  // by sharding
     std::vector<int64_t> elements;
   };
-  Side side_of(size_t op, int32_t operand, bool output, bool weight) {
+  Side side_of(size_t op, int32_t operand, bool output) {
     Side side;
     const auto at = static_cast<size_t>(operand);
     for (const Sharding& sharding : result_.of(op)) {
       const OpTemplate& made = tables_.op(OpId(op), tables_.intern(sharding), group_);
-      const OperandTemplate& value = output && !weight ? made.outputs()[at] : made.inputs()[at];
-      const OperandTemplate& gradient =
-          output && !weight ? made.output_gradients()[at] : made.input_gradients()[at];
+      const OperandTemplate& value = output ? made.outputs()[at] : made.inputs()[at];
       side.value.push_back(value.layout);
-      side.gradient.push_back(gradient.layout);
       side.elements.push_back(value.elements);
+      side.gradient.push_back(
+          (output ? made.output_gradients()[at] : made.input_gradients()[at]).layout);
     }
     return side;
   }
 
+  // A tensor between two ops.
+  struct EdgeSides {
+    Side from, to;
+    TensorId tensor;
+    TensorId gradient;  // none if it has none
+    double times = 1;   // that it is moved in a step
+    bool weight = false;
+  };
+  EdgeSides sides_of(const EdgeLook& look, size_t from, size_t to) {
+    EdgeSides sides;
+    sides.weight = look.weight != 0;
+    sides.tensor = graph().ops[to].inputs[static_cast<size_t>(look.input)];
+    sides.gradient = training_.gradient_of[sides.tensor.index()];
+    sides.from = side_of(from, look.output, !sides.weight);
+    sides.to = side_of(to, look.input, false);
+    // A weight's gradient is settled where the weight is at home.
+    if (sides.weight) sides.from.gradient = sides.from.value;
+    sides.times = sides.weight ? 1 : micro_batches_;
+    return sides;
+  }
+  // From sharding i to sharding j, and the gradient back. `exactly`: else it may be less.
+  double edge_time(const EdgeSides& sides, size_t i, size_t j, bool exactly) {
+    const auto time = [&](TensorId id, int32_t from, int32_t to) {
+      const TensorType& type = graph()[id].type;
+      return exactly ? moves_->time(type, from, to) : moves_->least_time(type, from, to);
+    };
+    double total = time(sides.tensor, sides.from.value[i], sides.to.value[j]);
+    if (sides.gradient.valid())
+      total += time(sides.gradient, sides.to.gradient[j], sides.from.gradient[i]);
+    return std::nearbyint(sides.times * total);
+  }
+
   std::vector<TimeBytes> edge_table(size_t from, size_t to, const EdgeLook& look) {
-    const bool weight = look.weight != 0;
-    const TensorId tensor = graph().ops[to].inputs[static_cast<size_t>(look.input)];
-    const TensorType& type = graph()[tensor].type;
-    const TensorId gradient = training_.gradient_of[tensor.index()];
-    const Side u = side_of(from, look.output, true, weight);
-    const Side v = side_of(to, look.input, false, weight);
-    const bool saved =
-        !weight && facts_.saved_index[tensor.index()] >= 0 && reads_saved(to, tensor);
-    std::map<std::tuple<int32_t, int32_t, int32_t, int32_t>, double> known;
+    const EdgeSides sides = sides_of(look, from, to);
+    const Side &u = sides.from, &v = sides.to;
+    const bool saved = !sides.weight && facts_.saved_index[sides.tensor.index()] >= 0 &&
+                       reads_saved(to, sides.tensor);
+    // Layouts repeat: times by those of both sides, exact and not.
+    std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool>, double> known;
+    const auto time = [&](size_t i, size_t j, bool exactly) {
+      const auto [entry, fresh] =
+          known.try_emplace({u.value[i], v.value[j], u.gradient[i], v.gradient[j], exactly}, 0.0);
+      if (fresh) entry->second = edge_time(sides, i, j, exactly);
+      return entry->second;
+    };
     std::vector<TimeBytes> cells;
     cells.reserve(u.value.size() * v.value.size());
     for (size_t i = 0; i < u.value.size(); ++i)
       for (size_t j = 0; j < v.value.size(); ++j) {
-        const auto [entry, fresh] =
-            known.try_emplace({u.value[i], v.value[j], u.gradient[i], v.gradient[j]}, 0.0);
-        if (fresh) {
-          entry->second =
-              (weight ? 1 : micro_batches_) * moves_->time(type, u.value[i], v.value[j]);
-          // A weight's gradient is settled where the weight is at home.
-          if (gradient.valid())
-            entry->second +=
-                (weight ? 1 : micro_batches_) * moves_->time(graph()[gradient].type, v.gradient[j],
-                                                             weight ? u.value[i] : u.gradient[i]);
-        }
-        TimeBytes cell = {std::nearbyint(entry->second), 0};
+        const double beside = excess(from, i) + excess(to, j);
+        TimeBytes cell;
+        if (beside <= slack_) cell.time = time(i, j, false);
+        if (beside + cell.time <= slack_) cell.time = time(i, j, true);
         const bool another = tables_.settled(u.value[i]) != v.value[j];
-        if ((saved || weight) && another)
+        if ((saved || sides.weight) && another)
           cell.bytes = static_cast<double>(
-              allocated(v.elements[j] * facts_.element_size[tensor.index()]).value);
+              allocated(v.elements[j] * facts_.element_size[sides.tensor.index()]).value);
         cells.push_back(cell);
       }
     return cells;
@@ -389,6 +457,8 @@ class Builder {
   std::vector<size_t> types_;
   std::unique_ptr<MovePrices> moves_;
   std::vector<double> prices_;
+  std::vector<double> least_time_;  // by kind
+  double slack_ = 0;
   std::vector<size_t> representatives_;      // by kind: an op
   std::vector<std::vector<int32_t>> hints_;  // by kind
   std::map<EdgeLook, int32_t> edge_tables_;
