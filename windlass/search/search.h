@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/differentiate.h"
@@ -28,6 +29,7 @@ struct Problem {
 struct SearchOptions {
   Seconds time_limit{60};     // after which the best so far is returned
   int64_t micro_batches = 0;  // the only number to try; 0: any
+  int threads = 0;            // of the search; 0: all cores. The result does not depend on it
   // Called now and then with the number of strategies tried and the time of the best one, if any.
   std::function<void(int64_t tried, std::optional<Seconds> best)> progress = {};
 };
@@ -40,6 +42,12 @@ enum class Termination : uint8_t {
 };
 std::string_view termination_name(Termination termination);
 
+// A limit of each device's memory, and what a step takes inside of it.
+struct FrontierPoint {
+  Bytes limit;
+  Seconds step_time;
+};
+
 struct SearchResult {
   Termination termination = Termination::Infeasible;
   int64_t samples = 0;     // of the batch
@@ -51,6 +59,18 @@ struct SearchResult {
   // that strategy. Always there when nothing fits, unless a host is too small.
   std::optional<Bytes> least_limit;
   int64_t tried = 0;  // strategies simulated
+  // Simulated: limits ascending, times descending. Empty if the method has none.
+  std::vector<FrontierPoint> frontier = {};
+
+  // Exact search: the sum of times that was minimised, what it cannot be below, how it was done.
+  std::optional<Seconds> objective = {}, objective_bound = {};
+  double largest_table = 0;  // cells
+  int64_t options = 0;       // shardings of all ops together
+  bool out_of_time = false;
+  // Whether the trade of time against bytes was found in full, up to this resolution of bytes.
+  bool frontier_exact = false;
+  Bytes frontier_resolution = {};
+
   Seconds seconds;
 };
 
@@ -60,5 +80,12 @@ struct SearchResult {
 // checked by the simulator. If keeping everything fits, that is the answer. Never Optimal; the
 // lower bound is the plain work of the cuts that were tried.
 SearchResult search_one_device(const Problem& problem, const SearchOptions& options = {});
+
+// All devices as one group, each op split in its own way: the sum of all times is minimised exactly
+// (search/sharding/sharding_problem.h says what is in it), and so is its trade against memory. What
+// is found is simulated, and beside it the strategies that a user would name; the fastest that fits
+// is returned. Optimal: the sum is proven least. The lower bound is the work that no sharding
+// avoids.
+SearchResult search_exact(const Problem& problem, const SearchOptions& options = {});
 
 }  // namespace windlass

@@ -6,9 +6,10 @@
 //
 // Time is a sum: an op's work, forward and backward; what its pieces exchange; reducing and
 // updating its weights; and, for each tensor between two ops, the redistribution from one layout to
-// the other and that of the gradient back. Nothing overlaps in this sum; `overlap` says which share
-// of the traffic that can run beside computation (gradients of weights, copies to the host) is left
-// out of it. Prices are those that lowering and the simulator use.
+// the other and that of the gradient back. Nothing overlaps in this sum, unless asked for: then a
+// share of the traffic of weights and their gradients is left out. Prices are those that lowering
+// and the simulator use; moves so slow that no fastest sharding can contain them are priced from
+// below.
 //
 // Bytes of a device are a sum as well: weights, gradients, optimizer state, and saved tensors as
 // their readers want them. What lives for one op only is not in it: the simulator adds it.
@@ -21,27 +22,20 @@
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
-#include "windlass/search/exact/cost_network.h"
+#include "windlass/search/exact/frontier.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
 
-// A point of time and memory.
-struct TimeBytes {
-  double time = 0;   // nanoseconds, whole
-  double bytes = 0;  // of each device
-  auto operator<=>(const TimeBytes&) const = default;
-};
-
 // Choices local to an op under one sharding.
 struct LocalChoice {
-  TimeBytes cost;
+  TimeBytes cost;                           // nanoseconds, whole; bytes of each device
+  double hideable = 0;                      // nanoseconds of it that can run beside computation
   Residency residency = {};                 // of all its weights
   MemoryAction saved = MemoryAction::Keep;  // of all it makes that is saved
 };
 
 struct ShardingProblemOptions {
-  double overlap = 0;          // 0: everything adds up, 1: what can overlap is free
   bool memory_choices = true;  // residency and offloading; else everything stays
 };
 
@@ -51,12 +45,9 @@ struct ShardingProblem {
   std::vector<std::vector<Sharding>> shardings;                // by kind
   std::vector<std::vector<std::vector<LocalChoice>>> choices;  // by kind and sharding: a Pareto
                                                                // front, time ascending
-  struct Edge {
-    int32_t from = 0, to = 0;  // ops
-    int32_t table = -1;
-  };
-  std::vector<Edge> edges;                     // each pair of ops once, from < to
-  std::vector<std::vector<TimeBytes>> tables;  // [shardings of from][shardings of to]
+  std::vector<double> work;                    // by kind: least nanoseconds of computation
+  std::vector<ParetoNetwork::Edge> edges;      // of ops
+  std::vector<std::vector<TimeBytes>> tables;  // [shardings of one][shardings of the other]
 
   const std::vector<Sharding>& of(size_t op) const {
     return shardings[static_cast<size_t>(kind_of[op])];
@@ -65,17 +56,14 @@ struct ShardingProblem {
     return choices[static_cast<size_t>(kind_of[op])];
   }
 
-  // The problem of least time + price * bytes, in nanoseconds.
-  CostNetwork network(double nanoseconds_per_byte) const;
-  // The local choice that is best at a price.
-  size_t best_choice(size_t op, size_t sharding, double nanoseconds_per_byte) const;
-  // What a choice of shardings and local choices comes to.
-  TimeBytes total(const std::vector<int32_t>& shardings_chosen,
-                  const std::vector<int32_t>& locals) const;
-  // As a strategy on all devices, one micro-batch at a time.
+  // Options are shardings, variants are local choices. `overlap` is the share of what can be hidden
+  // that is: 0 adds everything up.
+  ParetoNetwork network(double overlap = 0) const;
+  // Nanoseconds that some device computes in any case.
+  double least_work() const;
+  // As a strategy on all devices.
   Strategy strategy(const TrainingGraph& training, const Machine& machine,
-                    const std::vector<int32_t>& shardings_chosen,
-                    const std::vector<int32_t>& locals) const;
+                    const ParetoChoice& choice) const;
 };
 
 // `training` is the step of one micro-batch; `micro_batches` of them make a step, updates happen
