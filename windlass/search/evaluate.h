@@ -34,6 +34,8 @@ class Evaluator {
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
   int64_t evaluations() const { return evaluations_; }
+  // Of the strategy that was evaluated last.
+  size_t tasks() const { return tasks_->size(); }
 
  private:
   Evaluation simulate(const Strategy& strategy, bool limits);

@@ -16,6 +16,7 @@
 #include "windlass/graph/batch.h"
 #include "windlass/search/evaluate.h"
 #include "windlass/search/exact/frontier.h"
+#include "windlass/search/polish.h"
 #include "windlass/search/sharding/sharding_problem.h"
 #include "windlass/strategy/baselines.h"
 
@@ -44,6 +45,7 @@ class ExactSearch {
         make_sharding_problem(result_.training, problem_.machine, problem_.cost, cuts);
     solve(sharding, cuts);
     try_baselines(cuts);
+    polish_best(sharding);
     finish(sharding);
     return std::move(result_);
   }
@@ -119,6 +121,7 @@ class ExactSearch {
     const std::optional<int64_t> least = evaluator_->least_limit(strategy);
     if (!least) return;  // the host is too small
     points_.emplace_back(free.peak, free.time);
+    all_.push_back(strategy);
     const Evaluation inside = evaluator_->evaluate(strategy);
     if (!least_limit_ || *least < *least_limit_) {
       least_limit_ = *least;
@@ -132,6 +135,18 @@ class ExactSearch {
     if (options_.progress)
       options_.progress(evaluator_->evaluations(),
                         fits_ ? std::optional(step_time(best_time_)) : std::nullopt);
+  }
+
+  void polish_best(const ShardingProblem& sharding) {
+    if (!fits_) return;
+    // Steps of few tasks are simulated often, those of many seldom.
+    constexpr double kTasks = 3e6;
+    PolishOptions options;
+    options.evaluations = static_cast<int64_t>(kTasks / static_cast<double>(evaluator_->tasks()));
+    options.out_of_time = [this] { return left() < 0; };
+    best_time_ = polish(result_.training, sharding, all_, *evaluator_, best_, best_time_, options);
+    const Evaluation free = evaluator_->evaluate_unlimited(best_);
+    points_.emplace_back(free.peak, free.time);
   }
 
   Seconds step_time(Nanoseconds makespan) const {
@@ -173,6 +188,7 @@ class ExactSearch {
   BatchAxes batch_;
   SearchResult result_;
   std::optional<Evaluator> evaluator_;
+  std::vector<Strategy> all_;                            // simulated
   std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
   std::optional<int64_t> least_limit_;
   Strategy best_;
