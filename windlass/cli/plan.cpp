@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/table.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/json.h"
 #include "windlass/report/text.h"
@@ -23,8 +25,12 @@ struct PlanFlags {
   ModelFlags model;
   MachineFlags machine;
   std::string output;
+  std::string search = "auto";
+  std::string cost = "windlass";
+  PaseMachine pase;  // for PaSE's cost model
   double time_limit = 60;
   int threads = 0;
+  int64_t micro_batches = 0;
   bool json = false;
   size_t top = 8;
 };
@@ -87,9 +93,54 @@ void print_json(const ordered_json& json) {
   fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
 }
 
-void add_search(ordered_json& json, const SearchResult& search) {
-  json["search"] = {
-      {"method", "one-device"}, {"seconds", search.seconds.value}, {"proposals", search.tried}};
+void add_search(ordered_json& json, const PlannedSubject& planned) {
+  const SearchResult& search = planned.search;
+  auto& entry = json["search"] = {
+      {"method", planned.method}, {"seconds", search.seconds.value}, {"proposals", search.tried}};
+  if (search.objective) {
+    entry["objective_s"] = search.objective->value;
+    entry["objective_bound_s"] = search.objective_bound->value;
+    entry["largest_table"] = search.largest_table;
+    entry["shardings"] = search.options;
+    entry["frontier_exact"] = search.frontier_exact;
+    entry["frontier_resolution_bytes"] = search.frontier_resolution.value;
+  }
+  if (search.frontier.empty()) return;
+  auto& frontier = json["frontier"] = ordered_json::array();
+  for (const FrontierPoint& point : search.frontier)
+    frontier.push_back(
+        {{"limit_bytes", point.limit.value}, {"step_time_s", point.step_time.value}});
+}
+
+// What a larger or smaller limit would give.
+std::string frontier_text(const SearchResult& search) {
+  if (search.frontier.empty()) return "";
+  Table table({Align::Right, Align::Right});
+  table.add({"limit", "step"});
+  for (const FrontierPoint& point : search.frontier)
+    table.add({format_bytes(point.limit), format_seconds(point.step_time)});
+  return fmt::format("\nother limits (simulated)\n{}", table.text("  "));
+}
+
+// How each kind of op is split, the most frequent first.
+std::string splits_text(const Subject& subject) {
+  std::map<std::string, int64_t> counts;
+  for (size_t i = 0; i < subject.strategy.ops.size(); ++i) {
+    const Op& op = subject.training.graph.ops[i];
+    const Sharding& sharding =
+        subject.strategy.shardings[static_cast<size_t>(subject.strategy.ops[i])];
+    ++counts[fmt::format("{} {}", op_info(op.kind).name,
+                         format_sharding(sharding, loops_of(subject.training.graph, op)))];
+  }
+  std::vector<std::pair<int64_t, std::string>> sorted;
+  for (const auto& [text, count] : counts) sorted.emplace_back(-count, text);
+  std::ranges::sort(sorted);
+  constexpr size_t kShown = 8;
+  std::string text = "  splits:";
+  for (size_t i = 0; i < std::min(kShown, sorted.size()); ++i)
+    text += fmt::format("{} {} x {}", i == 0 ? "" : ",", -sorted[i].first, sorted[i].second);
+  if (sorted.size() > kShown) text += fmt::format(", and {} more", sorted.size() - kShown);
+  return text + "\n";
 }
 
 ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned) {
@@ -104,7 +155,7 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned)
     if (planned.search.least_limit) json["minimum_limit_bytes"] = planned.search.least_limit->value;
     json["reason"] = reason;
     json["most_frugal"] = decisions_json(subject);
-    add_search(json, planned.search);
+    add_search(json, planned);
     print_json(json);
     return ExitCode::NoPlan;
   }
@@ -120,19 +171,50 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned)
   return ExitCode::NoPlan;
 }
 
+// Graphs of layers have PaSE's costs and devices without names.
+std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
+  const auto graph = find_layer_graph(flags.model.model, flags.model.batch);
+  if (!graph && flags.cost == "windlass") return std::nullopt;
+  if (!graph)
+    fail_input("--cost {}: \"{}\" is no graph of layers; give a graph file or pase:NAME",
+               flags.cost, flags.model.model);
+  if (flags.cost != "pase")
+    fail_input("{}: a graph of layers has PaSE's costs only; add --cost pase", flags.model.model);
+  if (flags.search != "auto" && flags.search != "exact")
+    fail_input("--search {}: a graph of layers is searched exactly; use --search exact",
+               flags.search);
+  if (!flags.output.empty())
+    fail_input("-o: PaSE's strategies name no devices and cannot be trained; use --json");
+  PlanGraphFlags graph_flags = {.machine = flags.pase,
+                                .time_limit = flags.time_limit,
+                                .threads = flags.threads,
+                                .json = flags.json};
+  if (!flags.machine.machine.empty())
+    graph_flags.machine.devices = static_cast<int64_t>(flags.machine.load().devices.size());
+  else if (!flags.machine.devices)
+    fail_input("--devices is missing: how many devices share the graph?");
+  else
+    graph_flags.machine.devices = *flags.machine.devices;
+  return run_plan_graph(*graph, graph_flags);
+}
+
 ExitCode run_plan(const PlanFlags& flags) {
+  if (const auto done = plan_layer_graph(flags)) return *done;
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. --on local");
   Machine machine = flags.machine.load();
   const int threads = flags.threads > 0 ? flags.threads : default_threads(machine.devices.size());
   Pricing pricing(runs_here(machine), threads);
-  const PlannedSubject planned =
-      plan_subject(flags.model, std::move(machine), pricing, Seconds(flags.time_limit));
+  const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
+                                              {.method = flags.search,
+                                               .time_limit = Seconds(flags.time_limit),
+                                               .micro_batches = flags.micro_batches,
+                                               .threads = flags.threads});
   const Subject& subject = planned.subject;
   if (!planned.fits) return print_infeasible(flags, planned);
   if (!flags.output.empty())
     write_plan(
         plan_of(subject, planned.step, std::string(termination_name(planned.search.termination)),
-                "one-device", pricing),
+                planned.method, pricing),
         flags.output);
   const SimulationReport report = report_simulation(planned.step, &subject.training.graph,
                                                     subject.machine, subject.facts, flags.top);
@@ -144,7 +226,7 @@ ExitCode run_plan(const PlanFlags& flags) {
     json["lower_bound_s"] = planned.search.lower_bound.value;
     json["gap"] = gap;
     json["decisions"] = decisions_json(subject);
-    add_search(json, planned.search);
+    add_search(json, planned);
     if (!flags.output.empty()) json["plan"] = flags.output;
     print_json(json);
     return ExitCode::Done;
@@ -152,7 +234,13 @@ ExitCode run_plan(const PlanFlags& flags) {
   fmt::print("plan ({}, {:.1f} % above the work alone; {} strategies tried in {})\n{}\n",
              termination_name(planned.search.termination), 100 * gap, planned.search.tried,
              format_seconds(planned.search.seconds), decisions_text(subject));
-  fmt::print("{}", simulation_text(report, flags.top));
+  if (planned.search.objective)
+    fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
+               format_seconds(*planned.search.objective),
+               100 * (1 - planned.search.objective_bound->value /
+                              std::max(1e-12, planned.search.objective->value)),
+               splits_text(subject));
+  fmt::print("{}{}", simulation_text(report, flags.top), frontier_text(planned.search));
   if (!flags.output.empty())
     fmt::print("\nwritten to {}; train it with: windlass train {} --data FILE\n", flags.output,
                flags.output);
@@ -170,6 +258,20 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("MACHINE");
   flags->machine.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
+  verb->add_option("--search", flags->search, "how: auto, exact, one-device")
+      ->capture_default_str()
+      ->type_name("METHOD");
+  verb->add_option("--cost", flags->cost, "whose costs: windlass, or pase for graphs of layers")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"windlass", "pase"}));
+  verb->add_option("--pase-teraflops", flags->pase.teraflops, "of a device, for --cost pase")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1e9));
+  verb->add_option("--pase-bandwidth", flags->pase.gigabytes, "GB/s of a link, for --cost pase")
+      ->capture_default_str()
+      ->check(CLI::Range(1e-6, 1e9));
+  verb->add_option("--micro-batches", flags->micro_batches, "only so many; default: any")
+      ->check(CLI::PositiveNumber);
   verb->add_option("--time-limit", flags->time_limit, "seconds to search")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -182,13 +284,17 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   verb->footer(
       "On \"local\" every kernel of the model is run once to measure its time and workspace, so "
       "that\n"
-      "the prediction is of the kernels that train. For one device so far: what is kept, "
-      "recomputed\n"
-      "or moved to host memory, where weights and optimizer state live, and how the batch is cut.\n"
+      "the prediction is of the kernels that train. For one device: what is kept, recomputed or "
+      "moved\n"
+      "to host memory, where weights and optimizer state live, and how the batch is cut. For "
+      "several:\n"
+      "how each op is split over them, by exact search over sums of times, then simulated.\n"
       "If nothing fits, the exit code is 2 and the least limit that would do is printed.\n"
       "Examples:\n"
       "  windlass plan gpt2 --batch 4 --on local --memory 2GiB -o plan.json\n"
       "  windlass plan resnet-50 --batch 16 --on local --memory 600MiB --link-bandwidth 12GB/s\n"
+      "  windlass plan inception-v3 --batch 128 --on 8x1080ti --search exact\n"
+      "  windlass plan pase:transformer --search exact --cost pase --devices 64 --json\n"
       "  windlass train plan.json --data text.txt --steps 100");
   verb->callback([flags, &exit_code] { exit_code = run_plan(*flags); });
 }

@@ -9,15 +9,12 @@
 namespace windlass {
 
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
-                            Seconds time_limit, int64_t micro_batches) {
+                            const PlanningOptions& planning) {
   PlannedSubject planned;
   Subject& subject = planned.subject;
   subject.machine = std::move(machine);
-  if (subject.machine.devices.size() != 1)
-    fail_unsupported(
-        "{}: {} devices: plans are found for one device so far; name a strategy with \"windlass "
-        "simulate --strategy\"",
-        subject.machine.name, subject.machine.devices.size());
+  const SearchMethod& method = find_search_method(planning.method, subject.machine);
+  planned.method = method.name;
   subject.request = request_of(model);
   subject.model = load_model(model.model, model.model_options());
 
@@ -28,12 +25,14 @@ PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& p
                            .training = model.training_options(),
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
-  SearchOptions options = {.time_limit = time_limit, .micro_batches = micro_batches};
+  SearchOptions options = {.time_limit = planning.time_limit,
+                           .micro_batches = planning.micro_batches,
+                           .threads = planning.threads};
   options.progress = [&](int64_t tried, std::optional<Seconds> best) {
     progress.show(fmt::format("planning: {} strategies tried{}", tried,
                               best ? ", best " + format_seconds(*best) : ""));
   };
-  planned.search = search_one_device(problem, options);
+  planned.search = method.search(problem, options);
   subject.training = std::move(planned.search.training);
   subject.strategy = std::move(planned.search.strategy);
   planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),

@@ -14,12 +14,19 @@ struct PlannedSubject {
   SearchResult search;  // without training graph and strategy: those are the subject's
   SimulatedStep step;   // of that strategy, limits enforced
   bool fits = false;
+  std::string method;  // of the search that was used
+};
+
+struct PlanningOptions {
+  std::string method = "auto";  // of the search
+  Seconds time_limit{60};
+  int64_t micro_batches = 0;  // the only number to try; 0: any
+  int threads = 0;            // of the search; 0: all cores
 };
 
 // Loads the model, searches, simulates what was found. `pricing` must be the one for the machine.
-// `micro_batches`: the only number to try; 0: any.
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
-                            Seconds time_limit, int64_t micro_batches = 0);
+                            const PlanningOptions& options);
 
 // The plan file of a subject and its simulated step.
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,

@@ -204,9 +204,11 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   const std::string resumed = resumed_path(flags);
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =
-      plan_subject(flags.model, machine, pricing, Seconds(flags.time_limit), before);
+      plan_subject(flags.model, machine, pricing,
+                   {.time_limit = Seconds(flags.time_limit), .micro_batches = before});
   if (!planned.fits && before > 0)  // the limit or the batch is another one
-    planned = plan_subject(flags.model, machine, pricing, Seconds(flags.time_limit));
+    planned =
+        plan_subject(flags.model, machine, pricing, {.time_limit = Seconds(flags.time_limit)});
   if (!planned.fits)
     throw DoesNotFit(fmt::format("no plan fits {}; the least limit is {} bytes ({})",
                                  format_bytes(planned.subject.machine.devices[0].limit),

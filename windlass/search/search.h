@@ -88,4 +88,15 @@ SearchResult search_one_device(const Problem& problem, const SearchOptions& opti
 // avoids.
 SearchResult search_exact(const Problem& problem, const SearchOptions& options = {});
 
+// Methods by name.
+struct SearchMethod {
+  std::string_view name;
+  std::string_view what;  // one line for people
+  SearchResult (*search)(const Problem& problem, const SearchOptions& options);
+};
+const std::vector<SearchMethod>& search_methods();
+// "auto" is the method for the machine. Throws Error{Input} if there is no such method, or it is
+// not one for this machine.
+const SearchMethod& find_search_method(std::string_view name, const Machine& machine);
+
 }  // namespace windlass
