@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/validate_search.h"
 #include "windlass/report/validation.h"
 
 namespace windlass {
@@ -29,6 +31,7 @@ std::vector<ValidationTable> select_tables(const std::string& only) {
   std::vector<std::string> names;
   for (const ValidationText& text : validation_texts()) {
     names.emplace_back(text.name);
+    if (text.name == kSearchTable) continue;
     ValidationTable table = read_validation(text.name, text.text);
     // A name of a table, or a part of the labels of rows.
     if (!only.empty() && text.name != only) {
@@ -38,10 +41,17 @@ std::vector<ValidationTable> select_tables(const std::string& only) {
     }
     if (!table.rows.empty()) tables.push_back(std::move(table));
   }
-  if (tables.empty())
+  if (tables.empty() && only != kSearchTable)
     fail_input("--only {}: no table and no row is called so{}; there are the tables {}", only,
                did_you_mean(only, names), join(names, ", "));
   return tables;
+}
+
+std::optional<SpeedupTable> select_speedups(const std::string& only) {
+  if (!only.empty() && only != kSearchTable) return std::nullopt;
+  for (const ValidationText& text : validation_texts())
+    if (text.name == kSearchTable) return read_speedups(text.name, text.text);
+  return std::nullopt;
 }
 
 std::string figure_text(double value) {
@@ -71,6 +81,7 @@ void print_tables(const std::vector<ValidationTable>& tables) {
     fmt::print("  mean {:.2f} %, max {:.2f} %: {}\n\n", 100 * table.mean_error(),
                100 * table.max_error(), verdict(table));
   }
+  if (tables.empty()) return;
   const auto passed = std::count_if(tables.begin(), tables.end(),
                                     [](const ValidationTable& table) { return table.passed(); });
   fmt::print(
@@ -114,13 +125,24 @@ ExitCode run_validate(const ValidateFlags& flags) {
   run_validation(tables, flags.threads > 0 ? flags.threads : cores, [&](size_t done, size_t all) {
     if (terminal) fmt::print(stderr, "\rsimulated {} of {} steps", done, all);
   });
+  std::optional<SpeedupTable> speedups = select_speedups(flags.only);
+  if (speedups)
+    run_speedups(*speedups, [&](size_t done, size_t all) {
+      if (terminal) fmt::print(stderr, "\rsearched {} of {} strategies ", done, all);
+    });
   if (terminal) fmt::print(stderr, "\r\x1b[K");
-  if (flags.json)
-    fmt::print("{}\n", to_json(tables).dump(2));
-  else
-    print_tables(tables);
   const bool passed = std::all_of(tables.begin(), tables.end(),
-                                  [](const ValidationTable& table) { return table.passed(); });
+                                  [](const ValidationTable& table) { return table.passed(); }) &&
+                      (!speedups || speedups->passed());
+  if (flags.json) {
+    nlohmann::ordered_json json = to_json(tables);
+    json["passed"] = passed;
+    if (speedups) json["tables"].push_back(speedup_json(*speedups));
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    if (speedups) fmt::print("{}", speedup_text(*speedups));
+    print_tables(tables);
+  }
   return passed ? ExitCode::Done : ExitCode::RunFailed;
 }
 
@@ -141,6 +163,7 @@ void add_validate(CLI::App& program, ExitCode& exit_code) {
       "Examples:\n"
       "  windlass validate\n"
       "  windlass validate --only iteration-time\n"
+      "  windlass validate --only search-speedup\n"
       "  windlass validate --only 22B --json");
   verb->callback([flags, &exit_code] { exit_code = run_validate(*flags); });
 }
