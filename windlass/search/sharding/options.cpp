@@ -7,7 +7,9 @@ namespace {
 
 constexpr size_t kMostShardings = 160;
 constexpr int64_t kLeastSum = 16;
-constexpr double kMostUneven = 1.25;
+// Uneven pieces of many devices hardly pay, and every one of them is priced by itself.
+constexpr int64_t kManyDevices = 16;
+constexpr double kMostUneven = 1.25, kMostUnevenOfMany = 1.02;
 
 class Enumeration {
  public:
@@ -43,7 +45,8 @@ class Enumeration {
     const int64_t size = nest_.loops[loop].size;
     if (size % blocks != 0 || size / blocks < parts) return;
     const int64_t largest = largest_part(size / blocks, parts) * parts * blocks;
-    if (static_cast<double>(largest) > kMostUneven * static_cast<double>(size)) return;
+    const double most = devices_ > kManyDevices ? kMostUnevenOfMany : kMostUneven;
+    if (static_cast<double>(largest) > most * static_cast<double>(size)) return;
     splits_.push_back({static_cast<int32_t>(loop), static_cast<int32_t>(parts), blocks});
     extend(loop + 1, left / parts);
     splits_.pop_back();
