@@ -258,7 +258,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("MACHINE");
   flags->machine.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
-  verb->add_option("--search", flags->search, "how: auto, exact, one-device")
+  verb->add_option("--search", flags->search, "how: auto, exact, grid, one-device")
       ->capture_default_str()
       ->type_name("METHOD");
   verb->add_option("--cost", flags->cost, "whose costs: windlass, or pase for graphs of layers")

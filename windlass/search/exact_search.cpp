@@ -163,15 +163,7 @@ class ExactSearch {
     result_.step_time = step_time(best_time_);
     result_.lower_bound = step_time(static_cast<Nanoseconds>(sharding.least_work()));
     result_.tried = evaluator_->evaluations();
-    // A larger limit never makes it slower.
-    std::ranges::sort(points_, [](const auto& a, const auto& b) {
-      return a.first != b.first ? a.first < b.first : a.second < b.second;
-    });
-    for (const auto& [peak, time] : points_) {
-      const Seconds seconds = step_time(time);
-      if (result_.frontier.empty() || seconds < result_.frontier.back().step_time)
-        result_.frontier.push_back({Bytes(peak), seconds});
-    }
+    result_.frontier = frontier_of(points_, [&](Nanoseconds time) { return step_time(time); });
     if (!fits_)
       result_.termination = Termination::Infeasible;
     else if (result_.out_of_time || left() < 0)

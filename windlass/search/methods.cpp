@@ -1,34 +1,79 @@
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/cost/work.h"
 #include "windlass/search/search.h"
 
 namespace windlass {
 
+std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
+                                       const std::function<Seconds(Nanoseconds)>& step_time) {
+  std::ranges::sort(points);
+  std::vector<FrontierPoint> frontier;
+  for (const auto& [peak, time] : points)
+    if (const Seconds seconds = step_time(time);
+        frontier.empty() || seconds < frontier.back().step_time)
+      frontier.push_back({Bytes(peak), seconds});
+  return frontier;
+}
+
+std::vector<FrontierPoint> merged(std::vector<FrontierPoint> a,
+                                  const std::vector<FrontierPoint>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  std::ranges::sort(a, [](const FrontierPoint& x, const FrontierPoint& y) {
+    return x.limit != y.limit ? x.limit < y.limit : x.step_time < y.step_time;
+  });
+  std::vector<FrontierPoint> result;
+  for (const FrontierPoint& point : a)
+    if (result.empty() || point.step_time < result.back().step_time) result.push_back(point);
+  return result;
+}
+
+Seconds work_bound(const Problem& problem) {
+  const TrainingGraph training = differentiate(problem.network, problem.training);
+  // Arithmetic at full speed: what an op takes beside it (launches) depends on how it is cut.
+  double rate = 0;
+  Seconds overhead =
+      problem.cost.step_overhead(problem.machine.device_types[problem.machine.devices[0].type]);
+  for (const Device& device : problem.machine.devices) {
+    const DeviceType& type = problem.machine.device_types[device.type];
+    double fastest = 0;
+    for (const auto& [precision, peak] : type.peak) fastest = std::max(fastest, peak.value);
+    rate += fastest;
+    overhead = std::min(overhead, problem.cost.step_overhead(type));
+  }
+  const TrainingTotals totals = totals_of(training);
+  const double flops = (totals.forward.flops() + totals.backward.flops()).value;
+  return Seconds(flops / rate) + overhead;
+}
+
 const std::vector<SearchMethod>& search_methods() {
   static const std::vector<SearchMethod> methods = {
+      {"auto", "the best of all that suit the machine", search_all},
       {"one-device", "keep, recompute or move tensors of one device to the host",
        search_one_device},
       {"exact", "split every op in its own way over all devices", search_exact},
+      {"grid", "replicas, tensor parallelism, pipelines and remedies against full memory",
+       search_grid},
   };
   return methods;
 }
 
 const SearchMethod& find_search_method(std::string_view name, const Machine& machine) {
-  const bool single = machine.devices.size() == 1;
-  if (name == "auto") name = single ? "one-device" : "exact";
   std::string known;
   for (const SearchMethod& method : search_methods()) {
     if (method.name != name) {
-      known += fmt::format(", {}", method.name);
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", method.name);
       continue;
     }
-    if (name == "one-device" && !single)
+    if (name == "one-device" && machine.devices.size() != 1)
       fail_input("--search one-device: {} has {} devices; use --devices 1, or another search",
                  machine.name, machine.devices.size());
     return method;
   }
-  fail_input("--search \"{}\": there is no such method; known: auto{}", name, known);
+  fail_input("--search \"{}\": there is no such method; known: {}", name, known);
 }
 
 }  // namespace windlass

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "windlass/cost/cost_model.h"
@@ -87,6 +88,24 @@ SearchResult search_one_device(const Problem& problem, const SearchOptions& opti
 // is returned. Optimal: the sum is proven least. The lower bound is the work that no sharding
 // avoids.
 SearchResult search_exact(const Problem& problem, const SearchOptions& options = {});
+
+// Several groups of devices: replicas x tensor-parallel parts x pipeline stages, micro-batches, and
+// the usual remedies against full memory, all simulated; the fastest that fits. Never Optimal.
+SearchResult search_grid(const Problem& problem, const SearchOptions& options = {});
+
+// What is best of all methods for the machine. The lower bound is the arithmetic of the model
+// shared out evenly over all devices.
+SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
+
+// Limits ascending, times descending, of points (peak, makespan): a larger limit never makes it
+// slower.
+std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
+                                       const std::function<Seconds(Nanoseconds)>& step_time);
+std::vector<FrontierPoint> merged(std::vector<FrontierPoint> a,
+                                  const std::vector<FrontierPoint>& b);
+// What the kernels of a step take on all devices together, shared out evenly: nothing is faster,
+// since smaller pieces are never more efficient.
+Seconds work_bound(const Problem& problem);
 
 // Methods by name.
 struct SearchMethod {
