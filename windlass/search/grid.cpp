@@ -130,7 +130,9 @@ class GridSearch {
     try {
       resolve(spec, problem_.machine, batch_.samples);
       Cut& part = cut(micro);
-      return make_baseline(spec, part.training, part.batch, problem_.machine);
+      Strategy strategy = make_baseline(spec, part.training, part.batch, problem_.machine);
+      check_strategy(part.training, problem_.machine, strategy);
+      return strategy;
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::Internal) throw;
       return std::nullopt;  // not one for this model or machine
