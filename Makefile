@@ -20,8 +20,8 @@ endif
 CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
 SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
 
-.PHONY: help demo build test fuzz bench format tidy clean setup setup-build setup-test \
-  check-format test-release test-asan test-fuzz force
+.PHONY: help demo build test tsan fuzz bench format tidy clean setup setup-build setup-test \
+  check-format test-release test-asan test-tsan test-fuzz force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,8 @@ test: setup-test ## everything CI runs: format, release tests, sanitizers, fuzzi
 	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-asan
 	@$(MAKE) --no-print-directory test-fuzz
+
+tsan: setup-test test-tsan ## what runs on several threads, under the thread sanitizer
 
 fuzz: setup-test test-fuzz ## fuzz longer: FUZZ_SECONDS=60 [FUZZ_TARGET=name]
 
@@ -71,7 +73,7 @@ check-format:
 	@$(if $(SOURCES),clang-format --dry-run -Werror $(SOURCES))
 
 # CMake is always run here: setup may just have installed the Python the tests compare with.
-test-release test-asan: test-%:
+test-release test-asan test-tsan: test-%:
 	@echo "== $*"
 	@$(CONFIGURE) $*
 	@cmake --build --preset $* --parallel $(JOBS)

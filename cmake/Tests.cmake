@@ -31,6 +31,23 @@ function(windlass_cross_tests)
   endif()
 endfunction()
 
+# What runs on several threads, in a program of its own for the thread sanitizer: the preset tsan
+# builds nothing else. Libtorch and OpenMP are not instrumented, so that the sanitizer takes what a
+# parallel loop hands over for races: kernels have one thread in these tests, and the preset leaves
+# out the test about parallel loops.
+function(windlass_thread_tests)
+  if(NOT WINDLASS_SANITIZE STREQUAL "thread")
+    return()
+  endif()
+  windlass_test_program(windlass_threads_test PREFIX threads
+    SOURCES windlass/runtime/memory/arena_test.cpp
+            windlass/runtime/memory_order_test.cpp
+            windlass/runtime/executor_test.cpp
+            windlass/runtime/trainer_test.cpp
+            windlass/report/validation_test.cpp
+    LIBRARIES windlass_report windlass_runtime)
+endfunction()
+
 # tests/tools/<name>.cpp: windlass_<name>, a program that tests in Python call.
 function(windlass_test_tool name)
   if(NOT WINDLASS_TESTS)
