@@ -9,6 +9,7 @@
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
 #include "windlass/runtime/kernels/compress.h"
+#include "windlass/runtime/kernels/errors.h"
 #include "windlass/runtime/kernels/update.h"
 #include "windlass/task/lower.h"
 
@@ -62,8 +63,8 @@ void TaskRunner::run(TaskId id) {
       case TaskKind::Decompress: return compress(task, id);
       default: ensure(false, "a task of this kind cannot be run");
     }
-  } catch (const Error& error) {
-    throw error.within(label(id));
+  } catch (...) {
+    rethrow_within(label(id));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/kernels/errors.h"
 
 namespace windlass {
 namespace {
@@ -85,8 +86,8 @@ template <class Run>
 void run_named(OpKind kind, Run&& run) {
   try {
     run();
-  } catch (const Error& error) {
-    throw error.within(op_info(kind).name);
+  } catch (...) {
+    rethrow_within(op_info(kind).name);
   }
 }
 

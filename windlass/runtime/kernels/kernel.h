@@ -113,7 +113,8 @@ using BackwardKernel = void (*)(BackwardCall&);
 
 // Runs an op. Every result that is wanted is set afterwards, with the type it was asked for
 // (Error{Internal} otherwise). Throws Error{Input} on values that make no sense, such as a token
-// beyond the vocabulary, beginning with the op's kind.
+// beyond the vocabulary, and as errors.h says for what libtorch refuses; messages begin with the
+// op's kind.
 void run_forward(ForwardCall& call);
 void run_backward(BackwardCall& call);
 
