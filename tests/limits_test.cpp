@@ -13,32 +13,24 @@ namespace {
 
 using testing_runs::TestRun;
 
-KernelProfile& profile() {
-  static KernelProfile shared(1);
-  return shared;
-}
-
 // What is found for a limit runs inside it, down to the least; below that there is nothing.
 TEST(Limits, PlansRunInsideThem) {
   const Graph network = cases::transformer(4, 3, false);
   const auto cost = analytic_cost_model();
-  const auto reprice = [&](const TrainingGraph& t, const TaskGraph& tasks, TaskTimes& times) {
-    profile().reprice(t, tasks, times);
-  };
   const auto search = [&](int64_t limit) {
     const Machine machine = testing_runs::host(Bytes(limit));
     return search_one_device({.network = network,
                               .machine = machine,
                               .training = {},
                               .cost = *cost,
-                              .reprice = reprice});
+                              .reprice = testing_runs::reprice});
   };
   const SearchResult none = search(4096);
   ASSERT_EQ(none.termination, Termination::Infeasible);
   ASSERT_TRUE(none.least_limit.has_value());
   const int64_t least = none.least_limit->value;
   EXPECT_EQ(search(least - 1).termination, Termination::Infeasible);
-  TestRun keep(network, "single", profile());
+  TestRun keep(network, "single");
   keep.begin();
   const int64_t most = keep.predicted().result.peaks[0].bytes;
   for (const int64_t limit : {least, least + (most - least) / 4, most / 2, most}) {
@@ -47,7 +39,7 @@ TEST(Limits, PlansRunInsideThem) {
     const SearchResult found = search(limit);
     ASSERT_NE(found.termination, Termination::Infeasible) << limit;
     const SimulatedStep step =
-        simulate_step(found.training, found.strategy, machine, *cost, {}, reprice);
+        simulate_step(found.training, found.strategy, machine, *cost, {}, testing_runs::reprice);
     ASSERT_EQ(step.result.status, SimStatus::Done) << limit;
     Executor executor(found.training, step.tasks, step.times, step.result, machine);
     StepRequest request;

@@ -35,8 +35,8 @@ Reprice Pricing::reprice() {
 
 std::string Pricing::provenance() const {
   if (!profile_) return cost_->provenance();
-  return fmt::format("{} kernels on this host, {} thread{}; copies and updates {}", kMeasured,
-                     threads_, threads_ == 1 ? "" : "s", cost_->provenance());
+  return fmt::format("{} kernels on this host, {} thread{}; copies at the machine's rate",
+                     kMeasured, threads_, threads_ == 1 ? "" : "s");
 }
 
 void Pricing::know(const std::vector<MeasuredKernel>& kernels) {
@@ -60,7 +60,8 @@ bool runs_here(const Machine& machine) {
 }
 
 int default_threads(size_t devices) {
-  return std::max(1, library_threads() / static_cast<int>(std::max<size_t>(1, devices)));
+  const auto threads = static_cast<size_t>(std::max(1, library_threads()));
+  return static_cast<int>(std::max<size_t>(1, threads / std::max<size_t>(1, devices)));
 }
 
 }  // namespace windlass

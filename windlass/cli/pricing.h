@@ -17,8 +17,8 @@ inline constexpr std::string_view kMeasured = "measured";
 
 class Pricing {
  public:
-  // `measured`: kernels of ops are run on this host, with so many threads, when their price is
-  // asked for; copies and updates follow the machine's figures.
+  // `measured`: kernels of ops and updates are run on this host, with so many threads, when their
+  // price is asked for; copies follow the machine's figures.
   Pricing(bool measured, int threads);
 
   const CostModel& cost() const { return *cost_; }

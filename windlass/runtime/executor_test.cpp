@@ -13,12 +13,6 @@ namespace {
 
 using testing_runs::TestRun;
 
-// Kernels are measured once for all tests.
-KernelProfile& profile() {
-  static KernelProfile shared(1);
-  return shared;
-}
-
 const std::vector<std::string> kStrategies = {
     "single",
     "recompute-all",
@@ -54,7 +48,7 @@ TEST(Executor, EveryMemoryActionGivesTheSameBits) {
     for (const std::string& strategy : kStrategies) {
       const std::string what = network.name + " " + strategy;
       SCOPED_TRACE(what);
-      TestRun run(network, strategy, profile());
+      TestRun run(network, strategy);
       run.begin();
       run.step();
       const auto gradients = run.gradients();
@@ -69,11 +63,11 @@ TEST(Executor, EveryMemoryActionGivesTheSameBits) {
 TEST(Executor, RandomMixturesGiveTheSameBits) {
   Rng rng(5);
   for (const Graph& network : networks()) {
-    TestRun plain(network, "single", profile());
+    TestRun plain(network, "single");
     plain.begin();
     const auto expected = plain.gradients();
     for (int trial = 0; trial < 6; ++trial) {
-      TestRun run(network, "single", profile());
+      TestRun run(network, "single");
       for (size_t s = 0; s < run.strategy().saved.size(); ++s) {
         if (!run.training().saved[s].producer.valid()) continue;
         constexpr MemoryAction kActions[] = {MemoryAction::Keep, MemoryAction::Recompute,
@@ -94,7 +88,7 @@ TEST(Executor, RandomMixturesGiveTheSameBits) {
 
 TEST(Executor, MicroBatchesAddUp) {
   const Graph network = cases::transformer(4, 1, false);
-  TestRun whole(network, "single", profile()), cut(network, "single:micro-batches=4", profile());
+  TestRun whole(network, "single"), cut(network, "single:micro-batches=4");
   whole.begin();
   cut.begin();
   const auto expected = whole.gradients(), found = cut.gradients();
@@ -119,8 +113,8 @@ TEST(Executor, MicroBatchesDropTheSame) {
   x = net.linear(x, 32, "a");
   x = net.b.op(OpKind::Dropout, DropoutAttrs{.ratio = 0.5}, {x}, "drop");
   const Graph network = net.finish(net.linear(x, 8, "b"));
-  TestRun whole(network, "single", profile()), cut(network, "single:micro-batches=4", profile()),
-      again(network, "recompute-all:micro-batches=2", profile());
+  TestRun whole(network, "single"), cut(network, "single:micro-batches=4"),
+      again(network, "recompute-all:micro-batches=2");
   whole.begin();
   cut.begin();
   again.begin();
@@ -134,8 +128,7 @@ TEST(Executor, MicroBatchesDropTheSame) {
 TEST(Executor, CompressionTrainsAndStaysInItsMemory) {
   for (const MemoryAction action :
        {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2}) {
-    TestRun plain(cases::mlp(8, 3), "single", profile()),
-        run(cases::mlp(8, 3), "single", profile());
+    TestRun plain(cases::mlp(8, 3), "single"), run(cases::mlp(8, 3), "single");
     for (size_t s = 0; s < run.strategy().saved.size(); ++s)
       if (run.training().saved[s].producer.valid() &&
           is_float(run.training().graph[run.training().saved[s].tensor].type.dtype))
@@ -155,7 +148,7 @@ TEST(Executor, CompressionTrainsAndStaysInItsMemory) {
 }
 
 TEST(Executor, NothingLeaks) {
-  TestRun run(cases::transformer(2, 2, true), "offload-all:host-update=on", profile());
+  TestRun run(cases::transformer(2, 2, true), "offload-all:host-update=on");
   run.begin();
   run.step();
   run.step();
@@ -165,7 +158,7 @@ TEST(Executor, NothingLeaks) {
 }
 
 TEST(Executor, AnErrorOfAThreadEndsTheStepWithItsName) {
-  TestRun run(cases::mlp(8, 2), "offload-all", profile());
+  TestRun run(cases::mlp(8, 2), "offload-all");
   run.begin();
   run.step();
   StepRequest request;

@@ -1,47 +1,31 @@
 #include "windlass/runtime/profile.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
-#include <ctime>
-#include <exception>
-#include <thread>
+#include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
 
-#include "windlass/base/error.h"
-#include "windlass/runtime/kernels/kernel.h"
-#include "windlass/runtime/memory/torch_allocator.h"
-#include "windlass/runtime/threads.h"
-#include "windlass/task/lower.h"
+#include "windlass/graph/op_info.h"
 
 namespace windlass {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A kernel is repeated until it has been run so often, or for so long.
-constexpr int kRepeats = 5;
-constexpr auto kPatience = std::chrono::milliseconds(60);
+// Sizes of weights whose updates are measured; other sizes lie between them.
+constexpr std::array<int64_t, 5> kUpdateSizes = {1, 1 << 10, 1 << 14, 1 << 18, 1 << 22};
 
-Nanoseconds since(Clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+std::string key_of(const UpdateVariant& variant, int64_t elements) {
+  return fmt::format("Update {} {} {}{} {}", enum_name(variant.optimizer),
+                     dtype_name(variant.weight), dtype_name(variant.gradient),
+                     variant.master ? " master" : "", elements);
 }
 
-// Of the calling thread: what others take of its core does not count.
-Nanoseconds thread_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return Nanoseconds{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-// Indices are 0, which exists in every table; other values are positive and of moderate size.
-at::Tensor operand(const TensorType& type) {
-  if (!type.present()) return {};
-  at::Tensor tensor = at::zeros(type.shape, scalar_type(type.dtype));
-  if (is_float(type.dtype)) tensor.uniform_(0.25, 1);
-  return tensor;
+UpdateVariant variant_of(const Graph& graph, const Op& update) {
+  return {std::get<UpdateAttrs>(update.attrs).optimizer, graph[update.inputs[0]].type.dtype,
+          graph[update.inputs[1]].type.dtype, update.inputs.size() > 2 && update.inputs[2].valid()};
 }
 
 std::string key_of(const TrainingGraph& training, const Op& op, uint64_t adds) {
@@ -58,109 +42,41 @@ std::string key_of(const TrainingGraph& training, const Op& op, uint64_t adds) {
   return key;
 }
 
-// An op with operands made up for it, ready to be run again and again.
-class Rehearsal {
- public:
-  Rehearsal(const TrainingGraph& training, const Op& op, uint64_t adds)
-      : graph_(training.graph), op_(op), adds_(adds) {
-    for (TensorId id : op.inputs) inputs_.push_back(operand(graph_.type_of(id)));
-    if (op.forward.valid())
-      for (TensorId id : graph_[op.forward].inputs) types_.push_back(graph_.type_of(id));
-    for (size_t i = 0; i < op.outputs.size(); ++i)
-      sums_.push_back(adds_to(i) ? operand(graph_.type_of(op.outputs[i])) : at::Tensor());
-  }
-
-  // Bytes of the results, as they are counted.
-  int64_t run(const Arena& arena) {
-    std::vector<Result> made;
-    for (size_t i = 0; i < op_.outputs.size(); ++i) {
-      const TensorType type = graph_.type_of(op_.outputs[i]);
-      made.push_back(adds_to(i) ? Result(type, sums_[i]) : Result(type));
-    }
-    const size_t outputs = made.size();
-    for (TensorId id : op_.auxiliaries) made.emplace_back(graph_.type_of(id));
-    if (op_.forward.valid()) {
-      const size_t gradients = inputs_.size() - op_.saved.size();
-      BackwardCall call = {.kind = op_.kind,
-                           .attributes = op_.attrs,
-                           .input_types = types_,
-                           .gradients = std::span(inputs_).first(gradients),
-                           .saved_refs = op_.saved,
-                           .saved = std::span(inputs_).subspan(gradients),
-                           .results = made};
-      run_backward(call);
-    } else {
-      ForwardCall call = {.kind = op_.kind,
-                          .attributes = op_.attrs,
-                          .inputs = inputs_,
-                          .outputs = std::span(made).first(outputs),
-                          .auxiliaries = std::span(made).subspan(outputs)};
-      run_forward(call);
-    }
-    int64_t bytes = 0;
-    for (size_t i = 0; i < made.size(); ++i)
-      if (made[i].wanted() && !made[i].adds())
-        bytes += arena.rounded(byte_size(made[i].type()).value);
-    return bytes;
-  }
-
- private:
-  bool adds_to(size_t i) const { return i < 64 && (adds_ >> i & 1) != 0; }
-
-  const Graph& graph_;
-  const Op& op_;
-  const uint64_t adds_;
-  std::vector<at::Tensor> inputs_, sums_;
-  std::vector<TensorType> types_;
-};
-
 }  // namespace
 
-KernelPrice KernelProfile::measure(const TrainingGraph& training, OpId op, uint64_t adds) const {
-  install_allocator();
-  KernelPrice price;
-  std::exception_ptr error;
-  // A thread of its own, as a device has it.
-  std::thread worker([&] {
-    try {
-      use_threads(threads_);
-      set_blas_threads(threads_);
-      Arena arena("profile", kNoLimit, kAllocationUnit);
-      const ArenaScope scope(arena);
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      Rehearsal rehearsal(training, training.graph[op], adds);
-      arena.reset_peak();
-      const int64_t before = arena.statistics().live;
-      const int64_t results = rehearsal.run(arena);
-      price.workspace = std::max<int64_t>(0, arena.statistics().peak - before - results);
-      std::vector<Nanoseconds> times;
-      const auto begin = Clock::now();
-      while (times.size() < kRepeats && (times.empty() || Clock::now() - begin < kPatience)) {
-        const auto start = Clock::now();
-        const Nanoseconds worked = thread_time();
-        rehearsal.run(arena);
-        times.push_back(threads_ == 1 ? thread_time() - worked : since(start));
-      }
-      // Whatever else runs on the host only adds.
-      price.time = std::max<Nanoseconds>(1, std::ranges::min(times));
-    } catch (...) {
-      error = std::current_exception();
-    }
-  });
-  worker.join();
-  if (error) std::rethrow_exception(error);
-  return price;
-}
-
-const KernelPrice& KernelProfile::price(const TrainingGraph& training, OpId op, uint64_t adds) {
-  const std::string key = key_of(training, training.graph[op], adds);
+const KernelPrice& KernelProfile::known_or(const std::string& key,
+                                           const std::function<KernelPrice()>& measure) {
   const auto found = prices_.find(key);
   if (found != prices_.end()) return found->second;
   if (progress) progress(prices_.size());
   const auto begin = Clock::now();
-  const KernelPrice measured = measure(training, op, adds);
-  spent_ += since(begin);
+  const KernelPrice measured = measure();
+  spent_ += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
   return prices_.emplace(key, measured).first->second;
+}
+
+const KernelPrice& KernelProfile::price(const TrainingGraph& training, OpId op, uint64_t adds) {
+  return known_or(key_of(training, training.graph[op], adds),
+                  [&] { return measure_op(training.graph, training.graph[op], adds, threads_); });
+}
+
+Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t elements,
+                                        const std::function<void(const std::string&)>& used) {
+  const auto at = [&](size_t size) {
+    const std::string key = key_of(variant, kUpdateSizes[size]);
+    if (used) used(key);
+    const auto measure = [&] {
+      return KernelPrice{measure_update(variant, kUpdateSizes[size], threads_), 0};
+    };
+    return static_cast<double>(known_or(key, measure).time);
+  };
+  size_t above = 1;
+  while (above + 1 < kUpdateSizes.size() && kUpdateSizes[above] < elements) ++above;
+  const double less = at(above - 1), more = at(above);
+  const auto below = static_cast<double>(kUpdateSizes[above - 1]);
+  const double slope = (more - less) / (static_cast<double>(kUpdateSizes[above]) - below);
+  return std::max<Nanoseconds>(
+      1, static_cast<Nanoseconds>(less + slope * (static_cast<double>(elements) - below)));
 }
 
 template <typename Visit>
@@ -189,6 +105,29 @@ void KernelProfile::for_kernels(const TrainingGraph& training, const TaskGraph& 
   }
 }
 
+// Weights, their state and their gradients on the host are buffers that name the weight; gradients
+// on the device are not.
+template <typename Visit>
+void KernelProfile::for_updates(const TrainingGraph& training, const TaskGraph& tasks,
+                                Visit&& visit) {
+  std::vector<const Op*> update_of(training.graph.tensors.size(), nullptr);
+  for (const Op& op : training.graph.ops)
+    if (op.pass == Pass::Update) update_of[op.inputs[0].index()] = &op;
+  std::vector<size_t> seen(training.graph.tensors.size(), tasks.size());  // by weight: last task
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const TaskKind kind = tasks.tasks[i].kind;
+    if (kind != TaskKind::Update && kind != TaskKind::HostUpdate) continue;
+    bool first = true;
+    for (const Use& use : tasks.uses_of(TaskId(i))) {
+      const TensorId tensor = tasks[use.buffer].tensor;
+      if (!tensor.valid() || update_of[tensor.index()] == nullptr) continue;
+      if (std::exchange(seen[tensor.index()], i) == i) continue;
+      visit(i, *update_of[tensor.index()], first);
+      first = false;
+    }
+  }
+}
+
 void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& tasks,
                             TaskTimes& times) {
   for (size_t i = 0; i < tasks.size(); ++i)
@@ -205,6 +144,14 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
     times.duration[task] = entry.price->time;
     times.workspace[task] = entry.price->workspace;
   });
+  std::vector<Nanoseconds> updates(training.graph.tensors.size(), 0);  // by weight
+  for_updates(training, tasks, [&](size_t task, const Op& update, bool first) {
+    Nanoseconds& time = updates[update.inputs[0].index()];
+    if (time == 0)
+      time = update_price(variant_of(training.graph, update),
+                          element_count(training.graph[update.inputs[0]].type.shape));
+    times.duration[task] = time + (first ? 0 : times.duration[task]);
+  });
 }
 
 void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
@@ -216,10 +163,18 @@ std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training
                                                    const TaskGraph& tasks) {
   std::map<std::string, MeasuredKernel> used;
   for_kernels(training, tasks, [&](size_t, OpId op, uint64_t adds) {
+    price(training, op, adds);
     const std::string key = key_of(training, training.graph[op], adds);
-    const KernelPrice& found = price(training, op, adds);
-    used[key] = {key, found.time, found.workspace};
+    used[key] = {key, 0, 0};
   });
+  for_updates(training, tasks, [&](size_t, const Op& update, bool) {
+    update_price(variant_of(training.graph, update),
+                 element_count(training.graph[update.inputs[0]].type.shape),
+                 [&](const std::string& key) {
+                   used[key] = {key, 0, 0};
+                 });
+  });
+  for (auto& [key, kernel] : used) kernel = {key, prices_.at(key).time, prices_.at(key).workspace};
   std::vector<MeasuredKernel> list;
   for (const auto& [key, kernel] : used) list.push_back(kernel);
   return list;

@@ -10,15 +10,11 @@
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/plan/plan.h"
+#include "windlass/runtime/measure.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
-
-struct KernelPrice {
-  Nanoseconds time = 0;
-  int64_t workspace = 0;  // most that it held beside operands and results
-};
 
 // Kernels are measured when they are asked for first, and known by kind, attributes and types
 // afterwards: one profile serves many graphs. Not shared between threads.
@@ -32,8 +28,13 @@ class KernelProfile {
   // The kernel of a forward or backward op. Bit i of `adds`: result i is added to a sum.
   const KernelPrice& price(const TrainingGraph& training, OpId op, uint64_t adds);
 
+  // Of one weight with so many elements, on the device or on the host: the same cores update. A few
+  // sizes are measured. `used` is told the names of those that count.
+  Nanoseconds update_price(const UpdateVariant& variant, int64_t elements,
+                           const std::function<void(const std::string&)>& used = {});
+
   // Replaces, in the times of a graph that was lowered for one device of this host, those of all
-  // tasks that run kernels of ops.
+  // tasks that run kernels of ops or update weights.
   void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
 
   // Prices known from elsewhere: a plan.
@@ -49,7 +50,11 @@ class KernelProfile {
   // Calls visit(task, op, adds) for each task that runs the kernel of an op.
   template <typename Visit>
   static void for_kernels(const TrainingGraph& training, const TaskGraph& tasks, Visit&& visit);
-  KernelPrice measure(const TrainingGraph& training, OpId op, uint64_t adds) const;
+  // Calls visit(task, update op, whether it is the first of the task) for each weight of each task
+  // that updates weights.
+  template <typename Visit>
+  static void for_updates(const TrainingGraph& training, const TaskGraph& tasks, Visit&& visit);
+  const KernelPrice& known_or(const std::string& key, const std::function<KernelPrice()>& measure);
 
   const int threads_;
   std::map<std::string, KernelPrice> prices_;

@@ -31,16 +31,25 @@ inline Machine host(std::optional<Bytes> memory = std::nullopt) {
   return local_machine({.devices = 1, .memory = memory, .host = figures});
 }
 
+// Kernels with one thread, measured once for all tests of a program.
+inline KernelProfile& profile() {
+  static KernelProfile shared(1);
+  return shared;
+}
+
+inline void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times) {
+  profile().reprice(training, tasks, times);
+}
+
 // A step of a network, and data drawn from a seed.
 class TestRun {
  public:
-  TestRun(const Graph& network, const std::string& strategy, KernelProfile& profile,
+  TestRun(const Graph& network, const std::string& strategy,
           const TrainingOptions& options = {.optimizer = OptimizerKind::Adam},
           std::optional<Bytes> memory = std::nullopt)
       : machine_(host(memory)),
         prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
-        cost_(analytic_cost_model()),
-        profile_(profile) {}
+        cost_(analytic_cost_model()) {}
 
   Strategy& strategy() { return prepared_.strategy; }
   const TrainingGraph& training() const { return prepared_.training; }
@@ -49,10 +58,7 @@ class TestRun {
 
   // After the last change of the strategy.
   void begin(uint64_t seed = 3) {
-    step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {},
-                          [&](const TrainingGraph& t, const TaskGraph& tasks, TaskTimes& times) {
-                            profile_.reprice(t, tasks, times);
-                          });
+    step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {}, reprice);
     executor_ =
         std::make_unique<Executor>(prepared_.training, step_.tasks, step_.times, step_.result,
                                    machine_, ExecutorOptions{.threads = 1, .seed = seed});
@@ -141,7 +147,6 @@ class TestRun {
   Machine machine_;
   PreparedStep prepared_;
   std::unique_ptr<CostModel> cost_;
-  KernelProfile& profile_;
   SimulatedStep step_;
   std::unique_ptr<Executor> executor_;
   int64_t steps_ = 0;

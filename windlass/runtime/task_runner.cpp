@@ -51,10 +51,8 @@ void TaskRunner::run(TaskId id) {
   try {
     switch (task.kind) {
       case TaskKind::Forward:
-      case TaskKind::Recompute: return forward(task);
-      case TaskKind::Backward:
-        if (!task.op.valid() || !training_.graph[task.op].forward.valid()) return sum(task);
-        return backward(task);
+      case TaskKind::Recompute:
+      case TaskKind::Backward: return task.op.valid() ? compute(task) : sum(task);
       case TaskKind::Update: return update(task, false);
       case TaskKind::HostUpdate: return update(task, true);
       case TaskKind::SwapIn:
@@ -131,59 +129,23 @@ RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
           words * std::max(0, micro_batch)};
 }
 
-void TaskRunner::forward(const ProgramTask& task) {
+void TaskRunner::compute(const ProgramTask& task) {
   const Op& op = training_.graph[task.op];
   const std::vector<at::Tensor> inputs = operands(task.reads);
   std::vector<Result> made = results(task.writes);
-  ForwardCall call = {.kind = op.kind,
-                      .attributes = op.attrs,
-                      .inputs = inputs,
-                      .outputs = std::span(made).first(op.outputs.size()),
-                      .auxiliaries = std::span(made).subspan(op.outputs.size()),
-                      .random = random_key(task.op, task.micro_batch),
-                      .again = task.kind == TaskKind::Recompute};
-  run_forward(call);
+  run_op(training_.graph, op, inputs, made,
+         random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
+         task.kind == TaskKind::Recompute);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
       op.outputs[0] == training_.graph.loss)
     losses_[static_cast<size_t>(task.micro_batch)] = made[0].tensor().item().toDouble();
   keep(task.writes, made);
 }
 
-void TaskRunner::backward(const ProgramTask& task) {
-  const Op& op = training_.graph[task.op];
-  const Op& forward = training_.graph[op.forward];
-  const std::vector<at::Tensor> inputs = operands(task.reads);
-  const size_t gradients = inputs.size() - op.saved.size();
-  std::vector<TensorType> types;
-  for (TensorId id : forward.inputs) types.push_back(training_.graph.type_of(id));
-  std::vector<Result> made = results(task.writes);
-  BackwardCall call = {.kind = op.kind,
-                       .attributes = op.attrs,
-                       .input_types = types,
-                       .gradients = std::span(inputs).first(gradients),
-                       .saved_refs = op.saved,
-                       .saved = std::span(inputs).subspan(gradients),
-                       .results = made,
-                       .random = random_key(op.forward, task.micro_batch)};
-  run_backward(call);
-  keep(task.writes, made);
-}
-
-// Accumulate ops, and terms of a weight's gradient that are added apart.
+// Terms of a weight's gradient that are added apart.
 void TaskRunner::sum(const ProgramTask& task) {
   std::vector<Result> made = results(task.writes);
-  if (task.op.valid()) {
-    const Op& op = training_.graph[task.op];
-    const std::vector<at::Tensor> inputs = operands(task.reads);
-    ForwardCall call = {.kind = op.kind,
-                        .attributes = op.attrs,
-                        .inputs = inputs,
-                        .outputs = made,
-                        .auxiliaries = {}};
-    run_forward(call);
-  } else {
-    made[0].set(operand(task.reads[0]));
-  }
+  made[0].set(operand(task.reads[0]));
   keep(task.writes, made);
 }
 

@@ -36,8 +36,7 @@ class TaskRunner {
   std::string label(TaskId task) const;
 
  private:
-  void forward(const ProgramTask& task);
-  void backward(const ProgramTask& task);
+  void compute(const ProgramTask& task);
   void sum(const ProgramTask& task);
   void update(const ProgramTask& task, bool on_host);
   void copy(const ProgramTask& task);

@@ -21,10 +21,7 @@ struct TrainedModel {
         prepared(prepare_step(model.graph, parse_baseline(strategy), machine,
                               {.optimizer = OptimizerKind::AdamW})),
         step(simulate_step(prepared.training, prepared.strategy, machine, *cost, {},
-                           [](const TrainingGraph& t, const TaskGraph& tasks, TaskTimes& times) {
-                             static KernelProfile shared(1);
-                             shared.reprice(t, tasks, times);
-                           })),
+                           testing_runs::reprice)),
         trainer(model, prepared.training, step, machine, {.seed = 7}) {}
 
   std::vector<double> losses(int steps) {

@@ -180,4 +180,30 @@ void run_backward(BackwardCall& call) {
   });
 }
 
+void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
+            std::span<Result> results, RandomKey random, bool again) {
+  if (!op.forward.valid()) {
+    ForwardCall call = {.kind = op.kind,
+                        .attributes = op.attrs,
+                        .inputs = inputs,
+                        .outputs = results.first(op.outputs.size()),
+                        .auxiliaries = results.subspan(op.outputs.size()),
+                        .random = random,
+                        .again = again};
+    return run_forward(call);
+  }
+  std::vector<TensorType> types;
+  for (TensorId id : graph[op.forward].inputs) types.push_back(graph.type_of(id));
+  const size_t gradients = inputs.size() - op.saved.size();
+  BackwardCall call = {.kind = op.kind,
+                       .attributes = op.attrs,
+                       .input_types = types,
+                       .gradients = inputs.first(gradients),
+                       .saved_refs = op.saved,
+                       .saved = inputs.subspan(gradients),
+                       .results = results,
+                       .random = random};
+  run_backward(call);
+}
+
 }  // namespace windlass

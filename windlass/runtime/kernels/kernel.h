@@ -118,6 +118,12 @@ using BackwardKernel = void (*)(BackwardCall&);
 void run_forward(ForwardCall& call);
 void run_backward(BackwardCall& call);
 
+// Runs an op of a training graph, forward or backward. `inputs` are parallel to the op's, undefined
+// where absent; `results` are its outputs, then its auxiliaries. `random` is that of the forward
+// op.
+void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
+            std::span<Result> results, RandomKey random = {}, bool again = false);
+
 // contraction.cpp
 void matmul_forward(ForwardCall& call);
 void matmul_backward(BackwardCall& call);

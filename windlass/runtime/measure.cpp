@@ -1,0 +1,162 @@
+#include "windlass/runtime/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <exception>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "windlass/base/error.h"
+#include "windlass/runtime/kernels/kernel.h"
+#include "windlass/runtime/kernels/update.h"
+#include "windlass/runtime/memory/torch_allocator.h"
+#include "windlass/runtime/threads.h"
+#include "windlass/task/lower.h"
+
+namespace windlass {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A kernel is repeated until it has been run so often, or for so long.
+constexpr int kRepeats = 5;
+constexpr auto kPatience = std::chrono::milliseconds(60);
+
+Nanoseconds since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+}
+
+// Of the calling thread: what others take of its core does not count.
+Nanoseconds thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return Nanoseconds{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+// Indices are 0, which exists in every table; other values are positive and of moderate size.
+at::Tensor operand(const TensorType& type) {
+  if (!type.present()) return {};
+  at::Tensor tensor = at::zeros(type.shape, scalar_type(type.dtype));
+  if (is_float(type.dtype)) tensor.uniform_(0.25, 1);
+  return tensor;
+}
+
+// Runs `work` on a thread of its own, as a device has it.
+void on_device_thread(int threads, const std::function<void(Arena&)>& work) {
+  install_allocator();
+  std::exception_ptr error;
+  std::thread worker([&] {
+    try {
+      use_threads(threads);
+      set_blas_threads(threads);
+      Arena arena("profile", kNoLimit, kAllocationUnit);
+      const ArenaScope scope(arena);
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      work(arena);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  worker.join();
+  if (error) std::rethrow_exception(error);
+}
+
+// The shortest of a few runs: whatever else runs on the host only adds.
+template <class Run>
+Nanoseconds shortest(int threads, Run&& run) {
+  std::vector<Nanoseconds> times;
+  const auto begin = Clock::now();
+  while (times.size() < kRepeats && (times.empty() || Clock::now() - begin < kPatience)) {
+    const auto start = Clock::now();
+    const Nanoseconds worked = thread_time();
+    run();
+    times.push_back(threads == 1 ? thread_time() - worked : since(start));
+  }
+  return std::max<Nanoseconds>(1, std::ranges::min(times));
+}
+
+// An op with operands made up for it, ready to be run again and again.
+class Rehearsal {
+ public:
+  Rehearsal(const Graph& graph, const Op& op, uint64_t adds) : graph_(graph), op_(op) {
+    for (TensorId id : op.inputs) inputs_.push_back(operand(graph.type_of(id)));
+    for (size_t i = 0; i < op.outputs.size(); ++i) {
+      const bool adds_to = i < 64 && (adds >> i & 1) != 0;
+      sums_.push_back(adds_to ? operand(graph.type_of(op.outputs[i])) : at::Tensor());
+    }
+  }
+
+  // Bytes of the results, as they are counted.
+  int64_t run(const Arena& arena) {
+    std::vector<Result> made;
+    for (size_t i = 0; i < op_.outputs.size(); ++i) {
+      const TensorType type = graph_.type_of(op_.outputs[i]);
+      made.push_back(sums_[i].defined() ? Result(type, sums_[i]) : Result(type));
+    }
+    for (TensorId id : op_.auxiliaries) made.emplace_back(graph_.type_of(id));
+    run_op(graph_, op_, inputs_, made);
+    int64_t bytes = 0;
+    for (const Result& result : made)
+      if (result.wanted() && !result.adds()) bytes += arena.rounded(byte_size(result.type()).value);
+    return bytes;
+  }
+
+ private:
+  const Graph& graph_;
+  const Op& op_;
+  std::vector<at::Tensor> inputs_, sums_;
+};
+
+}  // namespace
+
+KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads) {
+  KernelPrice price;
+  on_device_thread(threads, [&](Arena& arena) {
+    Rehearsal rehearsal(graph, op, adds);
+    arena.reset_peak();
+    const int64_t before = arena.statistics().live;
+    const int64_t results = rehearsal.run(arena);
+    price.workspace = std::max<int64_t>(0, arena.statistics().peak - before - results);
+    price.time = shortest(threads, [&] { rehearsal.run(arena); });
+  });
+  return price;
+}
+
+Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads) {
+  // So many weights, one after the other, that caches do not hold them; but not more tiny ones than
+  // it takes to time them.
+  constexpr int64_t kElements = int64_t{1} << 22, kMostWeights = 4096;
+  const int64_t weights = std::clamp<int64_t>(kElements / elements, 1, kMostWeights);
+  Nanoseconds time = 0;
+  on_device_thread(threads, [&](Arena&) {
+    const auto pool = [&](DType dtype) { return operand({dtype, {weights * elements}}); };
+    const at::Tensor weight = pool(variant.weight), gradient = pool(variant.gradient);
+    const at::Tensor master = variant.master ? pool(DType::F32) : at::Tensor();
+    std::vector<at::Tensor> states;
+    for (int i = 0; i < optimizer_state_count(variant.optimizer); ++i)
+      states.push_back(pool(DType::F32));
+    const auto run = [&] {
+      for (int64_t i = 0; i < weights; ++i) {
+        const auto piece = [&](const at::Tensor& all) {
+          return all.narrow(0, i * elements, elements);
+        };
+        at::Tensor own = piece(weight), copy = variant.master ? piece(master) : at::Tensor();
+        std::vector<at::Tensor> own_states;
+        for (const at::Tensor& state : states) own_states.push_back(piece(state));
+        update_weight(variant.optimizer, {}, 1, 1, own, piece(gradient),
+                      variant.master ? &copy : nullptr, own_states);
+      }
+    };
+    run();
+    time = shortest(threads, run) / weights;
+  });
+  return std::max<Nanoseconds>(1, time);
+}
+
+}  // namespace windlass
