@@ -86,9 +86,13 @@ inline Strategy random_strategy(const TrainingGraph& training, const Machine& ma
     if (fresh) strategy.shardings.push_back(sharding);
     strategy.ops[i] = entry->second;
   }
-  for (size_t s = 0; s < strategy.saved.size(); ++s)
-    if (training.saved[s].producer.valid())
-      strategy.saved[s] = static_cast<MemoryAction>(rng.integer(0, options.compress ? 6 : 3));
+  for (size_t s = 0; s < strategy.saved.size(); ++s) {
+    if (!training.saved[s].producer.valid()) continue;
+    strategy.saved[s] = static_cast<MemoryAction>(rng.integer(0, options.compress ? 6 : 3));
+    if (compressed_bits(strategy.saved[s]) > 0 &&
+        !is_float(training.graph[training.saved[s].tensor].type.dtype))
+      strategy.saved[s] = MemoryAction::Keep;
+  }
   for (Residency& weight : strategy.weights)
     if (options.weights)
       weight = {.zero = static_cast<uint8_t>(rng.integer(0, 3)),

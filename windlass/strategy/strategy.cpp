@@ -97,6 +97,15 @@ void check_outline(const TrainingGraph& training, const Strategy& strategy) {
   if (strategy.saved.size() != training.saved.size())
     fail_input("strategy: it has actions for {} saved tensors, the model has {}",
                strategy.saved.size(), training.saved.size());
+  for (size_t s = 0; s < strategy.saved.size(); ++s) {
+    const Tensor& tensor = training.graph[training.saved[s].tensor];
+    if (compressed_bits(strategy.saved[s]) > 0 && !is_float(tensor.type.dtype))
+      fail_input(
+          "strategy: saved tensor \"{}\" is {}: only floating-point tensors can be compressed; "
+          "keep "
+          "it, or move it to the host",
+          tensor.name, format_type(tensor.type));
+  }
   if (strategy.weights.size() != updates)
     fail_input("strategy: it places {} weights, the model trains {}", strategy.weights.size(),
                updates);

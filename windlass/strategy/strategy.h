@@ -79,7 +79,8 @@ std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
 
 // Throws Error{Input} with the reason if the strategy is not one for this graph and machine: sizes
 // that do not match, a loop that cannot be split, more parts than the loop has, a group that names
-// a device twice, stages that do not cover the ops, a schedule that does not fit the stages.
+// a device twice, stages that do not cover the ops, a schedule that does not fit the stages,
+// compression of integers or masks.
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy);
 // Its parts: the groups; everything but groups and shardings; one sharding.
