@@ -114,9 +114,11 @@ ordered_json to_json(const std::vector<Row>& rows, const Row& found, int64_t sam
 ExitCode run_compare(const CompareFlags& flags) {
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
-  Machine machine = flags.machine.load();
-  const int threads = flags.threads > 0 ? flags.threads : default_threads(machine.devices.size());
-  Pricing pricing(runs_here(machine), threads);
+  MachineFlags named = flags.machine;
+  const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
+  named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
+  Machine machine = named.load();
+  Pricing pricing(runs_here(machine), named.threads);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing,
                    {.method = flags.search, .time_limit = Seconds(flags.time_limit)});

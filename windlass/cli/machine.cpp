@@ -197,6 +197,7 @@ MachineOptions MachineFlags::machine_options() const {
   if (!link_bandwidth.empty())
     options.link_bandwidth = read("--link-bandwidth", link_bandwidth, parse_bandwidth);
   if (devices) options.devices = *devices;
+  options.threads = threads;
   return options;
 }
 

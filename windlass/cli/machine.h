@@ -20,6 +20,7 @@ struct MachineFlags {
   std::string memory;
   std::string link_bandwidth;
   std::optional<int64_t> devices;
+  int threads = 1;  // that the kernels of each device of "local" use; set by the verb
 
   void add_to(CLI::App& verb);
 

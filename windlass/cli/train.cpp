@@ -190,6 +190,7 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   if (named.machine.empty()) named.machine = "local";
   if (named.machine == "local" && !named.devices) named.devices = 1;
   threads = flags.threads > 0 ? flags.threads : default_threads(1);
+  named.threads = threads;
   if (!flags.strategy.empty()) {
     prepared.subject = subject_from_flags(flags.model, named, flags.strategy);
     check_machine(prepared.subject.machine);

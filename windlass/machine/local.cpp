@@ -45,7 +45,10 @@ Machine local_machine(const LocalOptions& options) {
   if (options.devices < 1 || options.devices > kMaxDevices)
     fail_input("local: {} devices, expected 1 to {}", options.devices, kMaxDevices);
   const HostFigures host = options.host ? *options.host : measure_host();
-  const BytesPerSecond link = options.link_bandwidth.value_or(host.copy_one);
+  const bool copies_itself =
+      !options.link_bandwidth && options.devices == 1 && options.threads >= host.cores;
+  const BytesPerSecond link =
+      options.link_bandwidth.value_or(copies_itself ? host.copy_all : host.copy_one);
 
   Machine machine;
   machine.name = "local";
@@ -57,6 +60,7 @@ Machine local_machine(const LocalOptions& options) {
   type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, options.devices);
   type.memory_bandwidth = share(host.triad_one, host.triad_all, options.devices);
   type.launch_overhead = kLaunchOverhead;
+  type.copies_itself = copies_itself;
   type.source = "measured on this host: one thread, with as many at work as there are devices";
   machine.device_types = {type};
 

@@ -14,16 +14,20 @@ struct LocalOptions {
   // Limit of each device. Else a fair share: what the host can spare, divided evenly among the
   // devices and the host memory they stream from.
   std::optional<Bytes> memory = std::nullopt;
-  // Of each device's link to host memory. Else what one thread copies.
+  // Of each device's link to host memory. Else what is copied without kernels beside it.
   std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
+  int64_t threads = 1;  // that the kernels of each device use
   // Instead of measuring.
   std::optional<HostFigures> host = std::nullopt;
 };
 
-// A machine called `local` with the devices cpu0, cpu1, ... Each device computes with one thread,
-// and has its share of the host's rate and bandwidth if all do. Copies between a device and the
-// host, or between two devices, are copies in memory: each passes the device's link, and all share
-// what the host can copy in all. Throws Error{Input} if the limits do not fit the host's memory.
+// A machine called `local` with the devices cpu0, cpu1, ... Figures of a device are those of one
+// thread, or its share of the host's rate and bandwidth if all are at work. Copies between a device
+// and the host, or between two devices, are copies in memory: each passes the device's link, and
+// all share what the host can copy in all. A thread beside the kernels copies; but one device whose
+// kernels use every core copies itself, with all its threads: beside the kernels, copies would slow
+// them by as much or more. A given link bandwidth is that of an imitated link, which needs no
+// cores. Throws Error{Input} if the limits do not fit the host's memory.
 Machine local_machine(const LocalOptions& options = {});
 
 }  // namespace windlass

@@ -64,6 +64,24 @@ TEST(Local, OptionsAreWhatRoutesSay) {
   EXPECT_DOUBLE_EQ(rate(wide, wide.nodes[0].endpoint, wide.devices[0].endpoint).value, 50e9);
 }
 
+// Only if kernels leave no core for it, and no link is imitated; and machine files keep it.
+TEST(Local, ADeviceWithAllCoresCopiesItself) {
+  const auto made = [](LocalOptions options) {
+    options.host = four_cores();
+    return local_machine(options);
+  };
+  const Machine busy = made({.threads = 4});
+  EXPECT_TRUE(busy.device_types[0].copies_itself);
+  EXPECT_DOUBLE_EQ(rate(busy, busy.nodes[0].endpoint, busy.devices[0].endpoint).value, 12e9);
+  EXPECT_TRUE(machine_from_json(machine_to_json(busy), "again").device_types[0].copies_itself);
+  const Machine idle = made({.threads = 3});
+  EXPECT_FALSE(idle.device_types[0].copies_itself);
+  EXPECT_DOUBLE_EQ(rate(idle, idle.nodes[0].endpoint, idle.devices[0].endpoint).value, 8e9);
+  EXPECT_FALSE(made({.devices = 2, .threads = 4}).device_types[0].copies_itself);
+  const Machine linked = made({.link_bandwidth = BytesPerSecond(2e9), .threads = 4});
+  EXPECT_FALSE(linked.device_types[0].copies_itself);
+}
+
 TEST(Local, RefusesWhatTheHostDoesNotHave) {
   const auto refused = [](LocalOptions options) {
     options.host = four_cores();

@@ -31,7 +31,10 @@ struct DeviceType {
   std::map<Precision, FlopsPerSecond> peak;  // dense; fp32 is always there
   BytesPerSecond memory_bandwidth;
   Seconds launch_overhead;  // from one kernel to the next when they are tiny
-  std::string source;       // where the figures come from
+  // Its own cores copy to and from host memory and carry out updates on the host: nothing of that
+  // runs beside its kernels.
+  bool copies_itself = false;
+  std::string source;  // where the figures come from
 };
 
 struct Device {

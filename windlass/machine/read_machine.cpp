@@ -60,6 +60,7 @@ DeviceType read_device_type(JsonObject object, std::string name) {
   type.reserved = object.bytes("reserved", Bytes(0));
   type.memory_bandwidth = object.bandwidth("memory_bandwidth");
   type.launch_overhead = object.seconds("launch_overhead", Seconds(5e-6));
+  type.copies_itself = object.boolean("copies_itself", false);
   type.source = object.text("source", "");
   auto peak = object.object("peak");
   if (!peak) fail_input("{}: \"peak\" is missing", object.where());
@@ -348,7 +349,8 @@ Machine load_machine(const std::string& name, const MachineOptions& options) {
   if (name == "local")
     return local_machine({.devices = options.devices.value_or(1),
                           .memory = options.memory,
-                          .link_bandwidth = options.link_bandwidth});
+                          .link_bandwidth = options.link_bandwidth,
+                          .threads = options.threads});
   if (options.devices || options.link_bandwidth)
     fail_input("{}: a number of devices and a bandwidth of links are for the machine \"local\"",
                name);

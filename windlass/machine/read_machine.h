@@ -18,6 +18,7 @@ struct MachineOptions {
   // For `local` alone, see LocalOptions.
   std::optional<int64_t> devices = std::nullopt;
   std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
+  int64_t threads = 1;
 };
 
 // Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused

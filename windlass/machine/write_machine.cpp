@@ -14,12 +14,14 @@ ordered_json write_type(const DeviceType& type) {
   ordered_json peak = ordered_json::object();
   for (const auto& [precision, rate] : type.peak)
     peak[std::string(precision_name(precision))] = rate.value;
-  return {{"memory", type.memory.value},
-          {"reserved", type.reserved.value},
-          {"peak", peak},
-          {"memory_bandwidth", type.memory_bandwidth.value},
-          {"launch_overhead", type.launch_overhead.value},
-          {"source", type.source}};
+  ordered_json json = {{"memory", type.memory.value},
+                       {"reserved", type.reserved.value},
+                       {"peak", peak},
+                       {"memory_bandwidth", type.memory_bandwidth.value},
+                       {"launch_overhead", type.launch_overhead.value}};
+  if (type.copies_itself) json["copies_itself"] = true;
+  json["source"] = type.source;
+  return json;
 }
 
 // "node3.gpu5" without its node; "gpu5" without its number.

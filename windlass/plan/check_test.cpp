@@ -108,6 +108,15 @@ TEST_P(Check, NamedStrategies) {
   EXPECT_GE(made, 30);
 }
 
+TEST_P(Check, DevicesThatCopyThemselves) {
+  for (int devices : {1, 4}) {
+    Machine machine = cases::machine(devices);
+    machine.device_types[0].copies_itself = true;
+    for (const std::string& strategy : kStrategies)
+      expect_clean(network(GetParam()), strategy, machine);
+  }
+}
+
 TEST_P(Check, SeveralNodes) {
   for (const char* strategy :
        {"data-parallel", "zero:stage=3", "megatron:tp=2,pp=2,micro-batches=4", "offload-all",
@@ -160,7 +169,8 @@ TEST(CheckMore, RandomStrategies) {
     const Graph graph = seed % 3 == 0   ? cases::mlp(16, 3)
                         : seed % 3 == 1 ? cases::cnn(16)
                                         : cases::transformer(8, 2, false);
-    const Machine machine = cases::machine(1 << rng.integer(0, 3));
+    Machine machine = cases::machine(1 << rng.integer(0, 3));
+    machine.device_types[0].copies_itself = seed % 2 == 1;
     const TrainingGraph training = differentiate(graph);
     const Strategy strategy = cases::random_strategy(training, machine, rng, {.weights = false});
     const TaskGraph tasks = lower(training, strategy, machine);

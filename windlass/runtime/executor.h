@@ -23,9 +23,11 @@
 namespace windlass {
 
 struct ExecutorOptions {
-  int threads = 1;          // that the kernels of a device use
-  uint64_t seed = 0;        // of dropout and of rounding
-  bool pace_copies = true;  // copies are no faster than the machine's links
+  int threads = 1;    // that the kernels of a device use
+  uint64_t seed = 0;  // of dropout and of rounding
+  // Copies are no faster than the machine's links, unless the device copies itself: then they are
+  // as fast as its threads copy.
+  bool pace_copies = true;
 };
 
 struct StepRequest {

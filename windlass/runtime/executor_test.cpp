@@ -60,6 +60,22 @@ TEST(Executor, EveryMemoryActionGivesTheSameBits) {
   }
 }
 
+// One lane does it all: the same bits again, and the same promise about memory.
+TEST(Executor, ADeviceThatCopiesItselfGivesTheSameBits) {
+  const Graph network = cases::transformer(2, 2, true);
+  TestRun plain(network, "single");
+  plain.begin();
+  const auto expected = plain.gradients();
+  for (const std::string& strategy : kStrategies) {
+    SCOPED_TRACE(strategy);
+    TestRun run(network, strategy, {.optimizer = OptimizerKind::Adam}, std::nullopt, 1);
+    run.begin();
+    ASSERT_EQ(run.predicted().tasks.lanes.size(), 1u);
+    EXPECT_TRUE(run.gradients() == expected);
+    expect_peaks(run, run.step(), strategy);
+  }
+}
+
 TEST(Executor, RandomMixturesGiveTheSameBits) {
   Rng rng(5);
   for (const Graph& network : networks()) {

@@ -20,10 +20,11 @@
 
 namespace windlass::testing_runs {
 
-inline Machine host(std::optional<Bytes> memory = std::nullopt) {
+// With one core, the device copies itself.
+inline Machine host(std::optional<Bytes> memory = std::nullopt, int64_t cores = 2) {
   // Made up, so that nothing is measured: a link that is slow enough for copies to overlap.
   HostFigures figures;
-  figures.cores = 2;
+  figures.cores = cores;
   figures.memory = Bytes(int64_t{16} << 30);
   figures.peak_one = figures.peak_all = FlopsPerSecond(1e11);
   figures.triad_one = figures.triad_all = BytesPerSecond(1e10);
@@ -46,8 +47,8 @@ class TestRun {
  public:
   TestRun(const Graph& network, const std::string& strategy,
           const TrainingOptions& options = {.optimizer = OptimizerKind::Adam},
-          std::optional<Bytes> memory = std::nullopt)
-      : machine_(host(memory)),
+          std::optional<Bytes> memory = std::nullopt, int64_t cores = 2)
+      : machine_(host(memory, cores)),
         prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
         cost_(analytic_cost_model()) {}
 

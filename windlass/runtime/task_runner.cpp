@@ -6,6 +6,8 @@
 #include <cstring>
 #include <thread>
 
+#include <ATen/Parallel.h>
+
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
 #include "windlass/runtime/kernels/compress.h"
@@ -18,18 +20,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Copies with all threads that the caller's kernels may use.
+void plain_copy(std::span<const std::byte> from, std::byte* to) {
+  constexpr int64_t kGrain = 1 << 18;  // bytes worth a thread
+  at::parallel_for(0, static_cast<int64_t>(from.size()), kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin));
+  });
+}
+
 // Copies no faster than `bandwidth`, in pieces that take a fraction of a millisecond.
 void paced_copy(std::span<const std::byte> from, std::byte* to, BytesPerSecond bandwidth,
                 Clock::time_point& begin, int64_t& done) {
   const size_t piece =
-      bandwidth.value <= 0
-          ? from.size()
-          : std::clamp<size_t>(static_cast<size_t>(bandwidth.value / 4000), 1 << 14, 1 << 24);
+      std::clamp<size_t>(static_cast<size_t>(bandwidth.value / 4000), 1 << 14, 1 << 24);
   for (size_t at = 0; at < from.size(); at += piece) {
     const size_t size = std::min(piece, from.size() - at);
     std::memcpy(to + at, from.data() + at, size);
     done += static_cast<int64_t>(size);
-    if (bandwidth.value <= 0) continue;
     const std::chrono::duration<double> due(static_cast<double>(done) / bandwidth.value);
     std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(due));
   }
@@ -158,7 +165,11 @@ void TaskRunner::copy(const ProgramTask& task) {
     // Devices round the size of a buffer up, the host and kernels do not.
     ensure(source.size() < target.size() + kAllocationUnit, "a copy does not fit where it goes");
     source = source.first(std::min(source.size(), target.size()));
-    paced_copy(source, target.data(), task.kind == TaskKind::SwapIn ? in_ : out_, begin, done);
+    const BytesPerSecond bandwidth = task.kind == TaskKind::SwapIn ? in_ : out_;
+    if (bandwidth.value > 0)
+      paced_copy(source, target.data(), bandwidth, begin, done);
+    else
+      plain_copy(source, target.data());
   }
 }
 

@@ -57,6 +57,8 @@ class OneCut {
         if (!home.together) spec.bucket = Bytes(1);
         Strategy strategy = make_baseline(spec, training_, batch_, problem_.machine);
         strategy.name = "one device";
+        // Where copies wait for kernels, early ones only take memory.
+        if (problem_.machine.type_of(DeviceId(size_t{0})).copies_itself) strategy.prefetch = 0;
         list.push_back(std::move(strategy));
       }
     return list;

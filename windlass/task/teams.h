@@ -30,7 +30,8 @@ class Teams {
   const GroupTeams& of_group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
   const std::vector<HostShare>& hosts(TeamId team) const { return hosts_[team.index()]; }
 
-  // Made when first asked for. Teams on the same host share its lane.
+  // Made when first asked for. Teams on the same host share its lane. What a device does itself is
+  // on its compute lane.
   LaneId lane(TeamId team, LaneKind kind) {
     const LaneId known = lanes_[team.index()][static_cast<size_t>(kind)];
     return known.valid() ? known : make_lane(team, kind);
@@ -46,6 +47,7 @@ class Teams {
   std::vector<std::vector<LaneId>> lanes_;     // by team, by kind
   std::map<std::pair<TeamId, TeamId>, LaneId> send_lanes_;
   std::map<MemoryId, LaneId> host_lanes_;
+  std::vector<bool> copies_itself_;  // by team
 };
 
 }  // namespace windlass
