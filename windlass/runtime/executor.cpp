@@ -228,6 +228,9 @@ void Executor::State::grant(TaskId task) {
   if (copies(made.kind))
     for (const Operand& target : made.writes)
       if (!slots->holds(target.buffer)) slots->allocate(target.buffer);
+  // The host makes 16-bit weights from their masters.
+  for (const WeightUpdate& update : made.updates)
+    if (update.weight.valid() && !slots->holds(update.weight)) slots->allocate(update.weight);
   for (const MemoryGrant& grant : order.grants[task.index()]) {
     const size_t m = grant.memory.index();
     ++granted[m];

@@ -81,11 +81,32 @@ Nanoseconds shortest(int threads, Run&& run) {
   return std::max<Nanoseconds>(1, std::ranges::min(times));
 }
 
+// How rows fall to the experts of a mixture: to each as many, or all to one. The latter is where a
+// kernel needs most memory.
+enum class Routing : uint8_t { Even, Crowded };
+
+// What the choice of experts says must make sense: an order of rows, and the rows of each expert.
+at::Tensor operand(const Graph& graph, TensorId id, Routing routing) {
+  at::Tensor tensor = operand(graph.type_of(id));
+  const OpId producer = id.valid() ? graph[id].producer : OpId();
+  if (!producer.valid() || graph[producer].kind != OpKind::Route) return tensor;
+  const std::vector<TensorId>& routed = graph[producer].outputs;
+  const auto value = [&](int64_t i) -> int64_t& { return tensor.data_ptr<int64_t>()[i]; };
+  if (id == routed[1])
+    for (int64_t i = 0; i < tensor.numel(); ++i) value(i) = i;
+  if (id == routed[2]) {
+    const int64_t rows = element_count(graph.type_of(routed[1]).shape), experts = tensor.numel();
+    for (int64_t i = 0; i < rows; ++i) ++value(routing == Routing::Even ? i % experts : 0);
+  }
+  return tensor;
+}
+
 // An op with operands made up for it, ready to be run again and again.
 class Rehearsal {
  public:
-  Rehearsal(const Graph& graph, const Op& op, uint64_t adds) : graph_(graph), op_(op) {
-    for (TensorId id : op.inputs) inputs_.push_back(operand(graph.type_of(id)));
+  Rehearsal(const Graph& graph, const Op& op, uint64_t adds, Routing routing = Routing::Even)
+      : graph_(graph), op_(op) {
+    for (TensorId id : op.inputs) inputs_.push_back(operand(graph, id, routing));
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const bool adds_to = i < 64 && (adds >> i & 1) != 0;
       sums_.push_back(adds_to ? operand(graph.type_of(op.outputs[i])) : at::Tensor());
@@ -118,11 +139,18 @@ class Rehearsal {
 KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads) {
   KernelPrice price;
   on_device_thread(threads, [&](Arena& arena) {
+    const auto note_workspace = [&](Rehearsal& rehearsal) {
+      arena.reset_peak();
+      const int64_t before = arena.statistics().live;
+      const int64_t results = rehearsal.run(arena);
+      price.workspace = std::max(price.workspace, arena.statistics().peak - before - results);
+    };
+    if (op.kind == OpKind::GroupedLinear) {
+      Rehearsal crowded(graph, op, adds, Routing::Crowded);
+      note_workspace(crowded);
+    }
     Rehearsal rehearsal(graph, op, adds);
-    arena.reset_peak();
-    const int64_t before = arena.statistics().live;
-    const int64_t results = rehearsal.run(arena);
-    price.workspace = std::max<int64_t>(0, arena.statistics().peak - before - results);
+    note_workspace(rehearsal);
     price.time = shortest(threads, [&] { rehearsal.run(arena); });
   });
   return price;

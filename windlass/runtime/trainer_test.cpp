@@ -1,8 +1,10 @@
 #include "windlass/runtime/trainer.h"
 
 #include <filesystem>
+#include <fstream>
 #include <unistd.h>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "windlass/cost/cost_model.h"
@@ -13,10 +15,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string scratch(const std::string& name) {
+  return (fs::temp_directory_path() / fmt::format("windlass-trainer-{}-{}", getpid(), name))
+      .string();
+}
+
+const ModelOptions kSmall = {.batch = 4, .sequence = 8};
+
 // A small model under a strategy, with what its trainer refers to.
 struct TrainedModel {
-  explicit TrainedModel(const std::string& strategy)
-      : model(load_model("gpt2:layers=2,hidden=32,heads=2,vocab=64", {.batch = 4, .sequence = 8})),
+  explicit TrainedModel(const std::string& strategy, const ModelOptions& options = kSmall,
+                        const std::string& name = "gpt2:layers=2,hidden=32,heads=2,vocab=64")
+      : model(load_model(name, options)),
         machine(testing_runs::host()),
         prepared(prepare_step(model.graph, parse_baseline(strategy), machine,
                               {.optimizer = OptimizerKind::AdamW})),
@@ -56,9 +66,42 @@ TEST(Trainer, EvaluationChangesNothing) {
   }
 }
 
+// The host keeps masters of 16-bit weights and makes the weights from them.
+TEST(Trainer, SixteenBitsAreTheSameUnderEveryStrategy) {
+  ModelOptions half = kSmall;
+  half.dtype = DType::BF16;
+  const std::vector<double> expected = TrainedModel("single", half).losses(3);
+  for (const char* strategy :
+       {"single:host-update=on", "single:host-weights=on", "single:host-weights=on,host-update=on",
+        "offload-all:host-update=on,bucket=4KiB", "recompute-all:host-update=on"})
+    EXPECT_EQ(TrainedModel(strategy, half).losses(3), expected) << strategy;
+}
+
+// Rows fall to experts as the data will; what was measured holds for any way they fall.
+TEST(Trainer, MixturesOfExperts) {
+  const std::string path = scratch("experts.json");
+  std::ofstream(path) << R"({"model_type": "mixtral", "vocab_size": 50, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2,
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0})";
+  for (const DType dtype : {DType::F32, DType::BF16}) {
+    ModelOptions options = kSmall;
+    options.dtype = dtype;
+    const std::vector<double> expected = TrainedModel("single", options, path).losses(3);
+    for (const char* strategy : {"recompute-all", "offload-all:host-update=on"}) {
+      TrainedModel run(strategy, options, path);
+      for (const double loss : expected) {
+        const StepOutcome outcome = run.trainer.step().outcome;
+        EXPECT_EQ(outcome.loss, loss) << strategy;
+        EXPECT_LE(outcome.peaks[0], run.step.result.peaks[0].bytes) << strategy;
+      }
+    }
+  }
+  fs::remove(path);
+}
+
 TEST(Trainer, GoesOnFromACheckpointOfAnotherStrategy) {
-  const std::string path =
-      (fs::temp_directory_path() / ("windlass-trainer-" + std::to_string(getpid()))).string();
+  const std::string path = scratch("checkpoint");
   for (const std::string& strategy : kStrategies) {
     SCOPED_TRACE(strategy);
     TrainedModel whole(strategy), first(strategy);
