@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMaxDevices = 4096;
 constexpr Seconds kLaunchOverhead(1e-6);
-constexpr Seconds kCopyLatency(1e-6);  // handing a copy to another thread
+constexpr Seconds kOwnLatency(1e-6);    // of a copy between two kernels
+constexpr Seconds kCopyLatency(10e-6);  // waking up another thread for it
 
 // Least of what one thread gets alone and its share when all devices are at work.
 template <typename Rate>
@@ -49,6 +50,7 @@ Machine local_machine(const LocalOptions& options) {
       !options.link_bandwidth && options.devices == 1 && options.threads >= host.cores;
   const BytesPerSecond link =
       options.link_bandwidth.value_or(copies_itself ? host.copy_all : host.copy_one);
+  const Seconds latency = copies_itself ? kOwnLatency : kCopyLatency;
 
   Machine machine;
   machine.name = "local";
@@ -80,7 +82,7 @@ Machine local_machine(const LocalOptions& options) {
     const EndpointId endpoint(machine.endpoints.size());
     machine.endpoints.push_back({Endpoint::Kind::Device, static_cast<int32_t>(i), name, here});
     machine.devices.push_back({name, here, 0, type.memory, endpoint});
-    machine.links.push_back({name + "-root", endpoint, root, link, kCopyLatency, true});
+    machine.links.push_back({name + "-root", endpoint, root, link, latency, true});
   }
   // A link as wide as was asked for is not narrowed by the segment that all share.
   machine.links.push_back(
