@@ -89,7 +89,8 @@ enum class Routing : uint8_t { Even, Crowded };
 at::Tensor operand(const Graph& graph, TensorId id, Routing routing) {
   at::Tensor tensor = operand(graph.type_of(id));
   const OpId producer = id.valid() ? graph[id].producer : OpId();
-  if (!producer.valid() || graph[producer].kind != OpKind::Route) return tensor;
+  if (!producer.valid() || graph[producer].kind != OpKind::Route || graph[producer].forward.valid())
+    return tensor;
   const std::vector<TensorId>& routed = graph[producer].outputs;
   const auto value = [&](int64_t i) -> int64_t& { return tensor.data_ptr<int64_t>()[i]; };
   if (id == routed[1])
