@@ -54,6 +54,15 @@ void HarmonyEstimator::prepare(const HarmonyPlan& plan, int64_t minibatch) {
   const int64_t samples = samples_of_device(plan.mode, minibatch, plan.devices);
   cut(forward_.of, samples, plan.forward_microbatch);
   cut(backward_.of, samples, plan.backward_microbatch);
+  const auto look_up = [&](Sizes& sizes, bool backward) {
+    sizes.forward_whole = &chain_.forward(sizes.of.front());
+    sizes.forward_rest = &chain_.forward(sizes.of.back());
+    if (!backward) return;
+    sizes.backward_whole = &chain_.backward(sizes.of.front());
+    sizes.backward_rest = &chain_.backward(sizes.of.back());
+  };
+  if (!plan.forward_packs.empty()) look_up(forward_, false);
+  look_up(backward_, true);
   forward_.released.clear();
   int64_t ready = 0, used = 0;
   size_t next = 0;
@@ -93,8 +102,8 @@ void HarmonyEstimator::forward_task(const HarmonyPlan& plan, size_t task) {
   int32_t begin = pack.first;
   const auto add_part = [&](int32_t end) {
     const Pack part{begin, end - 1};
-    parts_.push_back({ChainTables::seconds(chain_.forward(forward_.of.front()), part),
-                      ChainTables::seconds(chain_.forward(forward_.of.back()), part)});
+    parts_.push_back({ChainTables::seconds(*forward_.forward_whole, part),
+                      ChainTables::seconds(*forward_.forward_rest, part)});
     begin = end;
   };
   for (size_t s = stashes_input ? 1 : 0; s < stashes; ++s)
@@ -199,12 +208,12 @@ void HarmonyEstimator::backward_task(const HarmonyPlan& plan, size_t task) {
   const Done before = device.previous;
   const size_t count = backward_.of.size();
 
-  const auto time_of = [&](int64_t size) {
-    const double recompute = ChainTables::seconds(chain_.forward(size), pack);
-    return Part{recompute, ChainTables::seconds(chain_.backward(size), pack) - recompute};
+  const auto time_of = [&](const PassTable& forward, const PassTable& backward) {
+    const double recompute = ChainTables::seconds(forward, pack);
+    return Part{recompute, ChainTables::seconds(backward, pack) - recompute};
   };
-  const Part whole = time_of(backward_.of.front());
-  const Part rest = time_of(backward_.of.back());
+  const Part whole = time_of(*backward_.forward_whole, *backward_.backward_whole);
+  const Part rest = time_of(*backward_.forward_rest, *backward_.backward_rest);
   const auto state = static_cast<double>(chain_.state_bytes(pack));
   const auto input = static_cast<double>(chain_.input(pack.first, 1));
   const auto result = static_cast<double>(chain_.input(pack.last + 1, 1));

@@ -54,6 +54,9 @@ class HarmonyEstimator {
   struct Sizes {
     std::vector<int64_t> of;        // samples of each micro-batch
     std::vector<int64_t> released;  // forward only: backward micro-batches complete with this one
+    // Of the first and of the last micro-batch.
+    const PassTable *forward_whole = nullptr, *forward_rest = nullptr;
+    const PassTable *backward_whole = nullptr, *backward_rest = nullptr;
   };
   // Seconds of a part of a pack for a whole and for the remaining micro-batch.
   struct Part {

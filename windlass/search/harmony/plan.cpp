@@ -94,14 +94,15 @@ int64_t harmony_peak_bytes(ChainTables& chain, const HarmonyPlan& plan) {
   const PassTable& backward = chain.backward(plan.backward_microbatch);
   for (const Pack& pack : plan.backward_packs)
     peak = std::max(peak, chain.backward_task_bytes(backward, pack, plan.backward_microbatch));
+  if (plan.forward_packs.empty()) return peak;
+  const PassTable& forward = chain.forward(plan.forward_microbatch);
   size_t next = 0;  // backward pack whose first layer comes next
   for (const Pack& pack : plan.forward_packs) {
     int64_t stash = 0;
     for (; next + 1 < plan.backward_packs.size() && plan.backward_packs[next].first <= pack.last;
          ++next)
       stash += chain.input(plan.backward_packs[next].first, plan.forward_microbatch);
-    peak = std::max(peak, chain.forward_task_bytes(chain.forward(plan.forward_microbatch), pack,
-                                                   plan.forward_microbatch, stash));
+    peak = std::max(peak, chain.forward_task_bytes(forward, pack, plan.forward_microbatch, stash));
   }
   return peak;
 }

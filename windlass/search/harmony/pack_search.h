@@ -1,0 +1,34 @@
+// The fastest packs under Harmony's estimate that were found, inside a limit that holds for every
+// task with all its buffers.
+#pragma once
+
+#include <optional>
+
+#include "windlass/search/harmony/estimate.h"
+
+namespace windlass {
+
+struct PackSearchOptions {
+  HarmonyConstants constants = {};
+  int64_t effort = 80'000'000;  // events to estimate, about 4 ns each; a plan counts as 150 more
+  uint64_t seed = 1;
+};
+
+struct PackSearchResult {
+  std::optional<HarmonyPlan> plan;  // nothing if none fits
+  double seconds = 0;
+  double lower_bound = 0;   // no plan of this mode is faster, whatever its packs
+  int64_t peak_bytes = 0;   // of the largest task
+  int64_t least_limit = 0;  // the smallest cap at which some plan that was tried fits
+  int64_t tried = 0;        // estimates
+};
+
+// Micro-batch sizes are those that cut the samples evenly. For each backward size and number of
+// packs the partition with the least largest cost (pipelines) or the least sum of costs (data
+// parallel) is exact; the best of them, with all forward sizes and pack counts, are polished by
+// descent and annealing on the estimate. Deterministic: effort is counted, not timed.
+PackSearchResult search_packs(ChainTables& chain, HarmonyMode mode, int32_t devices,
+                              int64_t minibatch, int64_t cap, bool prefetch,
+                              const PackSearchOptions& options = {});
+
+}  // namespace windlass
