@@ -1,0 +1,122 @@
+#include "windlass/search/harmony/search.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "windlass/base/error.h"
+#include "windlass/search/harmony/pack_search.h"
+#include "windlass/search/harmony/packers.h"
+
+namespace windlass {
+namespace {
+
+int64_t check_problem(const LayerProfile& profile, const Machine& machine, int64_t minibatch,
+                      int32_t devices) {
+  if (devices < 0 || static_cast<size_t>(devices) > machine.devices.size())
+    fail_input("{} devices, but {} has {}", devices, machine.name, machine.devices.size());
+  if (machine.nodes.size() != 1)
+    fail_unsupported("{}: packs of layers are planned for one node, this machine has {}",
+                     machine.name, machine.nodes.size());
+  int64_t limit = machine.devices.front().limit.value;
+  for (const Device& device : machine.devices) {
+    if (device.type != machine.devices.front().type)
+      fail_unsupported("{}: packs of layers are planned for devices that are alike", machine.name);
+    limit = std::min(limit, device.limit.value);
+  }
+  if (minibatch < 1) fail_input("a batch of {} samples, expected at least one", minibatch);
+  if (minibatch > (int64_t{1} << 20))
+    fail_input("a batch of {} samples is not plausible for a layer profile", minibatch);
+  if (profile.forward.sizes.front() > minibatch || profile.backward.sizes.front() > minibatch)
+    fail_input("a batch of {} samples, but the profile's smallest micro-batch has {}", minibatch,
+               std::max(profile.forward.sizes.front(), profile.backward.sizes.front()));
+  return limit;
+}
+
+void add_paging(LayerSearchResult& result, const ChainTables& chain, int64_t minibatch,
+                int32_t devices) {
+  for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+    const int64_t samples = samples_of_device(mode, minibatch, devices);
+    const int64_t size = std::min(samples, result.plan.backward_microbatch);
+    result.baselines.push_back(
+        {mode == HarmonyMode::Data ? "data parallel, paging on demand"
+                                   : "pipeline parallel, paging on demand",
+         std::nullopt,
+         paging_volume(chain, mode, devices, minibatch, (samples + size - 1) / size)});
+  }
+}
+
+// By Harmony's estimate, in the modes that were asked for.
+LayerSearchResult by_estimate(ChainTables& chain, const Machine& machine, int64_t minibatch,
+                              int64_t limit, const LayerSearchOptions& options) {
+  LayerSearchResult result;
+  const auto devices =
+      options.devices > 0 ? options.devices : static_cast<int32_t>(machine.devices.size());
+  std::vector<HarmonyMode> modes;
+  if (options.mode) modes.push_back(*options.mode);
+  if (!options.mode) modes = {HarmonyMode::Pipeline, HarmonyMode::Data};
+  PackSearchOptions effort;
+  effort.effort /= static_cast<int64_t>(modes.size());
+  for (HarmonyMode mode : modes) {
+    if (mode == HarmonyMode::Data && minibatch < devices) continue;
+    const PackSearchResult found =
+        search_packs(chain, mode, devices, minibatch, limit, options.prefetch, effort);
+    result.tried += found.tried;
+    if (found.least_limit > 0 && (!result.least_limit || found.least_limit < *result.least_limit))
+      result.least_limit = found.least_limit;
+    if (!found.plan) continue;
+    result.lower_bound = result.termination == Termination::Feasible
+                             ? std::min(result.lower_bound, found.lower_bound)
+                             : found.lower_bound;
+    if (result.termination == Termination::Feasible && found.seconds >= result.step_seconds)
+      continue;
+    result.termination = Termination::Feasible;
+    result.plan = *found.plan;
+    result.step_seconds = found.seconds;
+  }
+  if (result.termination == Termination::Infeasible) {
+    if (!result.least_limit)
+      fail_input("no micro-batch size of the profile cuts {} samples for {} devices", minibatch,
+                 devices);
+    result.reason = "the largest task of the most frugal packs is larger than the limit";
+    return result;
+  }
+  result.least_limit.reset();
+  const int64_t peak = harmony_peak_bytes(chain, result.plan);
+  for (size_t d = 0; d < static_cast<size_t>(devices); ++d)
+    result.devices.push_back({machine.devices[d].name, peak, machine.devices[d].limit.value});
+  result.volume = harmony_volume(chain, result.plan, minibatch);
+  result.host_bytes = host_bytes(chain, harmony_stash_bytes(chain, result.plan, minibatch));
+  result.links = {{"host to devices and back", result.volume.swapped()},
+                  {"device to device", result.volume.peers},
+                  {"host to host", result.volume.messages}};
+  const auto own =
+      harmony_own_search(chain, result.plan.mode, devices, minibatch, limit, options.prefetch);
+  if (own)
+    result.baselines.push_back(
+        {"Harmony's own search", own->seconds, harmony_volume(chain, own->plan, minibatch)});
+  add_paging(result, chain, minibatch, devices);
+  return result;
+}
+
+}  // namespace
+
+LayerSearchResult search_layers(const LayerProfile& profile, const Machine& machine,
+                                int64_t minibatch, const LayerSearchOptions& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const int64_t limit = check_problem(profile, machine, minibatch, options.devices);
+  ChainTables chain(profile);
+  if (options.cost == LayerCost::Windlass)
+    fail_unsupported("packs of layers under windlass's own simulator: not there yet");
+  LayerSearchResult result = by_estimate(chain, machine, minibatch, limit, options);
+  result.least = least_volume(chain, minibatch);
+  result.host_limit = machine.nodes.front().memory.value;
+  if (result.termination != Termination::Infeasible && result.host_bytes > result.host_limit) {
+    result.termination = Termination::Infeasible;
+    result.host_needed = result.host_bytes;
+    result.reason = "weights, gradients, optimizer state and stashes do not fit into host memory";
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+}  // namespace windlass
