@@ -44,6 +44,21 @@ ordered_json packs_json(const std::vector<Pack>& packs) {
   return list;
 }
 
+// What Harmony's terms do not say of a plan.
+ordered_json strategy_json(const PackStrategy& strategy) {
+  ordered_json packs = ordered_json::array();
+  for (size_t p = 0; p < strategy.backward_packs.size(); ++p)
+    packs.push_back(
+        {{"layers", {strategy.backward_packs[p].first, strategy.backward_packs[p].last}},
+         {"action", pack_action_name(strategy.actions[p])},
+         {"input_on_host", strategy.stash_on_host[p] != 0}});
+  return {{"replicas", strategy.replicas},
+          {"depth", strategy.depth},
+          {"piece_bytes", strategy.piece_bytes},
+          {"state_bytes", strategy.state_bytes},
+          {"backward_packs", packs}};
+}
+
 ordered_json volume_json(const SwapVolume& volume) {
   return {{"weights_bytes", volume.weights},      {"gradients_bytes", volume.gradients},
           {"optimizer_bytes", volume.optimizer},  {"activations_bytes", volume.activations},
@@ -87,6 +102,7 @@ ordered_json result_json(const PlanLayersFlags& flags, const LayerSearchResult& 
                      {"backward_packs", packs_json(result.plan.backward_packs)},
                      {"forward_microbatch", result.plan.forward_microbatch},
                      {"backward_microbatch", result.plan.backward_microbatch}};
+  if (result.strategy) json["strategy"] = strategy_json(*result.strategy);
   json["swap"] = volume_json(result.volume);
   json["swap_minimum"] = volume_json(result.least);
   auto& baselines = json["baselines"] = ordered_json::array();
@@ -117,20 +133,29 @@ std::string volume_text(const LayerSearchResult& result) {
   return table.text("  ");
 }
 
-std::string packs_text(const HarmonyPlan& plan, size_t layers) {
-  Table table({Align::Left, Align::Right, Align::Right, Align::Left});
-  table.add({"task", "device", "layers", "which"});
+std::string packs_text(const LayerSearchResult& result, size_t layers) {
+  const HarmonyPlan& plan = result.plan;
+  Table table({Align::Left, Align::Right, Align::Right, Align::Left, Align::Left});
+  table.add({"task", "device", "layers", "which", ""});
   const bool pipeline = plan.mode == HarmonyMode::Pipeline;
+  const auto depth = static_cast<size_t>(result.strategy ? result.strategy->depth : plan.devices);
   size_t task = 0;
-  const auto row = [&](const char* kind, Pack pack) {
-    table.add({kind, pipeline ? fmt::format("{}", task % static_cast<size_t>(plan.devices)) : "all",
+  const auto row = [&](const char* kind, Pack pack, std::string what) {
+    const bool loss = static_cast<size_t>(pack.last) + 1 == layers;
+    table.add({kind, pipeline ? fmt::format("{}", task % depth) : "all",
                fmt::format("{}", pack.last - pack.first + 1),
-               fmt::format("{}-{}{}", pack.first, pack.last,
-                           static_cast<size_t>(pack.last) + 1 == layers ? " (loss)" : "")});
+               fmt::format("{}-{}{}", pack.first, pack.last, loss ? " (loss)" : ""),
+               std::move(what)});
     ++task;
   };
-  for (const Pack& pack : plan.forward_packs) row("forward", pack);
-  for (size_t p = plan.backward_packs.size(); p-- > 0;) row("backward", plan.backward_packs[p]);
+  for (const Pack& pack : plan.forward_packs) row("forward", pack, "");
+  for (size_t p = plan.backward_packs.size(); p-- > 0;) {
+    std::string what;
+    if (result.strategy && p + 1 < plan.backward_packs.size())
+      what = fmt::format("{}, input on {}", pack_action_name(result.strategy->actions[p]),
+                         result.strategy->stash_on_host[p] ? "the host" : "the device");
+    row("backward", plan.backward_packs[p], std::move(what));
+  }
   return table.text("  ");
 }
 
@@ -146,9 +171,12 @@ void print_infeasible(const LayerSearchResult& result) {
 
 void print_plan(const PlanLayersFlags& flags, const LayerSearchResult& result, size_t layers) {
   const HarmonyPlan& plan = result.plan;
-  fmt::print("plan ({}, {} packs forward, {} backward; micro-batches of {} and {} samples)\n",
-             plan.mode == HarmonyMode::Pipeline ? "packs go round the devices"
-                                                : "every device runs every pack",
+  std::string how = plan.mode == HarmonyMode::Pipeline ? "packs go round the devices"
+                                                       : "every device runs every pack";
+  if (result.strategy && result.strategy->replicas > 1 && result.strategy->depth > 1)
+    how = fmt::format("{} pipelines of {} devices", result.strategy->replicas,
+                      result.strategy->depth);
+  fmt::print("plan ({}, {} packs forward, {} backward; micro-batches of {} and {} samples)\n", how,
              plan.forward_packs.size(), plan.backward_packs.size(), plan.forward_microbatch,
              plan.backward_microbatch);
   fmt::print("  step          {} ({:.3g} samples/s), {:.1f} % above the bound of {}\n",
@@ -167,7 +195,7 @@ void print_plan(const PlanLayersFlags& flags, const LayerSearchResult& result, s
              format_bytes(Bytes(result.host_limit)));
   fmt::print("  search        {} plans in {}\n\n", result.tried,
              format_seconds(Seconds(result.seconds)));
-  fmt::print("{}\n{}", packs_text(plan, layers), volume_text(result));
+  fmt::print("{}\n{}", packs_text(result, layers), volume_text(result));
 }
 
 }  // namespace

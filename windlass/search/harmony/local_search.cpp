@@ -201,7 +201,7 @@ void LocalSearch::anneal(CostedPlan& best, int64_t limit, double hot, double col
   Rng rng(seed);
   CostedPlan now = best;
   const int64_t begin = spent_();
-  for (int64_t tries = 0; spent_() < limit && tries < 20 * (limit - begin); ++tries) {
+  for (int64_t tries = 0; spent_() < limit && tries < limit - begin; ++tries) {
     if (!random_neighbour(now.plan, rng)) continue;
     const double cost = cost_(scratch_);
     const double done = static_cast<double>(spent_() - begin) /

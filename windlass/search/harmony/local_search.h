@@ -13,11 +13,6 @@ namespace windlass {
 // What a plan costs; kDoesNotFit if it does not fit. Must not depend on what was asked before.
 using PlanCost = std::function<double(const HarmonyPlan&)>;
 
-// Which micro-batch sizes may be tried, ascending.
-struct MicroBatchSizes {
-  std::vector<int64_t> forward, backward;
-};
-
 // A plan and what it costs.
 struct CostedPlan {
   HarmonyPlan plan;

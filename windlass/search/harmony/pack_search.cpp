@@ -12,6 +12,7 @@
 #include "windlass/search/harmony/local_search.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/partition.h"
+#include "windlass/search/harmony/volume.h"
 
 namespace windlass {
 namespace {
@@ -20,18 +21,6 @@ constexpr size_t kKept = 16;              // candidates that the second round st
 constexpr size_t kPolished = 6;           // that descent starts from
 constexpr std::ptrdiff_t kSameSizes = 3;  // candidates with the same micro-batch sizes
 constexpr int32_t kMostPacks = 64;
-
-// Sizes that cut `samples` into parts that differ as little as can be, and that were measured.
-std::vector<int64_t> even_sizes(int64_t samples, const std::function<bool(int64_t)>& known) {
-  std::vector<int64_t> sizes;
-  for (int64_t parts = samples; parts >= 1;) {
-    const int64_t size = (samples + parts - 1) / parts;
-    const int64_t rest = samples % size;
-    if (known(size) && (rest == 0 || known(rest))) sizes.push_back(size);
-    parts = size < samples ? std::min(parts - 1, (samples + size) / (size + 1)) : 0;
-  }
-  return sizes;
-}
 
 class Search {
  public:
@@ -45,13 +34,8 @@ class Search {
         samples_(samples_of_device(mode, minibatch, devices)),
         cap_(cap),
         prefetch_(prefetch),
-        options_(options) {
-    const LayerProfile& profile = chain.profile();
-    sizes_.forward = even_sizes(samples_, [&](int64_t u) { return profile.forward.covers(u); });
-    sizes_.backward = even_sizes(samples_, [&](int64_t u) {
-      return profile.forward.covers(u) && profile.backward.covers(u);
-    });
-  }
+        options_(options),
+        sizes_(micro_batch_sizes(chain.profile(), samples_)) {}
 
   PackSearchResult run();
 
@@ -59,7 +43,11 @@ class Search {
   double cost(const HarmonyPlan& plan) {
     if (harmony_peak_bytes(chain_, plan) > cap_) return kDoesNotFit;
     ++tried_;
-    return estimator_.seconds(plan, minibatch_, prefetch_);
+    double seconds = estimator_.seconds(plan, minibatch_, prefetch_);
+    if (options_.byte_seconds > 0)
+      seconds += options_.byte_seconds *
+                 static_cast<double>(harmony_volume(chain_, plan, minibatch_).swapped());
+    return seconds;
   }
   void keep(std::vector<CostedPlan>& list, size_t most, HarmonyPlan plan) {
     const double seconds = cost(plan);

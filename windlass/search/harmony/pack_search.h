@@ -12,15 +12,16 @@ struct PackSearchOptions {
   HarmonyConstants constants = {};
   int64_t effort = 80'000'000;  // events to estimate, about 4 ns each; a plan counts as 150 more
   uint64_t seed = 1;
+  double byte_seconds = 0;  // that a byte moved by harmony_volume() counts beside the estimate
 };
 
 struct PackSearchResult {
   std::optional<HarmonyPlan> plan;  // nothing if none fits
-  double seconds = 0;
-  double lower_bound = 0;   // no plan of this mode is faster, whatever its packs
-  int64_t peak_bytes = 0;   // of the largest task
-  int64_t least_limit = 0;  // the smallest cap at which some plan that was tried fits
-  int64_t tried = 0;        // estimates
+  double seconds = 0;               // what bytes count included
+  double lower_bound = 0;           // no plan of this mode is faster, whatever its packs
+  int64_t peak_bytes = 0;           // of the largest task
+  int64_t least_limit = 0;          // the smallest cap at which some plan that was tried fits
+  int64_t tried = 0;                // estimates
 };
 
 // Micro-batch sizes are those that cut the samples evenly. For each backward size and number of

@@ -56,6 +56,22 @@ void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, in
   }
 }
 
+MicroBatchSizes micro_batch_sizes(const LayerProfile& profile, int64_t samples) {
+  MicroBatchSizes result;
+  const int64_t most = std::min(samples, profile.forward.sizes.back());
+  for (int64_t size = 1; size <= most; ++size) {
+    const int64_t parts = (samples + size - 1) / size;
+    if ((samples + parts - 1) / parts != size) continue;
+    const auto known = [&](const PassProfile& pass) {
+      return pass.covers(size) && (samples % size == 0 || pass.covers(samples % size));
+    };
+    if (!known(profile.forward)) continue;
+    result.forward.push_back(size);
+    if (known(profile.backward)) result.backward.push_back(size);
+  }
+  return result;
+}
+
 ChainTables::ChainTables(const LayerProfile& profile) : profile_(profile) {
   state_.push_back(0);
   weights_.push_back(0);

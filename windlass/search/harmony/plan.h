@@ -49,6 +49,13 @@ inline int64_t samples_of_device(HarmonyMode mode, int64_t minibatch, int32_t de
 // micro-batch sizes, that of the remaining samples included.
 void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, int64_t minibatch);
 
+// Micro-batch sizes that cut a number of samples as evenly as the number of parts allows and that
+// the profile knows, the rest included; ascending. Backward sizes are known to both passes.
+struct MicroBatchSizes {
+  std::vector<int64_t> forward, backward;
+};
+MicroBatchSizes micro_batch_sizes(const LayerProfile& profile, int64_t samples);
+
 // A pass at one micro-batch size as sums over the first layers: entry l is of layers [0, l).
 struct PassTable {
   std::vector<double> seconds;

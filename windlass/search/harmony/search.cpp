@@ -6,6 +6,9 @@
 #include "windlass/base/error.h"
 #include "windlass/search/harmony/pack_search.h"
 #include "windlass/search/harmony/packers.h"
+#include "windlass/search/harmony/paging.h"
+#include "windlass/search/harmony/stream_search.h"
+#include "windlass/sim/summary.h"
 
 namespace windlass {
 namespace {
@@ -98,6 +101,91 @@ LayerSearchResult by_estimate(ChainTables& chain, const Machine& machine, int64_
   return result;
 }
 
+// Demand paging at its best micro-batch size of a few; those that take too long to simulate are
+// left out.
+void time_paging(LayerSearchResult& result, ChainTables& chain, const Machine& machine,
+                 int64_t minibatch, int32_t devices, int64_t limit) {
+  constexpr int64_t kMostTasks = 100'000;
+  for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+    const int64_t samples = samples_of_device(mode, minibatch, devices);
+    LayerBaseline best{mode == HarmonyMode::Data ? "data parallel, paging on demand"
+                                                 : "pipeline parallel, paging on demand",
+                       std::nullopt,
+                       {}};
+    for (int64_t size : {1, 2, 4, 8, 16}) {
+      const LayerProfile& profile = chain.profile();
+      if (samples % size != 0 || !profile.forward.covers(size) || !profile.backward.covers(size) ||
+          samples / size * 6 * chain.layers() > kMostTasks)
+        continue;
+      const PagingCost cost =
+          simulate_paging(chain, machine, mode, devices, minibatch, size, limit);
+      if (best.seconds && *best.seconds <= cost.seconds) continue;
+      best.seconds = cost.seconds;
+      best.volume = cost.volume;
+    }
+    if (best.seconds) result.baselines.push_back(best);
+  }
+}
+
+// By the simulator, on the machine's links.
+LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64_t minibatch,
+                               int64_t limit, const LayerSearchOptions& options) {
+  LayerSearchResult result;
+  const StreamSearchResult found = search_streams(
+      chain, machine, minibatch, limit, {.mode = options.mode, .devices = options.devices});
+  result.tried = found.tried;
+  if (!found.strategy) {
+    if (found.tried == 0)
+      fail_input("no micro-batch size of the profile cuts {} samples for these devices", minibatch);
+    result.least_limit = found.least_limit;
+    result.reason = "the most frugal packs need more than the limit";
+    return result;
+  }
+  result.termination = Termination::Feasible;
+  result.strategy = found.strategy;
+  result.plan = harmony_plan_of(*found.strategy);
+  result.step_seconds = found.cost.seconds;
+  result.lower_bound = found.lower_bound;
+  result.volume = found.cost.volume;
+  result.host_bytes = found.cost.host_bytes;
+
+  StreamPricer pricer(chain, machine, minibatch, limit);
+  pricer.price(*found.strategy);
+  const int32_t depth = found.strategy->depth;
+  for (int32_t d = 0; d < found.strategy->devices(); ++d) {
+    const Device& device = machine.devices[static_cast<size_t>(d)];
+    result.devices.push_back({device.name,
+                              pricer.simulation()->peaks[static_cast<size_t>(d % depth)].bytes,
+                              device.limit.value});
+  }
+  const auto steps = static_cast<int64_t>(pricer.steps()->begin.size()) - 1;
+  for (const LinkLoad& load : link_bytes(*pricer.steps()->graph, *pricer.simulation())) {
+    const Link& link = machine[load.direction.link];
+    const auto name = [&](EndpointId id) { return machine[id].name; };
+    result.links.push_back({load.direction.forward
+                                ? fmt::format("{} -> {}", name(link.a), name(link.b))
+                                : fmt::format("{} -> {}", name(link.b), name(link.a)),
+                            load.bytes.value / steps});
+  }
+  return result;
+}
+
+void add_simulated_baselines(LayerSearchResult& result, ChainTables& chain, const Machine& machine,
+                             int64_t minibatch, int64_t limit) {
+  const int32_t devices = result.plan.devices;
+  StreamPricer pricer(chain, machine, minibatch, limit);
+  for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+    if (mode == HarmonyMode::Data && minibatch < devices) continue;
+    const auto own = harmony_own_search(chain, mode, devices, minibatch, limit, true);
+    if (!own) continue;
+    const StreamCost cost = pricer.price(harmony_runtime(own->plan));
+    result.baselines.push_back(
+        {fmt::format("Harmony's own search and runtime, {}", harmony_mode_name(mode)), cost.seconds,
+         cost.volume});
+  }
+  time_paging(result, chain, machine, minibatch, devices, limit);
+}
+
 }  // namespace
 
 LayerSearchResult search_layers(const LayerProfile& profile, const Machine& machine,
@@ -105,9 +193,10 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
   const auto begin = std::chrono::steady_clock::now();
   const int64_t limit = check_problem(profile, machine, minibatch, options.devices);
   ChainTables chain(profile);
-  if (options.cost == LayerCost::Windlass)
-    fail_unsupported("packs of layers under windlass's own simulator: not there yet");
-  LayerSearchResult result = by_estimate(chain, machine, minibatch, limit, options);
+  const bool simulated = options.cost == LayerCost::Windlass;
+  LayerSearchResult result = simulated ? by_simulator(chain, machine, minibatch, limit, options)
+                                       : by_estimate(chain, machine, minibatch, limit, options);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.least = least_volume(chain, minibatch);
   result.host_limit = machine.nodes.front().memory.value;
   if (result.termination != Termination::Infeasible && result.host_bytes > result.host_limit) {
@@ -115,7 +204,8 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
     result.host_needed = result.host_bytes;
     result.reason = "weights, gradients, optimizer state and stashes do not fit into host memory";
   }
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (simulated && result.termination != Termination::Infeasible)
+    add_simulated_baselines(result, chain, machine, minibatch, limit);
   return result;
 }
 

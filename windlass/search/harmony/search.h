@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "windlass/machine/machine.h"
+#include "windlass/search/harmony/pack_strategy.h"
 #include "windlass/search/harmony/plan.h"
 #include "windlass/search/harmony/volume.h"
 #include "windlass/search/search.h"
@@ -49,6 +50,7 @@ struct LayerLink {
 struct LayerSearchResult {
   Termination termination = Termination::Infeasible;  // Feasible or Infeasible
   HarmonyPlan plan;
+  std::optional<PackStrategy> strategy;  // under the simulator: the plan in full
   double step_seconds = 0;
   double lower_bound = 0;            // seconds; no plan under this cost is faster
   std::vector<LayerDevice> devices;  // that are used
@@ -64,7 +66,7 @@ struct LayerSearchResult {
   std::optional<int64_t> host_needed;
 
   int64_t tried = 0;   // plans priced
-  double seconds = 0;  // that the search took
+  double seconds = 0;  // that the search took, baselines not included
 
   double gap() const { return step_seconds > 0 ? 1 - lower_bound / step_seconds : 0; }
 };

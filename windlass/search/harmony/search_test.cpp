@@ -72,6 +72,32 @@ TEST(SearchLayers, AnswersUnderHarmonysEstimate) {
   EXPECT_THROW(search_layers(profile, machine, 16, options), Error);
 }
 
+TEST(SearchLayers, AnswersUnderTheSimulator) {
+  Rng rng(2);
+  const LayerProfile profile = synthetic_profile(rng, 12);
+  Machine machine = load_machine("4x1080ti", {.memory = Bytes(2'000'000'000)});
+  LayerSearchOptions options{.mode = HarmonyMode::Data};
+  const LayerSearchResult result = search_layers(profile, machine, 16, options);
+  ASSERT_EQ(result.termination, Termination::Feasible);
+  ASSERT_TRUE(result.strategy);
+  check_harmony_plan(profile, result.plan, 16);
+  for (const LayerDevice& device : result.devices) EXPECT_LE(device.peak_bytes, device.limit_bytes);
+  EXPECT_FALSE(result.links.empty());
+  EXPECT_EQ(result.baselines.size(), 4u);
+  for (const LayerBaseline& baseline : result.baselines)
+    EXPECT_GE(baseline.seconds.value(), result.step_seconds);
+
+  machine.nodes[0].memory = Bytes(result.host_bytes - 1);
+  const LayerSearchResult poor = search_layers(profile, machine, 16, options);
+  EXPECT_EQ(poor.termination, Termination::Infeasible);
+  EXPECT_EQ(poor.host_needed, result.host_bytes);
+
+  machine = load_machine("4x1080ti", {.memory = Bytes(1'000)});
+  const LayerSearchResult small = search_layers(profile, machine, 16, options);
+  EXPECT_EQ(small.termination, Termination::Infeasible);
+  EXPECT_GT(small.least_limit.value(), 1000);
+}
+
 TEST(SearchLayers, SaysWhatWouldDo) {
   Rng rng(2);
   const LayerProfile profile = synthetic_profile(rng, 16);

@@ -1,0 +1,121 @@
+// The walk of pack_tasks.cpp over one strategy: what is where, and since which task.
+#pragma once
+
+#include <span>
+
+#include "windlass/search/harmony/pack_tasks.h"
+
+namespace windlass {
+
+// Emits the tasks of one strategy into a graph.
+class PackProgram {
+ public:
+  PackProgram(PackLowering& lowering, PackTeams& teams, const PackStrategy& strategy,
+              int64_t minibatch);
+  // False if state_bytes cannot hold a pack.
+  bool add_step();
+  const SwapVolume& volume() const { return volume_; }
+
+ private:
+  // Layers whose weights move together, and where they are now.
+  struct Piece {
+    Pack layers;
+    int64_t state = 0, weights = 0;  // bytes with and without buffers
+    double update = 0;               // seconds on the host
+    int32_t team = -1;               // that loaded it last
+    int64_t loaded_by = -1;          // task
+    size_t entry = 0;                // of that load
+    bool cached = false;             // loaded forward and still there
+    BufferId buffer, gradient;
+    TaskId ready, updated;
+  };
+  // A place in the window for weights and gradients, from a load to its release.
+  struct Entry {
+    size_t piece = 0;
+    int64_t bytes = 0;
+    TaskId released;  // none as long as it is in use
+  };
+  // A tensor of one micro-batch on a team.
+  struct Flow {
+    TaskId made;
+    BufferId buffer;
+  };
+  // Input of a backward pack, by forward micro-batch.
+  struct Stash {
+    int32_t team = -1;
+    std::vector<Flow> device, host;
+    std::vector<Flow> activations;  // of the whole pack, if kept or offloaded
+  };
+  struct TeamState {
+    std::vector<size_t> window;  // entries, oldest first
+    int64_t held = 0;            // bytes of those
+    TaskId last_compute;         // of all tasks so far
+    TaskId room;                 // computed one micro-batch earlier: when a buffer is free again
+    int64_t last_task = -1;      // task of the pipeline that ran last, if it was a forward one
+  };
+  struct Range {
+    size_t first = 0, last = 0;  // both included
+  };
+
+  void cut_pieces();
+  Range pieces_of(Pack pack) const;
+  int64_t working_set(bool forward, Pack layers, int64_t size);
+  int64_t activation_bytes(Pack pack, int64_t size);
+  bool on_host(size_t backward_pack) const;
+  size_t task_count() const {
+    return strategy_.forward_packs.size() + strategy_.backward_packs.size();
+  }
+  int32_t team_of(size_t task) const {
+    return static_cast<int32_t>(task % static_cast<size_t>(strategy_.depth));
+  }
+  // Forward micro-batches that share samples with a backward one.
+  Range sources(size_t backward) const;
+
+  bool load(int32_t team, size_t task, Range pieces, bool backward);
+  bool make_room(TeamState& state, int64_t bytes);
+  bool forward_task(size_t task);
+  bool backward_task(size_t task);
+  Flow compute_forward(size_t part, Range pieces, bool whole, Flow input, int32_t team);
+  void keep_stash(size_t pack, size_t part, const Flow& flow, int32_t team);
+  void wait_for_weights(Range pieces);
+  void finish_piece(int32_t team, Piece& piece, TaskId last);
+  void end_task(TeamState& state, int64_t forward_task);
+  Flow load_samples(size_t part, int32_t team, int64_t size, TaskId room);
+  // The output of the task before, on the team of `task`.
+  Flow receive(size_t task, const Flow& made, int64_t bytes, TaskId room);
+  Flow from_host(std::span<const Flow> parts, int32_t team, int64_t bytes, TaskId room);
+  Flow to_host(const Flow& flow, int32_t team, int64_t bytes);
+  std::vector<Flow> inputs_of(size_t pack, size_t part, size_t task, TaskId room);
+
+  TaskId emit(TaskKind kind, LaneId lane, double seconds, int64_t workspace = 0);
+  TaskId move(TaskKind kind, LaneId lane, PackMove what, int32_t team, int64_t bytes);
+  void after(TaskId task) {
+    if (task.valid()) after_.push_back(task);
+  }
+  void uses(BufferId buffer, bool write = false) {
+    if (buffer.valid()) uses_.push_back({buffer, write});
+  }
+  BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes);
+
+  PackLowering& lowering_;
+  PackTeams& teams_;
+  TaskGraph& graph_;
+  ChainTables& chain_;
+  const PackStrategy& strategy_;
+  int64_t samples_ = 0;
+  std::vector<int64_t> forward_sizes_, backward_sizes_;
+  std::vector<Piece> pieces_;
+  std::vector<size_t> piece_of_;  // by layer
+  std::vector<Entry> entries_;
+  std::vector<Stash> stashes_;  // by backward pack
+  std::vector<TeamState> states_;
+  std::vector<Flow> outputs_;     // of the task before, by micro-batch
+  std::vector<Flow> received_;    // of those, by the loss pack
+  std::vector<TaskId> space_;     // what must be released before the task at hand computes
+  std::vector<TaskId> computed_;  // of the task at hand
+  SwapVolume volume_;
+  std::vector<TaskId> after_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace windlass

@@ -1,0 +1,207 @@
+// The program of a step in the order of Harmony's tasks. Weights, stashes, gradients and peer
+// transfers have lanes of their own, so that each runs ahead as far as its data and the window for
+// weights allow; nothing else orders them. O(pieces + tasks x micro-batches) tasks a step.
+#include "windlass/search/harmony/pack_tasks.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <set>
+
+#include "windlass/base/error.h"
+#include "windlass/search/harmony/pack_program.h"
+
+namespace windlass {
+
+std::string_view pack_action_name(PackAction action) {
+  static constexpr std::array<std::string_view, 3> kNames = {"recompute", "keep", "offload"};
+  return kNames[static_cast<size_t>(action)];
+}
+
+HarmonyPlan harmony_plan_of(const PackStrategy& strategy) {
+  return {.mode = strategy.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline,
+          .devices = strategy.devices(),
+          .forward_microbatch = strategy.forward_microbatch,
+          .backward_microbatch = strategy.backward_microbatch,
+          .forward_packs = strategy.forward_packs,
+          .backward_packs = strategy.backward_packs};
+}
+
+PackStrategy harmony_runtime(const HarmonyPlan& plan) {
+  PackStrategy strategy;
+  const bool data = plan.mode == HarmonyMode::Data;
+  strategy.replicas = data ? plan.devices : 1;
+  const size_t tasks = plan.forward_packs.size() + plan.backward_packs.size();
+  strategy.depth =
+      data ? 1 : static_cast<int32_t>(std::min(tasks, static_cast<size_t>(plan.devices)));
+  strategy.forward_microbatch = plan.forward_microbatch;
+  strategy.backward_microbatch = plan.backward_microbatch;
+  strategy.forward_packs = plan.forward_packs;
+  strategy.backward_packs = plan.backward_packs;
+  strategy.actions.assign(plan.backward_packs.size(), PackAction::Recompute);
+  strategy.stash_on_host.assign(plan.backward_packs.size(), 1);
+  strategy.piece_bytes = INT64_MAX;
+  strategy.state_bytes = INT64_MAX;
+  strategy.streams = false;
+  return strategy;
+}
+
+PackLowering::~PackLowering() = default;
+
+const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minibatch,
+                                     int32_t steps) {
+  const auto [entry, fresh] = teams_.try_emplace({strategy.replicas, strategy.depth}, machine_,
+                                                 strategy.replicas, strategy.depth);
+  PackTeams& teams = entry->second;
+  teams.graph().clear_tasks();
+  times_.duration.clear();
+  times_.workspace.clear();
+  PackProgram program(*this, teams, strategy, minibatch);
+  result_.begin.clear();
+  for (int32_t step = 0; step < steps; ++step) {
+    result_.begin.push_back(teams.graph().size());
+    if (!program.add_step()) return nullptr;
+  }
+  result_.begin.push_back(teams.graph().size());
+  result_.graph = &teams.graph();
+  result_.times = &times_;
+  result_.volume = program.volume();
+  return &result_;
+}
+
+PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStrategy& strategy,
+                         int64_t minibatch)
+    : lowering_(lowering),
+      teams_(teams),
+      graph_(teams.graph()),
+      chain_(lowering.chain_),
+      strategy_(strategy) {
+  samples_ = (minibatch + strategy.replicas - 1) / strategy.replicas;
+  for (auto [sizes, size] : {std::pair(&forward_sizes_, strategy.forward_microbatch),
+                             std::pair(&backward_sizes_, strategy.backward_microbatch)})
+    for (int64_t left = samples_; left > 0; left -= size) sizes->push_back(std::min(left, size));
+  cut_pieces();
+  states_.resize(static_cast<size_t>(strategy.depth));
+  // One host copy of weights, gradients and optimizer state.
+  const LayerProfile& profile = chain_.profile();
+  int64_t optimizer = 0;
+  for (int64_t bytes : profile.optimizer) optimizer += bytes;
+  const Pack all{0, chain_.layers() - 1};
+  for (auto [kind, bytes] : {std::pair(BufferKind::Weight, chain_.state_bytes(all)),
+                             std::pair(BufferKind::WeightGradient, chain_.weight_bytes(all)),
+                             std::pair(BufferKind::OptimizerState, optimizer)})
+    graph_.add(Buffer{.memory = teams.host_memory(),
+                      .kind = kind,
+                      .at_start = true,
+                      .at_end = true,
+                      .bytes = Bytes(bytes)});
+}
+
+void PackProgram::cut_pieces() {
+  std::set<int32_t> cuts;
+  for (const auto* packs : {&strategy_.forward_packs, &strategy_.backward_packs})
+    for (Pack pack : *packs) cuts.insert(pack.first);
+  const LayerProfile& profile = chain_.profile();
+  for (int32_t l = 0; l < chain_.layers(); ++l) {
+    if (l == 0 || cuts.contains(l) || pieces_.back().state >= strategy_.piece_bytes) {
+      pieces_.emplace_back();
+      pieces_.back().layers = {l, l};
+    }
+    Piece& piece = pieces_.back();
+    const auto at = static_cast<size_t>(l);
+    piece.layers.last = l;
+    piece.state += profile.weights[at] + profile.buffers[at];
+    piece.weights += profile.weights[at];
+    piece.update += profile.host_update[at];
+    piece_of_.push_back(pieces_.size() - 1);
+  }
+}
+
+PackProgram::Range PackProgram::pieces_of(Pack pack) const {
+  return {piece_of_[static_cast<size_t>(pack.first)], piece_of_[static_cast<size_t>(pack.last)]};
+}
+
+// Of a forward pass: beside weights and input, outputs included. Of a backward pass: beside
+// weights, gradients of weights and input.
+int64_t PackProgram::working_set(bool forward, Pack layers, int64_t size) {
+  std::vector<int64_t>& sets = lowering_.working_sets_[{forward, size}];
+  if (sets.empty()) {
+    const LayerProfile& profile = chain_.profile();
+    const PassCosts costs = forward ? profile.forward.at(size) : profile.backward.at(size);
+    for (size_t l = 0; l < profile.layers(); ++l) {
+      const int64_t state = profile.weights[l] * (forward ? 1 : 2) + profile.buffers[l] +
+                            profile.input_bytes(l, size);
+      sets.push_back(std::max<int64_t>(0, costs.peak[l] - state));
+    }
+  }
+  int64_t result = 0;
+  for (int32_t l = layers.first; l <= layers.last; ++l)
+    result = forward ? std::max(result, sets[static_cast<size_t>(l)])
+                     : result + sets[static_cast<size_t>(l)];
+  return result;
+}
+
+int64_t PackProgram::activation_bytes(Pack pack, int64_t size) {
+  return working_set(false, pack, size);
+}
+
+bool PackProgram::on_host(size_t pack) const {
+  if (!strategy_.streams || strategy_.stash_on_host[pack]) return true;
+  return stashes_[pack].team != team_of(task_count() - 1 - pack);
+}
+
+PackProgram::Range PackProgram::sources(size_t backward) const {
+  const int64_t begin = static_cast<int64_t>(backward) * strategy_.backward_microbatch;
+  const int64_t end = begin + backward_sizes_[backward];
+  return {static_cast<size_t>(begin / strategy_.forward_microbatch),
+          static_cast<size_t>((end - 1) / strategy_.forward_microbatch)};
+}
+
+TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, int64_t workspace) {
+  const std::array<LaneId, 1> on{lane};
+  lowering_.times_.duration.push_back(
+      std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9))));
+  lowering_.times_.workspace.push_back(workspace);
+  const TaskId id = graph_.add(
+      Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}}, on, after_, uses_);
+  after_.clear();
+  uses_.clear();
+  return id;
+}
+
+TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove what, int32_t team, int64_t bytes) {
+  const int32_t price = teams_.traffic(what, team, bytes);
+  const int64_t all = bytes * strategy_.replicas;
+  switch (what) {
+    case PackMove::In:
+    case PackMove::Out:
+    case PackMove::FirstOut: break;
+    case PackMove::Gather:
+    case PackMove::Scatter: volume_.peers += all - bytes; break;
+    case PackMove::Reduce: volume_.peers += 2 * (all - bytes); break;
+    case PackMove::Next: volume_.peers += all; break;
+  }
+  const TaskId id = emit(kind, lane, graph_.traffics[static_cast<size_t>(price)].latency.value);
+  graph_.tasks.back().price = price;
+  return id;
+}
+
+BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes) {
+  return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
+}
+
+bool PackProgram::add_step() {
+  volume_ = {};
+  stashes_.assign(strategy_.backward_packs.size(), {});
+  for (Stash& stash : stashes_) {
+    stash.device.resize(forward_sizes_.size());
+    stash.host.resize(forward_sizes_.size());
+    stash.activations.resize(forward_sizes_.size());
+  }
+  for (size_t task = 0; task < task_count(); ++task)
+    if (!(task < strategy_.forward_packs.size() ? forward_task(task) : backward_task(task)))
+      return false;
+  return true;
+}
+
+}  // namespace windlass

@@ -1,0 +1,56 @@
+// Packs of layers as a task graph, for the simulator.
+//
+// Times and peaks come from a layer profile, bytes go over the machine's links. Beside what
+// pack_strategy.h says:
+//  - A forward pass frees what a layer computes besides its output: a task needs the largest of its
+//    layers, not their sum. A backward pass holds the activations of the whole pack.
+//  - Micro-batches at the ends of a task are computed piece by piece, so that the first one waits
+//    for each piece of weights alone and the last one releases each; those between in one go.
+//  - Replicas read 1/replicas of the weights each and gather the rest from each other; gradients
+//  are
+//    summed the same way back, and each replica's share is updated on the host by itself, as fast
+//    as the profile says for one process.
+//  - A piece of weights is loaded again when its update in the step before has ended.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "windlass/search/harmony/pack_strategy.h"
+#include "windlass/search/harmony/pack_teams.h"
+#include "windlass/search/harmony/volume.h"
+#include "windlass/sim/simulate.h"
+
+namespace windlass {
+
+// The tasks of one or more steps in a row.
+struct PackSteps {
+  const TaskGraph* graph = nullptr;
+  const TaskTimes* times = nullptr;
+  std::vector<size_t> begin;  // first task of each step, and the end
+  SwapVolume volume;          // of the last step, of the whole machine
+};
+
+// Lowers strategy after strategy for one chain on one machine, which must outlive it.
+class PackLowering {
+ public:
+  PackLowering(ChainTables& chain, const Machine& machine) : chain_(chain), machine_(machine) {}
+  ~PackLowering();
+
+  // Null if state_bytes cannot hold a pack. The strategy must be of the chain: packs that cover it,
+  // lists by backward pack, micro-batches that the profile knows. Valid until the next call.
+  const PackSteps* lower(const PackStrategy& strategy, int64_t minibatch, int32_t steps);
+
+ private:
+  friend class PackProgram;
+  ChainTables& chain_;
+  const Machine& machine_;
+  std::map<std::pair<int32_t, int32_t>, PackTeams> teams_;
+  // Largest working set of one layer, by (forward, micro-batch); entries by layer.
+  std::map<std::pair<bool, int64_t>, std::vector<int64_t>> working_sets_;
+  TaskTimes times_;
+  PackSteps result_;
+};
+
+}  // namespace windlass

@@ -1,0 +1,181 @@
+#include "windlass/search/harmony/pack_tasks.h"
+
+#include <gtest/gtest.h>
+
+#include "windlass/machine/read_machine.h"
+#include "windlass/search/harmony/packers.h"
+#include "windlass/search/harmony/paging.h"
+#include "windlass/search/harmony/stream_search.h"
+#include "windlass/search/harmony/synthetic.h"
+#include "windlass/sim/timeline_check.h"
+
+namespace windlass {
+namespace {
+
+// A device on one link of 1 GB/s in each direction, no latency to speak of.
+Machine one_link(int devices) {
+  std::string text = R"({"name": "test", "device_types": {"d": {"memory": "64GiB", "reserved": 0,
+    "peak": {"fp32": "1TFLOPS"}, "memory_bandwidth": "1TB/s", "launch_overhead": 0}},
+    "nodes": [{"host": {"memory": "64GiB", "memory_bandwidth": "1TB/s", "peak": "1TFLOPS"},
+    "devices": [{"type": "d", "count": )" +
+                     std::to_string(devices) + R"(}], "peer_to_peer": true, "switches": ["s"],
+    "links": [{"from": "gpu*", "to": "s", "bandwidth": "1GB/s", "latency": 0},
+              {"from": "s", "to": "host", "bandwidth": "1TB/s", "latency": 0}]}]})";
+  return machine_from_json(text, "test");
+}
+
+// Two layers of 1 GB of weights and a loss without. Forward 3 s a layer, backward 6 s more.
+LayerProfile two_layers() {
+  LayerProfile profile;
+  profile.weights = {1'000'000'000, 1'000'000'000, 0};
+  profile.buffers = {0, 0, 0};
+  profile.optimizer = {2'000'000'000, 2'000'000'000, 0};
+  profile.input = {1000, 1000, 1000};
+  profile.host_update = {0.5, 0.5, 0};
+  profile.forward = {{1}, {{{3, 3, 0}, {1'000'002'000, 1'000'002'000, 2000}}}};
+  profile.backward = {{1}, {{{9, 9, 0}, {2'000'003'000, 2'000'003'000, 3000}}}};
+  return profile;
+}
+
+PackStrategy layer_by_layer(int32_t replicas) {
+  PackStrategy strategy;
+  strategy.replicas = replicas;
+  strategy.forward_packs = {{0, 0}, {1, 1}};
+  strategy.backward_packs = {{0, 0}, {1, 1}, {2, 2}};
+  strategy.actions.assign(3, PackAction::Recompute);
+  strategy.stash_on_host.assign(3, 0);
+  strategy.piece_bytes = 1;
+  strategy.state_bytes = 5'000'000'000;
+  return strategy;
+}
+
+// One device, one sample, all weights fit: the first layer's arrive in 1 s; computing takes 3 + 3
+// forward, 9 + 9 backward; the gradient of layer 0 leaves in 1 s and is updated in 0.5 s. The next
+// step loads layer 1 early, but layer 0 only after its update: 26.5 s a step.
+TEST(PackTasks, HandComputedStep) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(1);
+  StreamPricer pricer(chain, machine, 1, INT64_MAX);
+  const StreamCost cost = pricer.price(layer_by_layer(1));
+  EXPECT_NEAR(cost.seconds, 26.5, 1e-3);
+  EXPECT_EQ(cost.volume.weights, 2'000'000'000);
+  EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
+  EXPECT_EQ(cost.volume.activations, 1000);
+  EXPECT_EQ(cost.host_bytes, 8'000'000'000);
+}
+
+// A window of 2 GB for weights and gradients holds one layer of the backward pass: weights of
+// layer 1 stay from the forward pass, those of layer 0 are loaded again when layer 1's gradient is
+// gone: 1 s out and 1 s in that nothing hides.
+TEST(PackTasks, TheWindowIsKept) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(1);
+  StreamPricer pricer(chain, machine, 1, INT64_MAX);
+  PackStrategy strategy = layer_by_layer(1);
+  strategy.state_bytes = 2'000'000'000;
+  const StreamCost cost = pricer.price(strategy);
+  EXPECT_NEAR(cost.seconds, 28.5, 1e-3);
+  EXPECT_EQ(cost.volume.weights, 3'000'000'000);
+  EXPECT_LE(cost.peak_bytes, 2'000'010'000);
+  strategy.state_bytes = 1'999'999'999;
+  EXPECT_FALSE(pricer.price(strategy).fits);
+}
+
+TEST(PackTasks, ReplicasReadTheirShare) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(2);
+  StreamPricer pricer(chain, machine, 2, INT64_MAX);
+  const StreamCost cost = pricer.price(layer_by_layer(2));
+  EXPECT_EQ(cost.volume.weights, 2'000'000'000);
+  EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
+  EXPECT_EQ(cost.volume.peers, 4'000'000'000);
+  EXPECT_EQ(cost.host_bytes, 8'000'000'000);
+}
+
+// Random strategies: the timeline holds, nothing deadlocks, keeping saves recomputing, and what is
+// moved is what Harmony's formulas say.
+TEST(PackTasks, RandomStrategiesRun) {
+  Rng rng(21);
+  Machine machine = load_machine("4x1080ti");
+  for (Device& device : machine.devices) device.limit = Bytes(int64_t{1} << 50);
+  for (int round = 0; round < 150; ++round) {
+    const LayerProfile profile = synthetic_profile(rng, rng.integer(3, 12));
+    ChainTables chain(profile);
+    HarmonyPlan plan = random_plan(rng, chain.layers(), static_cast<int32_t>(rng.integer(1, 4)));
+    const int64_t minibatch = rng.integer(plan.devices, 16);
+    PackLowering lowering(chain, machine);
+    Simulator simulator;
+    PackStrategy strategy = harmony_runtime(plan);
+    const PackSteps* steps = lowering.lower(strategy, minibatch, 1);
+    ASSERT_TRUE(steps);
+    check_task_graph(*steps->graph);
+    const SimResult harmony =
+        simulator.run(*steps->graph, *steps->times, {.enforce_limits = false});
+    ASSERT_EQ(harmony.status, SimStatus::Done);
+    EXPECT_EQ(steps->volume.weights, harmony_volume(chain, plan, minibatch).weights);
+
+    strategy.streams = true;
+    strategy.piece_bytes = rng.integer(1, 400'000'000);
+    strategy.state_bytes = rng.integer(1, 8) * 1'000'000'000;
+    for (size_t p = 0; p < strategy.actions.size(); ++p) {
+      strategy.stash_on_host[p] = rng.chance(0.5);
+      if (strategy.depth == 1 && strategy.forward_microbatch == strategy.backward_microbatch)
+        strategy.actions[p] = static_cast<PackAction>(rng.integer(0, 2));
+    }
+    steps = lowering.lower(strategy, minibatch, 2);
+    if (!steps) continue;
+    check_task_graph(*steps->graph);
+    const SimResult streamed =
+        simulator.run(*steps->graph, *steps->times, {.enforce_limits = false});
+    ASSERT_EQ(streamed.status, SimStatus::Done) << "round " << round;
+    EXPECT_EQ(check_timeline(*steps->graph, *steps->times, streamed), std::vector<std::string>{});
+  }
+}
+
+TEST(StreamSearch, FitsAndBeatsHarmonysRuntime) {
+  Rng rng(4);
+  const LayerProfile profile = synthetic_profile(rng, 20);
+  ChainTables chain(profile);
+  const Machine machine = load_machine("4x1080ti");
+  constexpr int64_t kLimit = 2'000'000'000;
+  StreamSearchOptions options;
+  options.effort = 200'000;
+  const StreamSearchResult found = search_streams(chain, machine, 16, kLimit, options);
+  ASSERT_TRUE(found.strategy);
+  EXPECT_LE(found.cost.peak_bytes, kLimit);
+  EXPECT_LE(found.lower_bound, found.cost.seconds);
+  StreamPricer pricer(chain, machine, 16, kLimit);
+  const auto own = harmony_own_search(chain, HarmonyMode::Pipeline, 4, 16, kLimit, true);
+  ASSERT_TRUE(own);
+  EXPECT_LT(found.cost.seconds, pricer.price(harmony_runtime(own->plan)).seconds);
+  const StreamSearchResult again = search_streams(chain, machine, 16, kLimit, options);
+  EXPECT_EQ(*again.strategy, *found.strategy);
+
+  const StreamSearchResult none = search_streams(chain, machine, 16, 1000, options);
+  EXPECT_FALSE(none.strategy);
+  EXPECT_TRUE(search_streams(chain, machine, 16, none.least_limit, options).strategy);
+}
+
+// Everything fits: nothing is paged but what must come in once. Nothing fits: every access of every
+// micro-batch is a miss, so that weights come in and go out twice a micro-batch.
+TEST(Paging, BetweenNothingAndEverything) {
+  Rng rng(9);
+  const LayerProfile profile = synthetic_profile(rng, 8);
+  ChainTables chain(profile);
+  const Machine machine = load_machine("4x1080ti");
+  const Pack all{0, 7};
+  const PagingCost roomy =
+      simulate_paging(chain, machine, HarmonyMode::Data, 2, 8, 1, int64_t{1} << 50);
+  EXPECT_EQ(roomy.volume.weights, 2 * chain.state_bytes(all));
+  const PagingCost tight = simulate_paging(chain, machine, HarmonyMode::Data, 2, 8, 1, 1);
+  EXPECT_GT(tight.volume.weights, 2 * 12 * chain.state_bytes(all));
+  EXPECT_GT(tight.seconds, roomy.seconds);
+  const PagingCost pipeline = simulate_paging(chain, machine, HarmonyMode::Pipeline, 4, 8, 2, 1);
+  EXPECT_GT(pipeline.volume.weights, 12 * chain.state_bytes(all));
+}
+
+}  // namespace
+}  // namespace windlass

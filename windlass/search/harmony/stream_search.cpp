@@ -1,0 +1,428 @@
+// Computing dominates a good plan and is known before any simulation: its bound, for a pair of
+// micro-batch sizes, prunes nearly all of them. For those left, a plan's memory is filled in the
+// order of what a byte saves: inputs of packs (two bytes of traffic a byte), then weights.
+#include "windlass/search/harmony/stream_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "windlass/search/harmony/local_search.h"
+#include "windlass/search/harmony/pack_search.h"
+#include "windlass/search/harmony/packers.h"
+#include "windlass/search/harmony/partition.h"
+
+namespace windlass {
+namespace {
+
+// Seconds a byte that swapping counts beside the simulated time: a tenth of what it takes on a link
+// of 12 GB/s, which decides between plans that are nearly equally fast; and all of it for what
+// Harmony would not move.
+constexpr double kByteSeconds = 1 / 12e9;
+constexpr double kTrafficWeight = 0.1 * kByteSeconds;
+
+struct Shape {
+  int32_t replicas = 1, depth = 1;
+};
+
+class StreamSearch {
+ public:
+  StreamSearch(ChainTables& chain, const Machine& machine, int64_t minibatch, int64_t limit,
+               const StreamSearchOptions& options)
+      : chain_(chain),
+        machine_(machine),
+        minibatch_(minibatch),
+        limit_(limit),
+        options_(options),
+        pricer_(chain, machine, minibatch, limit) {}
+
+  StreamSearchResult run();
+
+ private:
+  std::vector<Shape> shapes() const;
+  double weighed(const StreamCost& cost) const {
+    if (!cost.fits) return kDoesNotFit;
+    const auto swapped = static_cast<double>(cost.volume.swapped());
+    return cost.seconds + kTrafficWeight * swapped +
+           kByteSeconds * std::max(0.0, swapped - harmony_swaps_);
+  }
+  double swap_of_harmony(Shape shape);
+  int64_t share(Shape shape) const { return (minibatch_ + shape.replicas - 1) / shape.replicas; }
+  MicroBatchSizes sizes(int64_t samples) const {
+    return micro_batch_sizes(chain_.profile(), samples);
+  }
+  double forward_seconds(int64_t samples, int64_t size, int32_t end);
+  double backward_seconds(int64_t samples, int64_t size);
+  int64_t activation_bytes(const PassTable& table, Pack pack) const;
+  int64_t pack_bytes(const PassTable& table, Pack pack, int64_t samples, int64_t size) const;
+  double least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss);
+  std::vector<Pack> cut(int64_t samples, int64_t size, int64_t cap, bool large_loss);
+  // Places inputs and weights for given packs and keeps the result if it is the best.
+  double consider(Shape shape, const HarmonyPlan& packs);
+  template <typename Set>
+  size_t most_packs(PackStrategy& strategy, StreamCost& cost, Set set);
+  int64_t pack_state(const PackStrategy& strategy) const;
+  double expected(Shape shape, const HarmonyPlan& plan);
+  void search_data(Shape shape);
+  void search_pipeline(Shape shape);
+  void polish(Shape shape, int64_t limit);
+  void try_frugal(Shape shape);
+  double bound(Shape shape, bool recompute);
+  double lower_bound();
+  // Tasks, and plans that were not simulated.
+  int64_t effort() const { return pricer_.tasks() + skipped_; }
+  bool spent() const { return effort() >= options_.effort; }
+
+  ChainTables& chain_;
+  const Machine& machine_;
+  int64_t minibatch_, limit_;
+  StreamSearchOptions options_;
+  StreamPricer pricer_;
+  StreamSearchResult best_;
+  double best_weighed_ = kDoesNotFit;
+  double harmony_swaps_ = kDoesNotFit;  // bytes, in the mode of the shape at hand
+  int64_t least_limit_ = INT64_MAX;
+  int64_t skipped_ = 0;
+};
+
+std::vector<Shape> StreamSearch::shapes() const {
+  const auto all = static_cast<int32_t>(machine_.devices.size());
+  const bool data = options_.mode != HarmonyMode::Pipeline;
+  const bool pipeline = options_.mode != HarmonyMode::Data;
+  std::vector<Shape> result;
+  for (int32_t n = options_.devices > 0 ? options_.devices : all; n >= 1; --n) {
+    if (data && n <= minibatch_) result.push_back({n, 1});
+    if (pipeline && (n > 1 || !data)) result.push_back({1, n});
+    for (int32_t depth = 2; depth < n && data && pipeline; ++depth)
+      if (n % depth == 0 && n / depth <= minibatch_) result.push_back({n / depth, depth});
+    if (options_.devices > 0) break;
+  }
+  return result;
+}
+
+// Of all samples of a device over the layers before `end`.
+double StreamSearch::forward_seconds(int64_t samples, int64_t size, int32_t end) {
+  const auto at = static_cast<size_t>(end);
+  double sum = static_cast<double>(samples / size) * chain_.forward(size).seconds[at];
+  if (samples % size != 0) sum += chain_.forward(samples % size).seconds[at];
+  return sum;
+}
+
+double StreamSearch::backward_seconds(int64_t samples, int64_t size) {
+  double sum = static_cast<double>(samples / size) * chain_.backward(size).seconds.back();
+  if (samples % size != 0) sum += chain_.backward(samples % size).seconds.back();
+  return sum;
+}
+
+int64_t StreamSearch::activation_bytes(const PassTable& table, Pack pack) const {
+  return table.memory[static_cast<size_t>(pack.last) + 1] -
+         table.memory[static_cast<size_t>(pack.first)];
+}
+
+// Bytes of a device while it runs a backward pack, gradients at the borders of all samples
+// included.
+int64_t StreamSearch::pack_bytes(const PassTable& table, Pack pack, int64_t samples,
+                                 int64_t size) const {
+  return activation_bytes(table, pack) - chain_.weight_bytes(pack) + chain_.state_bytes(pack) +
+         chain_.weight_bytes(pack) + 2 * chain_.input(pack.first, size) +
+         chain_.input(pack.last + 1, samples) + chain_.input(pack.first, samples);
+}
+
+// Backward packs of at most `cap` bytes: the least traffic of inputs, and the largest loss pack
+// that pays, since it is not computed twice.
+std::vector<Pack> StreamSearch::cut(int64_t samples, int64_t size, int64_t cap, bool large_loss) {
+  const PassTable& table = chain_.backward(size);
+  const int32_t layers = chain_.layers();
+  const double swap = 1 / 6e9;
+  const PackCosts costs(
+      layers,
+      [&](Pack pack) {
+        if (pack_bytes(table, pack, samples, size) > cap) return kDoesNotFit;
+        double sum = 1e-4 + swap * static_cast<double>(chain_.input(pack.first, samples));
+        if (large_loss && pack.last + 1 == layers)
+          sum -=
+              forward_seconds(samples, size, layers) - forward_seconds(samples, size, pack.first);
+        return sum;
+      },
+      [&](Pack pack) { return activation_bytes(table, pack) - chain_.weight_bytes(pack) > cap; });
+  return min_sum_partition(costs);
+}
+
+int64_t StreamSearch::pack_state(const PackStrategy& strategy) const {
+  int64_t most = 0;
+  for (Pack pack : strategy.forward_packs) most = std::max(most, chain_.state_bytes(pack));
+  for (Pack pack : strategy.backward_packs)
+    most = std::max(most, chain_.state_bytes(pack) + chain_.weight_bytes(pack));
+  return most;
+}
+
+// Computing alone, if as many layers before the loss pack are kept as could ever be.
+double StreamSearch::least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss) {
+  int32_t computed_twice = loss;
+  if (uf == ub) {
+    const PassTable& table = chain_.backward(ub);
+    const int64_t parts = (samples + ub - 1) / ub;
+    const auto kept = [&](int32_t first) {
+      const Pack pack{first, loss - 1};
+      return (activation_bytes(table, pack) - 2 * chain_.weight_bytes(pack)) * parts;
+    };
+    while (computed_twice > 0 && kept(computed_twice - 1) <= limit_) --computed_twice;
+  }
+  return backward_seconds(samples, ub) + forward_seconds(samples, uf, computed_twice);
+}
+
+// The largest number of packs, counted from the loss, for which `set` makes a strategy that fits;
+// within a sixteenth of all.
+template <typename Set>
+size_t StreamSearch::most_packs(PackStrategy& strategy, StreamCost& cost, Set set) {
+  const size_t count = strategy.backward_packs.size();
+  const auto attempt = [&](size_t packs) {
+    PackStrategy tried = strategy;
+    for (size_t p = count - packs; p < count; ++p) set(tried, p);
+    const StreamCost result = pricer_.price(tried);
+    if (!result.fits) return false;
+    strategy = std::move(tried);
+    cost = result;
+    return true;
+  };
+  if (attempt(count)) return count;
+  size_t low = 0, high = count;
+  while (high - low > std::max<size_t>(1, count / 16)) {
+    const size_t middle = (low + high) / 2;
+    (attempt(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
+  PackStrategy strategy;
+  strategy.replicas = shape.replicas;
+  strategy.depth = shape.depth;
+  strategy.forward_microbatch = packs.forward_microbatch;
+  strategy.backward_microbatch = packs.backward_microbatch;
+  strategy.forward_packs = packs.forward_packs;
+  strategy.backward_packs = packs.backward_packs;
+  const size_t count = packs.backward_packs.size();
+  strategy.actions.assign(count, PackAction::Recompute);
+  strategy.stash_on_host.assign(count, 1);
+  int64_t ahead = 4 * strategy.piece_bytes;  // room for pieces that arrive early
+  for (int32_t l = 0; l < chain_.layers(); ++l)
+    ahead = std::max(ahead, chain_.state_bytes({l, l}) + chain_.weight_bytes({l, l}));
+  strategy.state_bytes = pack_state(strategy) + ahead;
+  StreamCost cost = pricer_.price(strategy);
+  least_limit_ = std::min(least_limit_, cost.peak_bytes);
+  if (!cost.fits) return kDoesNotFit;
+
+  const auto on_device = [](PackStrategy& s, size_t p) { s.stash_on_host[p] = 0; };
+  const auto kept = [](PackStrategy& s, size_t p) { s.actions[p] = PackAction::Keep; };
+  double result = kDoesNotFit;
+  for (bool keep : {false, true}) {
+    if (keep &&
+        (shape.depth > 1 || packs.forward_microbatch != packs.backward_microbatch || count < 2))
+      continue;
+    PackStrategy filled = strategy;
+    StreamCost filled_cost = cost;
+    if (keep && most_packs(filled, filled_cost, kept) < 2) continue;
+    most_packs(filled, filled_cost, on_device);
+    const auto note = [&](const PackStrategy& s, const StreamCost& c) {
+      const double weight = weighed(c);
+      result = std::min(result, weight);
+      if (weight >= best_weighed_) return;
+      best_weighed_ = weight;
+      best_.strategy = s;
+      best_.cost = c;
+    };
+    note(filled, filled_cost);
+    // What is left goes to weights.
+    if (weighed(filled_cost) > best_weighed_ * 1.02) continue;
+    filled.state_bytes += limit_ - filled_cost.peak_bytes;
+    note(filled, pricer_.price(filled));
+  }
+  return result;
+}
+
+// Computing and, roughly, what traffic counts: weights three times, and inputs of packs that do not
+// fit beside the largest pack.
+double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
+  const int64_t samples = share(shape), size = plan.backward_microbatch;
+  const PassTable& table = chain_.backward(size);
+  int64_t largest = 0, stashed = 0;
+  for (Pack pack : plan.backward_packs) {
+    largest = std::max(largest, pack_bytes(table, pack, samples, size));
+    if (pack.last + 1 < chain_.layers()) stashed += chain_.input(pack.first, samples);
+  }
+  const Pack all{0, chain_.layers() - 1};
+  const int64_t on_host = std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest));
+  StreamCost cost;
+  cost.fits = true;
+  cost.seconds =
+      backward_seconds(samples, size) +
+      forward_seconds(samples, plan.forward_microbatch, plan.backward_packs.back().first);
+  cost.volume.weights = 3 * chain_.weight_bytes(all);
+  cost.volume.activations = 2 * on_host * shape.replicas;
+  return weighed(cost);
+}
+
+void StreamSearch::search_data(Shape shape) {
+  const int64_t samples = share(shape);
+  const MicroBatchSizes known = sizes(samples);
+  std::vector<std::pair<double, int64_t>> forward;  // by the time of computing alone
+  for (int64_t u : known.forward)
+    forward.push_back({forward_seconds(samples, u, chain_.layers()), u});
+  std::ranges::sort(forward);
+  if (forward.size() > 3) forward.resize(3);
+  struct Cut {
+    double part;  // of the limit, for a pack
+    bool large_loss;
+  };
+  std::vector<CostedPlan> candidates;
+  for (int64_t ub : known.backward)
+    for (Cut how : {Cut{0.3, false}, Cut{0.4, true}, Cut{0.5, false}, Cut{0.55, true},
+                    Cut{0.7, true}, Cut{0.8, true}, Cut{0.9, true}}) {
+      const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
+      HarmonyPlan plan;
+      plan.backward_packs = cut(samples, ub, cap, how.large_loss);
+      if (plan.backward_packs.empty()) continue;
+      plan.backward_microbatch = ub;
+      plan.forward_packs.assign(plan.backward_packs.begin(), plan.backward_packs.end() - 1);
+      plan.forward_microbatch = ub;
+      candidates.push_back({plan, expected(shape, plan)});
+      for (const auto& [seconds, uf] : forward) {
+        if (uf == ub) continue;
+        plan.forward_microbatch = uf;
+        candidates.push_back({plan, expected(shape, plan)});
+      }
+    }
+  std::ranges::stable_sort(candidates, {}, &CostedPlan::cost);
+  for (const CostedPlan& candidate : candidates) {
+    if (spent() || candidate.cost * 0.97 >= best_weighed_) return;
+    const HarmonyPlan& plan = candidate.plan;
+    if (least_seconds(samples, plan.forward_microbatch, plan.backward_microbatch,
+                      plan.backward_packs.back().first) >= best_weighed_)
+      continue;
+    consider(shape, plan);
+    // Half of the effort is for polishing.
+    if (best_.strategy && effort() > options_.effort / 2) return;
+  }
+}
+
+// No plan of a shape computes faster. A micro-batch is on one device at a time, so that at most as
+// many devices of a pipeline work as there are micro-batches. `recompute`: layers before the loss
+// pack are computed twice.
+double StreamSearch::bound(Shape shape, bool recompute) {
+  const int64_t samples = share(shape);
+  const MicroBatchSizes known = sizes(samples);
+  const auto busy = [&](int64_t size) {
+    return static_cast<double>(std::min<int64_t>(shape.depth, (samples + size - 1) / size));
+  };
+  double least = kDoesNotFit;
+  for (int64_t ub : known.backward) {
+    double seconds = backward_seconds(samples, ub) / busy(ub);
+    if (recompute) {
+      const PassTable& table = chain_.backward(ub);
+      int32_t loss = chain_.layers() - 1;
+      while (loss > 0 && activation_bytes(table, {loss - 1, chain_.layers() - 1}) <= limit_) --loss;
+      double forward = kDoesNotFit;
+      for (int64_t uf : known.forward)
+        forward = std::min(forward, forward_seconds(samples, uf, loss) / busy(uf));
+      seconds += forward;
+    }
+    least = std::min(least, seconds);
+  }
+  return least;
+}
+
+void StreamSearch::search_pipeline(Shape shape) {
+  const int64_t samples = share(shape);
+  // Harmony's estimate, without its tax and with bandwidths like those of the links, finds packs.
+  PackSearchOptions options;
+  options.constants = {.swap_bandwidth = 6e9 * shape.depth,
+                       .peer_bandwidth = 10e9,
+                       .message_bandwidth = 1e15,
+                       .free_seconds = 0};
+  options.effort = 6'000'000;
+  options.byte_seconds = 3 * kTrafficWeight;
+  if (const auto own =
+          harmony_own_search(chain_, HarmonyMode::Pipeline, shape.depth, samples, limit_, true))
+    consider(shape, own->plan);
+  for (double part : {1.0, 0.7}) {
+    if (spent()) return;
+    const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
+    const PackSearchResult found =
+        search_packs(chain_, HarmonyMode::Pipeline, shape.depth, samples, cap, true, options);
+    if (found.plan) consider(shape, *found.plan);
+  }
+}
+
+void StreamSearch::polish(Shape shape, int64_t limit) {
+  const MicroBatchSizes known = sizes(share(shape));
+  LocalSearch local(
+      chain_, known,
+      [&](const HarmonyPlan& plan) {
+        skipped_ += 100;
+        const double computing = (backward_seconds(share(shape), plan.backward_microbatch) +
+                                  forward_seconds(share(shape), plan.forward_microbatch,
+                                                  plan.backward_packs.back().first)) /
+                                 shape.depth;
+        return computing >= best_weighed_ ? kDoesNotFit : consider(shape, plan);
+      },
+      [&] { return effort(); });
+  CostedPlan start{harmony_plan_of(*best_.strategy), best_weighed_};
+  local.anneal(start, limit, 0.004, 0.0002, 1);
+}
+
+// What the plan of Harmony's own search, as it searches by default, moves in the same mode.
+double StreamSearch::swap_of_harmony(Shape shape) {
+  const HarmonyMode mode = shape.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline;
+  const int32_t devices = shape.replicas * shape.depth;
+  const auto own = harmony_own_search(chain_, mode, devices, minibatch_, limit_, false);
+  if (!own) return kDoesNotFit;
+  return static_cast<double>(harmony_volume(chain_, own->plan, minibatch_).swapped());
+}
+
+double StreamSearch::lower_bound() {
+  double least = kDoesNotFit;
+  for (Shape shape : shapes()) least = std::min(least, bound(shape, false));
+  return least;
+}
+
+// Every layer a pack, the smallest micro-batches.
+void StreamSearch::try_frugal(Shape shape) {
+  const MicroBatchSizes known = sizes(share(shape));
+  if (known.backward.empty()) return;
+  HarmonyPlan plan;
+  plan.forward_microbatch = known.forward.front();
+  plan.backward_microbatch = known.backward.front();
+  for (int32_t l = 0; l < chain_.layers(); ++l) plan.backward_packs.push_back({l, l});
+  plan.forward_packs.assign(plan.backward_packs.begin(), plan.backward_packs.end() - 1);
+  consider(shape, plan);
+}
+
+StreamSearchResult StreamSearch::run() {
+  const std::vector<Shape> all = shapes();
+  for (Shape shape : all) {
+    if (spent()) break;
+    if (bound(shape, shape.depth > 1) >= best_weighed_) continue;
+    harmony_swaps_ = swap_of_harmony(shape);
+    shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
+  }
+  if (!best_.strategy)
+    for (Shape shape : all) try_frugal(shape);
+  if (best_.strategy && !spent()) {
+    const Shape shape{best_.strategy->replicas, best_.strategy->depth};
+    harmony_swaps_ = swap_of_harmony(shape);
+    polish(shape, options_.effort);
+  }
+  best_.lower_bound = lower_bound();
+  best_.tried = pricer_.runs();
+  best_.least_limit = least_limit_;
+  return std::move(best_);
+}
+
+}  // namespace
+
+StreamSearchResult search_streams(ChainTables& chain, const Machine& machine, int64_t minibatch,
+                                  int64_t limit, const StreamSearchOptions& options) {
+  return StreamSearch(chain, machine, minibatch, limit, options).run();
+}
+
+}  // namespace windlass
