@@ -1,0 +1,187 @@
+// Packs of layers on the profiles and plans that were released with Harmony: the released plan, the
+// best that Harmony's own search finds inside the limit, and windlass's, under Harmony's estimate
+// and under windlass's simulator. Takes the folder with the profiles and reference_plans.json.
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/error.h"
+#include "windlass/base/table.h"
+#include "windlass/machine/read_machine.h"
+#include "windlass/search/harmony/pack_search.h"
+#include "windlass/search/harmony/packers.h"
+#include "windlass/search/harmony/paging.h"
+#include "windlass/search/harmony/stream_search.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kLimit = 9'000'000'000;
+constexpr double kGiB = 0x1p30;
+
+struct Point {
+  std::string model;
+  int64_t minibatch = 0;
+  HarmonyPlan plan;
+};
+
+Point point_of(const nlohmann::json& entry) {
+  Point point{entry.at("model"), entry.at("minibatch"), {}};
+  HarmonyPlan& plan = point.plan;
+  plan.mode = entry.at("mode") == "dp" ? HarmonyMode::Data : HarmonyMode::Pipeline;
+  plan.devices = entry.at("devices");
+  plan.forward_microbatch = entry.at("forward_microbatch");
+  plan.backward_microbatch = entry.at("backward_microbatch");
+  for (const auto& pack : entry.at("forward_packs"))
+    plan.forward_packs.push_back({pack.at(0), pack.at(1)});
+  for (const auto& pack : entry.at("backward_packs"))
+    plan.backward_packs.push_back({pack.at(0), pack.at(1)});
+  return point;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+std::string label(const Point& point) {
+  return fmt::format("{} D{} {} on {}", point.model, point.minibatch,
+                     harmony_mode_name(point.plan.mode), point.plan.devices);
+}
+
+std::string number(double value) { return fmt::format("{:.3f}", value); }
+
+// Under Harmony's estimate. A released plan that does not fit is in brackets; the ratio is to the
+// best of those that fit.
+void estimated(const std::vector<Point>& points, std::map<std::string, LayerProfile>& profiles) {
+  Table table({Align::Left, Align::Left, Align::Right, Align::Right, Align::Right, Align::Right,
+               Align::Right, Align::Right});
+  table.add({"estimate, s", "prefetch", "released", "own search", "windlass", "ratio", "bound",
+             "searched s"});
+  int better = 0, worse = 0, all = 0;
+  double slowest = 0;
+  for (const Point& point : points)
+    for (bool prefetch : {false, true}) {
+      ChainTables chain(profiles.at(point.model));
+      HarmonyEstimator estimator(chain);
+      const double released = estimator.seconds(point.plan, point.minibatch, prefetch);
+      const bool fits = harmony_peak_bytes(chain, point.plan) <= kLimit;
+      const auto begin = std::chrono::steady_clock::now();
+      const PackSearchResult found = search_packs(chain, point.plan.mode, point.plan.devices,
+                                                  point.minibatch, kLimit, prefetch);
+      const double took = seconds_since(begin);
+      const auto own = harmony_own_search(chain, point.plan.mode, point.plan.devices,
+                                          point.minibatch, kLimit, prefetch);
+      double bar = own ? own->seconds : released;
+      if (fits) bar = std::min(bar, released);
+      ++all;
+      better += found.seconds < bar - 1e-6;
+      worse += found.seconds > bar + 1e-6;
+      slowest = std::max(slowest, took);
+      table.add({label(point), prefetch ? "on" : "off",
+                 fits ? number(released) : fmt::format("({:.3f})", released),
+                 own ? number(own->seconds) : "none", number(found.seconds),
+                 number(found.seconds / bar), number(found.lower_bound), number(took)});
+    }
+  fmt::print(
+      "{}{} points: {} faster than Harmony's best that fits, {} slower; slowest search "
+      "{:.2f} s\n\n",
+      table.text(), all, better, worse, slowest);
+}
+
+// Under windlass's simulator: Harmony's runtime with the released plan and with that of its own
+// search, windlass in the same mode and in any mode.
+void simulated(const std::vector<Point>& points, std::map<std::string, LayerProfile>& profiles,
+               const Machine& machine) {
+  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right,
+               Align::Right, Align::Right, Align::Right, Align::Right});
+  table.add({"simulated, s", "released", "own search", "same mode", "any mode", "ratio",
+             "swap GiB: released", "same mode", "any mode", "searched s"});
+  double slowest = 0;
+  for (const Point& point : points) {
+    ChainTables chain(profiles.at(point.model));
+    StreamPricer pricer(chain, machine, point.minibatch, kLimit);
+    const StreamCost released = pricer.price(harmony_runtime(point.plan));
+    const auto own = harmony_own_search(chain, point.plan.mode, point.plan.devices, point.minibatch,
+                                        kLimit, true);
+    StreamSearchOptions options;
+    options.devices = point.plan.devices;
+    const auto begin = std::chrono::steady_clock::now();
+    const StreamSearchResult any = search_streams(chain, machine, point.minibatch, kLimit, options);
+    const double took = seconds_since(begin);
+    slowest = std::max(slowest, took);
+    options.mode = point.plan.mode;
+    const StreamSearchResult same =
+        search_streams(chain, machine, point.minibatch, kLimit, options);
+    const auto gib = [](const StreamCost& cost) {
+      return fmt::format("{:.1f}", static_cast<double>(cost.volume.swapped()) / kGiB);
+    };
+    table.add({label(point), number(released.seconds),
+               own ? number(pricer.price(harmony_runtime(own->plan)).seconds) : "none",
+               number(same.cost.seconds), number(any.cost.seconds),
+               number(any.cost.seconds / released.seconds), gib(released), gib(same.cost),
+               gib(any.cost), number(took)});
+  }
+  fmt::print("{}slowest search {:.2f} s\n\n", table.text(), slowest);
+}
+
+// Demand paging, 16 micro-batches on each device.
+void paged(std::map<std::string, LayerProfile>& profiles, const Machine& machine) {
+  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right});
+  table.add({"paging, 16 micro-batches", "s", "windlass s", "times", "weights GiB", "times"});
+  for (auto& [model, profile] : profiles)
+    for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+      ChainTables chain(profile);
+      const int64_t minibatch = mode == HarmonyMode::Data ? 64 : 16;
+      const PagingCost paging = simulate_paging(chain, machine, mode, 4, minibatch, 1, kLimit);
+      const StreamSearchResult found = search_streams(chain, machine, minibatch, kLimit);
+      const auto weights = [](const SwapVolume& volume) {
+        return static_cast<double>(volume.weights) / kGiB;
+      };
+      table.add({fmt::format("{} D{} {}", model, minibatch, harmony_mode_name(mode)),
+                 number(paging.seconds), number(found.cost.seconds),
+                 fmt::format("{:.1f}", paging.seconds / found.cost.seconds),
+                 fmt::format("{:.0f}", weights(paging.volume)),
+                 fmt::format("{:.1f}", weights(paging.volume) / weights(found.cost.volume))});
+    }
+  fmt::print("{}", table.text());
+}
+
+int run(const std::filesystem::path& folder) {
+  std::vector<Point> points;
+  std::map<std::string, LayerProfile> profiles;
+  for (const auto& entry : nlohmann::json::parse(std::ifstream(folder / "reference_plans.json"))) {
+    points.push_back(point_of(entry));
+    const std::string& model = points.back().model;
+    if (!profiles.contains(model))
+      profiles[model] = load_layer_profile((folder / (model + ".json")).string());
+  }
+  const Machine machine = load_machine("4x1080ti", {.memory = Bytes(kLimit)});
+  estimated(points, profiles);
+  simulated(points, profiles, machine);
+  paged(profiles, machine);
+  return 0;
+}
+
+}  // namespace
+}  // namespace windlass
+
+int main(int argc, char** argv) {
+  const char* known = std::getenv("WINDLASS_DATA");
+  const std::filesystem::path folder =
+      argc > 1 ? argv[1] : std::filesystem::path(known ? known : "../shared/data") / "harmony";
+  if (!std::filesystem::exists(folder / "reference_plans.json")) {
+    fmt::print("skipped: no reference_plans.json in {}; name the folder\n", folder.string());
+    return 0;
+  }
+  try {
+    return windlass::run(folder);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
