@@ -103,13 +103,13 @@ Cutting cutting_of(const ChainTables& chain, const PassTable& table, int64_t siz
   return cutting;
 }
 
-int64_t stash_bytes(const ChainTables& chain, const std::vector<Pack>& backward, Pack pack,
-                    int64_t size) {
-  int64_t bytes = 0;
+// Inputs of backward packs, the loss's excepted, summed over the layers before each.
+std::vector<int64_t> stash_sums(const ChainTables& chain, const std::vector<Pack>& backward) {
+  std::vector<int64_t> sums(static_cast<size_t>(backward.back().first) + 1, 0);
   for (size_t p = 0; p + 1 < backward.size(); ++p)
-    if (backward[p].first >= pack.first && backward[p].first <= pack.last)
-      bytes += chain.input(backward[p].first, size);
-  return bytes;
+    sums[static_cast<size_t>(backward[p].first) + 1] = chain.input(backward[p].first, 1);
+  for (size_t l = 1; l < sums.size(); ++l) sums[l] += sums[l - 1];
+  return sums;
 }
 
 }  // namespace
@@ -140,14 +140,16 @@ std::optional<HarmonyBaseline> harmony_own_search(ChainTables& chain, HarmonyMod
            pack(cutting_of(chain, backward, ub, chain.layers(), cap, fits))) {
         HarmonyPlan plan{mode, devices, ub, ub, {}, packs};
         if (packs.size() == 1) consider(plan);
+        const std::vector<int64_t> stashed = stash_sums(chain, packs);
         for (int64_t uf = ub; uf <= samples && packs.size() > 1; ++uf) {
           if (samples % uf != 0 || !profile.forward.covers(uf)) continue;
           plan.forward_microbatch = uf;
           const PassTable& forward = chain.forward(uf);
           const auto forward_fits = [&](Pack p) {
             if (!strict) return chain.memory(forward, p, uf) <= cap;
-            return chain.forward_task_bytes(forward, p, uf, stash_bytes(chain, packs, p, uf)) <=
-                   cap;
+            const int64_t stash =
+                stashed[static_cast<size_t>(p.last) + 1] - stashed[static_cast<size_t>(p.first)];
+            return chain.forward_task_bytes(forward, p, uf, stash * uf) <= cap;
           };
           auto choices =
               pack(cutting_of(chain, forward, uf, packs.back().first, cap, forward_fits));

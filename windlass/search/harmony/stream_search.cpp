@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "windlass/search/harmony/local_search.h"
 #include "windlass/search/harmony/pack_search.h"
@@ -15,10 +17,17 @@ namespace windlass {
 namespace {
 
 // Seconds a byte that swapping counts beside the simulated time: a tenth of what it takes on a link
-// of 12 GB/s, which decides between plans that are nearly equally fast; and all of it for what
-// Harmony would not move.
+// of 12 GB/s. Decides between plans that are nearly equally fast.
 constexpr double kByteSeconds = 1 / 12e9;
 constexpr double kTrafficWeight = 0.1 * kByteSeconds;
+
+double weighed(const StreamCost& cost) {
+  if (!cost.fits) return kDoesNotFit;
+  return cost.seconds + kTrafficWeight * static_cast<double>(cost.volume.swapped());
+}
+
+// Micro-batch sizes that compute so many times slower than the best one are not looked at.
+constexpr double kSlowest = 1.4;
 
 struct Shape {
   int32_t replicas = 1, depth = 1;
@@ -39,13 +48,12 @@ class StreamSearch {
 
  private:
   std::vector<Shape> shapes() const;
-  double weighed(const StreamCost& cost) const {
-    if (!cost.fits) return kDoesNotFit;
-    const auto swapped = static_cast<double>(cost.volume.swapped());
-    return cost.seconds + kTrafficWeight * swapped +
-           kByteSeconds * std::max(0.0, swapped - harmony_swaps_);
+  int64_t swap_of_harmony(Shape shape);
+  // Seconds that what Harmony would not move counts.
+  double excess(const SwapVolume& volume) const {
+    return kByteSeconds *
+           static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
   }
-  double swap_of_harmony(Shape shape);
   int64_t share(Shape shape) const { return (minibatch_ + shape.replicas - 1) / shape.replicas; }
   MicroBatchSizes sizes(int64_t samples) const {
     return micro_batch_sizes(chain_.profile(), samples);
@@ -61,10 +69,13 @@ class StreamSearch {
   template <typename Set>
   size_t most_packs(PackStrategy& strategy, StreamCost& cost, Set set);
   int64_t pack_state(const PackStrategy& strategy) const;
+  double note(const PackStrategy& strategy, const StreamCost& cost);
+  const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
+  void consider_harmony(Shape shape);
   double expected(Shape shape, const HarmonyPlan& plan);
   void search_data(Shape shape);
   void search_pipeline(Shape shape);
-  void polish(Shape shape, int64_t limit);
+  void polish(Shape shape, CostedPlan start);
   void try_frugal(Shape shape);
   double bound(Shape shape, bool recompute);
   double lower_bound();
@@ -79,9 +90,14 @@ class StreamSearch {
   StreamPricer pricer_;
   StreamSearchResult best_;
   double best_weighed_ = kDoesNotFit;
-  double harmony_swaps_ = kDoesNotFit;  // bytes, in the mode of the shape at hand
+  // What moves more than Harmony would in the same mode is only taken if nothing else is found.
+  int64_t harmony_swaps_ = INT64_MAX;
+  StreamSearchResult other_;
+  double other_weighed_ = kDoesNotFit;
   int64_t least_limit_ = INT64_MAX;
   int64_t skipped_ = 0;
+  // Of Harmony's own search, by mode, devices, limit and prefetch.
+  std::map<std::tuple<HarmonyMode, int32_t, int64_t, bool>, std::optional<HarmonyBaseline>> own_;
 };
 
 std::vector<Shape> StreamSearch::shapes() const {
@@ -193,6 +209,46 @@ size_t StreamSearch::most_packs(PackStrategy& strategy, StreamCost& cost, Set se
   return low;
 }
 
+// Keeps what is best; returns what it counts.
+double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) {
+  const double weight = weighed(cost);
+  if (weight < other_weighed_) {
+    other_weighed_ = weight;
+    other_.strategy = strategy;
+    other_.cost = cost;
+  }
+  if (weight < best_weighed_ && cost.volume.swapped() <= harmony_swaps_) {
+    best_weighed_ = weight;
+    best_.strategy = strategy;
+    best_.cost = cost;
+  }
+  return weight + excess(cost.volume);
+}
+
+const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, double part,
+                                                               bool prefetch) {
+  const HarmonyMode mode = shape.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline;
+  const int32_t devices = shape.replicas * shape.depth;
+  const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
+  const auto [entry, fresh] = own_.try_emplace({mode, devices, cap, prefetch});
+  if (fresh) entry->second = harmony_own_search(chain_, mode, devices, minibatch_, cap, prefetch);
+  return entry->second;
+}
+
+// Harmony's own plans, as its runtime and as windlass would carry them out.
+void StreamSearch::consider_harmony(Shape shape) {
+  if (shape.depth > 1 && shape.replicas > 1) return;
+  for (double part : {0.88, 1.0})
+    for (bool prefetch : {false, true}) {
+      const auto& own = own_search(shape, part, prefetch);
+      if (!own) continue;
+      const PackStrategy theirs = harmony_runtime(own->plan);
+      if (theirs.depth != shape.depth) continue;
+      note(theirs, pricer_.price(theirs));
+      consider(shape, own->plan);
+    }
+}
+
 double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
   PackStrategy strategy;
   strategy.replicas = shape.replicas;
@@ -209,6 +265,10 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
     ahead = std::max(ahead, chain_.state_bytes({l, l}) + chain_.weight_bytes({l, l}));
   strategy.state_bytes = pack_state(strategy) + ahead;
   StreamCost cost = pricer_.price(strategy);
+  if (!cost.fits) {
+    strategy.state_bytes -= ahead;
+    cost = pricer_.price(strategy);
+  }
   least_limit_ = std::min(least_limit_, cost.peak_bytes);
   if (!cost.fits) return kDoesNotFit;
 
@@ -223,19 +283,11 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
     StreamCost filled_cost = cost;
     if (keep && most_packs(filled, filled_cost, kept) < 2) continue;
     most_packs(filled, filled_cost, on_device);
-    const auto note = [&](const PackStrategy& s, const StreamCost& c) {
-      const double weight = weighed(c);
-      result = std::min(result, weight);
-      if (weight >= best_weighed_) return;
-      best_weighed_ = weight;
-      best_.strategy = s;
-      best_.cost = c;
-    };
-    note(filled, filled_cost);
+    result = std::min(result, note(filled, filled_cost));
     // What is left goes to weights.
     if (weighed(filled_cost) > best_weighed_ * 1.02) continue;
     filled.state_bytes += limit_ - filled_cost.peak_bytes;
-    note(filled, pricer_.price(filled));
+    result = std::min(result, note(filled, pricer_.price(filled)));
   }
   return result;
 }
@@ -259,7 +311,7 @@ double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
       forward_seconds(samples, plan.forward_microbatch, plan.backward_packs.back().first);
   cost.volume.weights = 3 * chain_.weight_bytes(all);
   cost.volume.activations = 2 * on_host * shape.replicas;
-  return weighed(cost);
+  return weighed(cost) + excess(cost.volume);
 }
 
 void StreamSearch::search_data(Shape shape) {
@@ -274,8 +326,11 @@ void StreamSearch::search_data(Shape shape) {
     double part;  // of the limit, for a pack
     bool large_loss;
   };
+  double fastest = kDoesNotFit;
+  for (int64_t ub : known.backward) fastest = std::min(fastest, backward_seconds(samples, ub));
   std::vector<CostedPlan> candidates;
-  for (int64_t ub : known.backward)
+  for (int64_t ub : known.backward) {
+    if (backward_seconds(samples, ub) > kSlowest * fastest) continue;
     for (Cut how : {Cut{0.3, false}, Cut{0.4, true}, Cut{0.5, false}, Cut{0.55, true},
                     Cut{0.7, true}, Cut{0.8, true}, Cut{0.9, true}}) {
       const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
@@ -292,6 +347,7 @@ void StreamSearch::search_data(Shape shape) {
         candidates.push_back({plan, expected(shape, plan)});
       }
     }
+  }
   std::ranges::stable_sort(candidates, {}, &CostedPlan::cost);
   for (const CostedPlan& candidate : candidates) {
     if (spent() || candidate.cost * 0.97 >= best_weighed_) return;
@@ -339,21 +395,23 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .peer_bandwidth = 10e9,
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
-  options.effort = 6'000'000;
-  options.byte_seconds = 3 * kTrafficWeight;
-  if (const auto own =
-          harmony_own_search(chain_, HarmonyMode::Pipeline, shape.depth, samples, limit_, true))
-    consider(shape, own->plan);
-  for (double part : {1.0, 0.7}) {
+  options.effort = 4'000'000;
+  consider_harmony(shape);
+  struct Try {
+    double part;    // of the limit, for a task: weights that arrive early need some
+    double weight;  // of traffic
+  };
+  for (Try how : {Try{0.85, 1}, Try{0.85, 5}, Try{0.7, 2}}) {
     if (spent()) return;
-    const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
+    options.byte_seconds = how.weight * kTrafficWeight;
+    const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
     const PackSearchResult found =
         search_packs(chain_, HarmonyMode::Pipeline, shape.depth, samples, cap, true, options);
     if (found.plan) consider(shape, *found.plan);
   }
 }
 
-void StreamSearch::polish(Shape shape, int64_t limit) {
+void StreamSearch::polish(Shape shape, CostedPlan start) {
   const MicroBatchSizes known = sizes(share(shape));
   LocalSearch local(
       chain_, known,
@@ -366,17 +424,16 @@ void StreamSearch::polish(Shape shape, int64_t limit) {
         return computing >= best_weighed_ ? kDoesNotFit : consider(shape, plan);
       },
       [&] { return effort(); });
-  CostedPlan start{harmony_plan_of(*best_.strategy), best_weighed_};
-  local.anneal(start, limit, 0.004, 0.0002, 1);
+  local.anneal(start, options_.effort, 0.004, 0.0002, 1);
 }
 
-// What the plan of Harmony's own search, as it searches by default, moves in the same mode.
-double StreamSearch::swap_of_harmony(Shape shape) {
-  const HarmonyMode mode = shape.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline;
-  const int32_t devices = shape.replicas * shape.depth;
-  const auto own = harmony_own_search(chain_, mode, devices, minibatch_, limit_, false);
-  if (!own) return kDoesNotFit;
-  return static_cast<double>(harmony_volume(chain_, own->plan, minibatch_).swapped());
+// What the plans of Harmony's own search in the same mode move at least.
+int64_t StreamSearch::swap_of_harmony(Shape shape) {
+  int64_t least = INT64_MAX;
+  for (bool prefetch : {false, true})
+    if (const auto& own = own_search(shape, 1, prefetch))
+      least = std::min(least, harmony_volume(chain_, own->plan, minibatch_).swapped());
+  return least;
 }
 
 double StreamSearch::lower_bound() {
@@ -401,17 +458,21 @@ StreamSearchResult StreamSearch::run() {
   const std::vector<Shape> all = shapes();
   for (Shape shape : all) {
     if (spent()) break;
-    if (bound(shape, shape.depth > 1) >= best_weighed_) continue;
+    // A pipeline does not come closer to its bound than that.
+    if (bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_weighed_) continue;
     harmony_swaps_ = swap_of_harmony(shape);
     shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
   }
-  if (!best_.strategy)
+  if (!other_.strategy)
     for (Shape shape : all) try_frugal(shape);
-  if (best_.strategy && !spent()) {
-    const Shape shape{best_.strategy->replicas, best_.strategy->depth};
+  const StreamSearchResult& start = best_.strategy ? best_ : other_;
+  if (start.strategy && !spent()) {
+    const Shape shape{start.strategy->replicas, start.strategy->depth};
     harmony_swaps_ = swap_of_harmony(shape);
-    polish(shape, options_.effort);
+    polish(shape,
+           {harmony_plan_of(*start.strategy), weighed(start.cost) + excess(start.cost.volume)});
   }
+  if (!best_.strategy) best_ = std::move(other_);
   best_.lower_bound = lower_bound();
   best_.tried = pricer_.runs();
   best_.least_limit = least_limit_;
