@@ -11,6 +11,8 @@
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/model/layer_profile.h"
+#include "windlass/model/model.h"
+#include "windlass/search/harmony/model_chain.h"
 #include "windlass/search/harmony/search.h"
 
 namespace windlass {
@@ -36,6 +38,12 @@ LayerSearchOptions options_of(const PlanLayersFlags& flags) {
                                                                             : LayerCost::Harmony;
   options.prefetch = choice("--prefetch", flags.prefetch, {"off", "on"}) == 1;
   return options;
+}
+
+LayerProfile chain_of_model(ModelFlags flags, int64_t batch, const Machine& machine) {
+  flags.batch = batch;
+  const Model model = load_model(flags.model, flags.model_options());
+  return chain_of_network(model.graph, flags.training_options(), machine, *analytic_cost_model());
 }
 
 ordered_json packs_json(const std::vector<Pack>& packs) {
@@ -68,7 +76,7 @@ ordered_json volume_json(const SwapVolume& volume) {
 
 ordered_json result_json(const PlanLayersFlags& flags, const LayerSearchResult& result) {
   ordered_json json = {{"termination", termination_name(result.termination)},
-                       {"model", flags.profile},
+                       {"model", flags.model ? flags.model->model : flags.profile},
                        {"batch", flags.batch},
                        {"cost", flags.cost}};
   const auto search = [&] {
@@ -216,13 +224,16 @@ ExitCode run_plan_layers(const PlanLayersFlags& flags) {
   LayerSearchOptions options = options_of(flags);
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. 4x1080ti");
   if (flags.batch < 1) fail_input("--batch is missing: say how many samples a step has");
-  const LayerProfile profile = load_layer_profile(flags.profile);
   MachineFlags machine_flags = flags.machine;
   if (machine_flags.machine != "local" && machine_flags.devices) {
     options.devices = static_cast<int32_t>(std::clamp<int64_t>(*machine_flags.devices, 0, 1 << 20));
     machine_flags.devices.reset();
   }
-  const Machine machine = machine_flags.load();
+  Machine machine = machine_flags.load();
+  if (!flags.host_memory.empty())
+    for (Node& node : machine.nodes) node.memory = parse_bytes(flags.host_memory);
+  const LayerProfile profile = flags.model ? chain_of_model(*flags.model, flags.batch, machine)
+                                           : load_layer_profile(flags.profile);
   const LayerSearchResult result = search_layers(profile, machine, flags.batch, options);
   const bool fits = result.termination != Termination::Infeasible;
   if (flags.json)
