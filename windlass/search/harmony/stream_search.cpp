@@ -12,6 +12,7 @@
 #include "windlass/search/harmony/pack_search.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/partition.h"
+#include "windlass/search/harmony/stream_bounds.h"
 
 namespace windlass {
 namespace {
@@ -29,9 +30,7 @@ double weighed(const StreamCost& cost) {
 // Micro-batch sizes that compute so many times slower than the best one are not looked at.
 constexpr double kSlowest = 1.4;
 
-struct Shape {
-  int32_t replicas = 1, depth = 1;
-};
+using Shape = PipelineShape;
 
 class StreamSearch {
  public:
@@ -42,6 +41,7 @@ class StreamSearch {
         minibatch_(minibatch),
         limit_(limit),
         options_(options),
+        bounds_(chain, minibatch, limit),
         pricer_(chain, machine, minibatch, limit) {}
 
   StreamSearchResult run();
@@ -54,20 +54,15 @@ class StreamSearch {
     return kByteSeconds *
            static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
   }
-  int64_t share(Shape shape) const { return (minibatch_ + shape.replicas - 1) / shape.replicas; }
+  int64_t share(Shape shape) const { return shape.share(minibatch_); }
   MicroBatchSizes sizes(int64_t samples) const {
     return micro_batch_sizes(chain_.profile(), samples);
   }
-  double forward_seconds(int64_t samples, int64_t size, int32_t end);
-  double backward_seconds(int64_t samples, int64_t size);
-  int64_t activation_bytes(const PassTable& table, Pack pack) const;
-  int64_t pack_bytes(const PassTable& table, Pack pack, int64_t samples, int64_t size) const;
-  double least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss);
-  std::vector<Pack> cut(int64_t samples, int64_t size, int64_t cap, bool large_loss);
   // Places inputs and weights for given packs and keeps the result if it is the best.
   double consider(Shape shape, const HarmonyPlan& packs);
   template <typename Set>
   size_t most_packs(PackStrategy& strategy, StreamCost& cost, Set set);
+  int64_t room_ahead() const;
   int64_t pack_state(const PackStrategy& strategy) const;
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
@@ -77,7 +72,6 @@ class StreamSearch {
   void search_pipeline(Shape shape);
   void polish(Shape shape, CostedPlan start);
   void try_frugal(Shape shape);
-  double bound(Shape shape, bool recompute);
   double lower_bound();
   // Tasks, and plans that were not simulated.
   int64_t effort() const { return pricer_.tasks() + skipped_; }
@@ -87,6 +81,7 @@ class StreamSearch {
   const Machine& machine_;
   int64_t minibatch_, limit_;
   StreamSearchOptions options_;
+  StreamBounds bounds_;
   StreamPricer pricer_;
   StreamSearchResult best_;
   double best_weighed_ = kDoesNotFit;
@@ -115,52 +110,12 @@ std::vector<Shape> StreamSearch::shapes() const {
   return result;
 }
 
-// Of all samples of a device over the layers before `end`.
-double StreamSearch::forward_seconds(int64_t samples, int64_t size, int32_t end) {
-  const auto at = static_cast<size_t>(end);
-  double sum = static_cast<double>(samples / size) * chain_.forward(size).seconds[at];
-  if (samples % size != 0) sum += chain_.forward(samples % size).seconds[at];
-  return sum;
-}
-
-double StreamSearch::backward_seconds(int64_t samples, int64_t size) {
-  double sum = static_cast<double>(samples / size) * chain_.backward(size).seconds.back();
-  if (samples % size != 0) sum += chain_.backward(samples % size).seconds.back();
-  return sum;
-}
-
-int64_t StreamSearch::activation_bytes(const PassTable& table, Pack pack) const {
-  return table.memory[static_cast<size_t>(pack.last) + 1] -
-         table.memory[static_cast<size_t>(pack.first)];
-}
-
-// Bytes of a device while it runs a backward pack, gradients at the borders of all samples
-// included.
-int64_t StreamSearch::pack_bytes(const PassTable& table, Pack pack, int64_t samples,
-                                 int64_t size) const {
-  return activation_bytes(table, pack) - chain_.weight_bytes(pack) + chain_.state_bytes(pack) +
-         chain_.weight_bytes(pack) + 2 * chain_.input(pack.first, size) +
-         chain_.input(pack.last + 1, samples) + chain_.input(pack.first, samples);
-}
-
-// Backward packs of at most `cap` bytes: the least traffic of inputs, and the largest loss pack
-// that pays, since it is not computed twice.
-std::vector<Pack> StreamSearch::cut(int64_t samples, int64_t size, int64_t cap, bool large_loss) {
-  const PassTable& table = chain_.backward(size);
-  const int32_t layers = chain_.layers();
-  const double swap = 1 / 6e9;
-  const PackCosts costs(
-      layers,
-      [&](Pack pack) {
-        if (pack_bytes(table, pack, samples, size) > cap) return kDoesNotFit;
-        double sum = 1e-4 + swap * static_cast<double>(chain_.input(pack.first, samples));
-        if (large_loss && pack.last + 1 == layers)
-          sum -=
-              forward_seconds(samples, size, layers) - forward_seconds(samples, size, pack.first);
-        return sum;
-      },
-      [&](Pack pack) { return activation_bytes(table, pack) - chain_.weight_bytes(pack) > cap; });
-  return min_sum_partition(costs);
+// For pieces of weights that arrive early.
+int64_t StreamSearch::room_ahead() const {
+  int64_t bytes = 4 * PackStrategy().piece_bytes;
+  for (int32_t l = 0; l < chain_.layers(); ++l)
+    bytes = std::max(bytes, chain_.state_bytes({l, l}) + chain_.weight_bytes({l, l}));
+  return bytes;
 }
 
 int64_t StreamSearch::pack_state(const PackStrategy& strategy) const {
@@ -169,21 +124,6 @@ int64_t StreamSearch::pack_state(const PackStrategy& strategy) const {
   for (Pack pack : strategy.backward_packs)
     most = std::max(most, chain_.state_bytes(pack) + chain_.weight_bytes(pack));
   return most;
-}
-
-// Computing alone, if as many layers before the loss pack are kept as could ever be.
-double StreamSearch::least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss) {
-  int32_t computed_twice = loss;
-  if (uf == ub) {
-    const PassTable& table = chain_.backward(ub);
-    const int64_t parts = (samples + ub - 1) / ub;
-    const auto kept = [&](int32_t first) {
-      const Pack pack{first, loss - 1};
-      return (activation_bytes(table, pack) - 2 * chain_.weight_bytes(pack)) * parts;
-    };
-    while (computed_twice > 0 && kept(computed_twice - 1) <= limit_) --computed_twice;
-  }
-  return backward_seconds(samples, ub) + forward_seconds(samples, uf, computed_twice);
 }
 
 // The largest number of packs, counted from the loss, for which `set` makes a strategy that fits;
@@ -260,9 +200,7 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
   const size_t count = packs.backward_packs.size();
   strategy.actions.assign(count, PackAction::Recompute);
   strategy.stash_on_host.assign(count, 1);
-  int64_t ahead = 4 * strategy.piece_bytes;  // room for pieces that arrive early
-  for (int32_t l = 0; l < chain_.layers(); ++l)
-    ahead = std::max(ahead, chain_.state_bytes({l, l}) + chain_.weight_bytes({l, l}));
+  const int64_t ahead = room_ahead();
   strategy.state_bytes = pack_state(strategy) + ahead;
   StreamCost cost = pricer_.price(strategy);
   if (!cost.fits) {
@@ -299,16 +237,17 @@ double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
   const PassTable& table = chain_.backward(size);
   int64_t largest = 0, stashed = 0;
   for (Pack pack : plan.backward_packs) {
-    largest = std::max(largest, pack_bytes(table, pack, samples, size));
+    largest = std::max(largest, bounds_.pack_bytes(table, pack, samples, size));
     if (pack.last + 1 < chain_.layers()) stashed += chain_.input(pack.first, samples);
   }
   const Pack all{0, chain_.layers() - 1};
-  const int64_t on_host = std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest));
+  const int64_t on_host =
+      std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest - room_ahead()));
   StreamCost cost;
   cost.fits = true;
   cost.seconds =
-      backward_seconds(samples, size) +
-      forward_seconds(samples, plan.forward_microbatch, plan.backward_packs.back().first);
+      bounds_.backward_seconds(samples, size) +
+      bounds_.forward_seconds(samples, plan.forward_microbatch, plan.backward_packs.back().first);
   cost.volume.weights = 3 * chain_.weight_bytes(all);
   cost.volume.activations = 2 * on_host * shape.replicas;
   return weighed(cost) + excess(cost.volume);
@@ -319,7 +258,7 @@ void StreamSearch::search_data(Shape shape) {
   const MicroBatchSizes known = sizes(samples);
   std::vector<std::pair<double, int64_t>> forward;  // by the time of computing alone
   for (int64_t u : known.forward)
-    forward.push_back({forward_seconds(samples, u, chain_.layers()), u});
+    forward.push_back({bounds_.forward_seconds(samples, u, chain_.layers()), u});
   std::ranges::sort(forward);
   if (forward.size() > 3) forward.resize(3);
   struct Cut {
@@ -327,15 +266,16 @@ void StreamSearch::search_data(Shape shape) {
     bool large_loss;
   };
   double fastest = kDoesNotFit;
-  for (int64_t ub : known.backward) fastest = std::min(fastest, backward_seconds(samples, ub));
+  for (int64_t ub : known.backward)
+    fastest = std::min(fastest, bounds_.backward_seconds(samples, ub));
   std::vector<CostedPlan> candidates;
   for (int64_t ub : known.backward) {
-    if (backward_seconds(samples, ub) > kSlowest * fastest) continue;
-    for (Cut how : {Cut{0.3, false}, Cut{0.4, true}, Cut{0.5, false}, Cut{0.55, true},
-                    Cut{0.7, true}, Cut{0.8, true}, Cut{0.9, true}}) {
+    if (bounds_.backward_seconds(samples, ub) > kSlowest * fastest) continue;
+    for (Cut how : {Cut{0.25, false}, Cut{0.35, true}, Cut{0.4, false}, Cut{0.45, true},
+                    Cut{0.55, true}, Cut{0.65, true}, Cut{0.75, true}, Cut{0.88, true}}) {
       const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
       HarmonyPlan plan;
-      plan.backward_packs = cut(samples, ub, cap, how.large_loss);
+      plan.backward_packs = bounds_.cut(samples, ub, cap, how.large_loss);
       if (plan.backward_packs.empty()) continue;
       plan.backward_microbatch = ub;
       plan.forward_packs.assign(plan.backward_packs.begin(), plan.backward_packs.end() - 1);
@@ -352,39 +292,13 @@ void StreamSearch::search_data(Shape shape) {
   for (const CostedPlan& candidate : candidates) {
     if (spent() || candidate.cost * 0.97 >= best_weighed_) return;
     const HarmonyPlan& plan = candidate.plan;
-    if (least_seconds(samples, plan.forward_microbatch, plan.backward_microbatch,
-                      plan.backward_packs.back().first) >= best_weighed_)
+    if (bounds_.least_seconds(samples, plan.forward_microbatch, plan.backward_microbatch,
+                              plan.backward_packs.back().first) >= best_weighed_)
       continue;
     consider(shape, plan);
     // Half of the effort is for polishing.
     if (best_.strategy && effort() > options_.effort / 2) return;
   }
-}
-
-// No plan of a shape computes faster. A micro-batch is on one device at a time, so that at most as
-// many devices of a pipeline work as there are micro-batches. `recompute`: layers before the loss
-// pack are computed twice.
-double StreamSearch::bound(Shape shape, bool recompute) {
-  const int64_t samples = share(shape);
-  const MicroBatchSizes known = sizes(samples);
-  const auto busy = [&](int64_t size) {
-    return static_cast<double>(std::min<int64_t>(shape.depth, (samples + size - 1) / size));
-  };
-  double least = kDoesNotFit;
-  for (int64_t ub : known.backward) {
-    double seconds = backward_seconds(samples, ub) / busy(ub);
-    if (recompute) {
-      const PassTable& table = chain_.backward(ub);
-      int32_t loss = chain_.layers() - 1;
-      while (loss > 0 && activation_bytes(table, {loss - 1, chain_.layers() - 1}) <= limit_) --loss;
-      double forward = kDoesNotFit;
-      for (int64_t uf : known.forward)
-        forward = std::min(forward, forward_seconds(samples, uf, loss) / busy(uf));
-      seconds += forward;
-    }
-    least = std::min(least, seconds);
-  }
-  return least;
 }
 
 void StreamSearch::search_pipeline(Shape shape) {
@@ -417,9 +331,9 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
       chain_, known,
       [&](const HarmonyPlan& plan) {
         skipped_ += 100;
-        const double computing = (backward_seconds(share(shape), plan.backward_microbatch) +
-                                  forward_seconds(share(shape), plan.forward_microbatch,
-                                                  plan.backward_packs.back().first)) /
+        const double computing = (bounds_.backward_seconds(share(shape), plan.backward_microbatch) +
+                                  bounds_.forward_seconds(share(shape), plan.forward_microbatch,
+                                                          plan.backward_packs.back().first)) /
                                  shape.depth;
         return computing >= best_weighed_ ? kDoesNotFit : consider(shape, plan);
       },
@@ -438,7 +352,7 @@ int64_t StreamSearch::swap_of_harmony(Shape shape) {
 
 double StreamSearch::lower_bound() {
   double least = kDoesNotFit;
-  for (Shape shape : shapes()) least = std::min(least, bound(shape, false));
+  for (Shape shape : shapes()) least = std::min(least, bounds_.bound(shape, false));
   return least;
 }
 
@@ -459,7 +373,8 @@ StreamSearchResult StreamSearch::run() {
   for (Shape shape : all) {
     if (spent()) break;
     // A pipeline does not come closer to its bound than that.
-    if (bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_weighed_) continue;
+    if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_weighed_)
+      continue;
     harmony_swaps_ = swap_of_harmony(shape);
     shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
   }

@@ -1,0 +1,51 @@
+// What is known of streamed packs before any simulation: the time of computing, and cuts that fit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "windlass/search/harmony/plan.h"
+
+namespace windlass {
+
+// `replicas` pipelines of `depth` devices each.
+struct PipelineShape {
+  int32_t replicas = 1, depth = 1;
+
+  // Samples of the busiest pipeline.
+  int64_t share(int64_t minibatch) const { return (minibatch + replicas - 1) / replicas; }
+};
+
+class StreamBounds {
+ public:
+  // The chain must outlive it.
+  StreamBounds(ChainTables& chain, int64_t minibatch, int64_t limit)
+      : chain_(chain), minibatch_(minibatch), limit_(limit) {}
+
+  // Of all samples of a device: forward over the layers before `end`, and backward with recompute
+  // over all.
+  double forward_seconds(int64_t samples, int64_t size, int32_t end);
+  double backward_seconds(int64_t samples, int64_t size);
+  // Computing alone, for micro-batch sizes and the first layer of the loss pack, if as many layers
+  // before that are kept as could ever be.
+  double least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss);
+  // No plan of a shape computes faster. A micro-batch is on one device at a time, so that at most
+  // as many devices of a pipeline work as there are micro-batches. `recompute`: layers before the
+  // loss pack are computed twice.
+  double bound(PipelineShape shape, bool recompute);
+  // Bytes of a device while it runs a backward pack, gradients at the borders of all samples
+  // included.
+  int64_t pack_bytes(const PassTable& table, Pack pack, int64_t samples, int64_t size) const;
+  // Backward packs of at most `cap` such bytes: the least traffic of inputs, and, if wanted, the
+  // largest loss pack that pays, since it is not computed twice. Empty if there are none. Exact.
+  std::vector<Pack> cut(int64_t samples, int64_t size, int64_t cap, bool large_loss);
+
+ private:
+  // Weights, gradients and activations of a pack.
+  int64_t pack_peak(const PassTable& table, Pack pack) const;
+
+  ChainTables& chain_;
+  int64_t minibatch_, limit_;
+};
+
+}  // namespace windlass
