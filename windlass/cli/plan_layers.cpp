@@ -113,6 +113,12 @@ ordered_json result_json(const PlanLayersFlags& flags, const LayerSearchResult& 
   if (result.strategy) json["strategy"] = strategy_json(*result.strategy);
   json["swap"] = volume_json(result.volume);
   json["swap_minimum"] = volume_json(result.least);
+  auto& timeline = json["timeline"] = ordered_json::array();
+  for (const LayerTimeline& line : result.timeline)
+    timeline.push_back({{"device", line.name},
+                        {"compute", line.compute},
+                        {"swap_in", line.swap_in},
+                        {"swap_out", line.swap_out}});
   auto& baselines = json["baselines"] = ordered_json::array();
   for (const LayerBaseline& baseline : result.baselines) {
     ordered_json entry = {{"name", baseline.name}, {"swap", volume_json(baseline.volume)}};
@@ -167,6 +173,18 @@ std::string packs_text(const LayerSearchResult& result, size_t layers) {
   return table.text("  ");
 }
 
+std::string timeline_text(const LayerSearchResult& result) {
+  if (result.timeline.empty()) return "";
+  Table table({Align::Left, Align::Left, Align::Left});
+  for (const LayerTimeline& line : result.timeline) {
+    table.add({line.name, "compute", line.compute});
+    table.add({"", "in", line.swap_in});
+    table.add({"", "out", line.swap_out});
+  }
+  return "\n" + table.text("  ") +
+         "  (F forward, R recompute, B backward; W weights, G gradients, A activations)\n";
+}
+
 void print_infeasible(const LayerSearchResult& result) {
   fmt::print("no plan fits: {}\n", result.reason);
   if (result.least_limit)
@@ -203,7 +221,7 @@ void print_plan(const PlanLayersFlags& flags, const LayerSearchResult& result, s
              format_bytes(Bytes(result.host_limit)));
   fmt::print("  search        {} plans in {}\n\n", result.tried,
              format_seconds(Seconds(result.seconds)));
-  fmt::print("{}\n{}", packs_text(result, layers), volume_text(result));
+  fmt::print("{}\n{}{}", packs_text(result, layers), volume_text(result), timeline_text(result));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/paging.h"
 #include "windlass/search/harmony/stream_search.h"
+#include "windlass/search/harmony/timeline.h"
 #include "windlass/sim/summary.h"
 
 namespace windlass {
@@ -158,6 +159,7 @@ LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64
                               pricer.simulation()->peaks[static_cast<size_t>(d % depth)].bytes,
                               device.limit.value});
   }
+  result.timeline = draw_timeline(*pricer.steps(), *pricer.simulation());
   const auto steps = static_cast<int64_t>(pricer.steps()->begin.size()) - 1;
   for (const LinkLoad& load : link_bytes(*pricer.steps()->graph, *pricer.simulation())) {
     const Link& link = machine[load.direction.link];

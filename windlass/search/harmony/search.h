@@ -47,6 +47,15 @@ struct LayerLink {
   int64_t bytes = 0;
 };
 
+// What the devices of one place of the pipelines do during a step, one letter for each of equal
+// parts of it: what took most of that part, or a dot if little did.
+struct LayerTimeline {
+  std::string name;      // of the first device
+  std::string compute;   // F forward, R recompute, B backward, . idle
+  std::string swap_in;   // W weights, A activations, . idle
+  std::string swap_out;  // G gradients, A activations, . idle
+};
+
 struct LayerSearchResult {
   Termination termination = Termination::Infeasible;  // Feasible or Infeasible
   HarmonyPlan plan;
@@ -57,7 +66,8 @@ struct LayerSearchResult {
   int64_t host_bytes = 0;            // that the plan needs
   int64_t host_limit = 0;            // that the machine has
   std::vector<LayerLink> links;
-  SwapVolume volume, least;  // of the plan; that no plan can be below
+  std::vector<LayerTimeline> timeline;  // under the simulator
+  SwapVolume volume, least;             // of the plan; that no plan can be below
   std::vector<LayerBaseline> baselines;
 
   // If infeasible: why, and the least limit of each device, or the host memory, that would do.

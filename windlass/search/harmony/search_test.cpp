@@ -83,6 +83,10 @@ TEST(SearchLayers, AnswersUnderTheSimulator) {
   check_harmony_plan(profile, result.plan, 16);
   for (const LayerDevice& device : result.devices) EXPECT_LE(device.peak_bytes, device.limit_bytes);
   EXPECT_FALSE(result.links.empty());
+  ASSERT_EQ(result.timeline.size(), 1u);
+  EXPECT_NE(result.timeline[0].compute.find('F'), std::string::npos);
+  EXPECT_NE(result.timeline[0].compute.find('B'), std::string::npos);
+  EXPECT_LT(result.timeline[0].compute.find('F'), result.timeline[0].compute.find('B'));
   EXPECT_EQ(result.baselines.size(), 4u);
   for (const LayerBaseline& baseline : result.baselines)
     EXPECT_GE(baseline.seconds.value(), result.step_seconds);

@@ -1,0 +1,15 @@
+// A simulated step as lines of letters.
+#pragma once
+
+#include <vector>
+
+#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/search/harmony/search.h"
+
+namespace windlass {
+
+// One entry for each team, of the last of `steps`: from the end of the step before to its own end.
+std::vector<LayerTimeline> draw_timeline(const PackSteps& steps, const SimResult& simulation,
+                                         size_t width = 96);
+
+}  // namespace windlass
