@@ -144,6 +144,7 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
     times.duration[task] = entry.price->time;
     times.workspace[task] = entry.price->workspace;
   });
+  if (!prices_updates_) return;
   std::vector<Nanoseconds> updates(training.graph.tensors.size(), 0);  // by weight
   for_updates(training, tasks, [&](size_t task, const Op& update, bool first) {
     Nanoseconds& time = updates[update.inputs[0].index()];
@@ -155,8 +156,12 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
 }
 
 void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
-  for (const MeasuredKernel& kernel : kernels)
+  bool updates = kernels.empty();
+  for (const MeasuredKernel& kernel : kernels) {
     prices_[kernel.kernel] = {kernel.time_ns, kernel.workspace_bytes};
+    updates |= kernel.kernel.starts_with("Update ");
+  }
+  prices_updates_ &= updates;
 }
 
 std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training,
@@ -167,13 +172,14 @@ std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training
     const std::string key = key_of(training, training.graph[op], adds);
     used[key] = {key, 0, 0};
   });
-  for_updates(training, tasks, [&](size_t, const Op& update, bool) {
-    update_price(variant_of(training.graph, update),
-                 element_count(training.graph[update.inputs[0]].type.shape),
-                 [&](const std::string& key) {
-                   used[key] = {key, 0, 0};
-                 });
-  });
+  if (prices_updates_)
+    for_updates(training, tasks, [&](size_t, const Op& update, bool) {
+      update_price(variant_of(training.graph, update),
+                   element_count(training.graph[update.inputs[0]].type.shape),
+                   [&](const std::string& key) {
+                     used[key] = {key, 0, 0};
+                   });
+    });
   for (auto& [key, kernel] : used) kernel = {key, prices_.at(key).time, prices_.at(key).workspace};
   std::vector<MeasuredKernel> list;
   for (const auto& [key, kernel] : used) list.push_back(kernel);

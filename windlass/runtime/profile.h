@@ -37,7 +37,8 @@ class KernelProfile {
   // tasks that run kernels of ops or update weights.
   void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
 
-  // Prices known from elsewhere: a plan.
+  // Prices known from elsewhere: a plan. If it has kernels but no updates, its updates were not
+  // measured, and keep the prices that they have.
   void know(const std::vector<MeasuredKernel>& kernels);
   // Those that a training graph asks for in the tasks of one of its strategies.
   std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
@@ -58,6 +59,7 @@ class KernelProfile {
 
   const int threads_;
   std::map<std::string, KernelPrice> prices_;
+  bool prices_updates_ = true;
   Nanoseconds spent_ = 0;
 };
 

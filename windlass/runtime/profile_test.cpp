@@ -46,8 +46,20 @@ TEST(Profile, WhatAPlanUsesIsEnoughForIt) {
     std::ranges::fill(times.duration, 1);
     fresh.reprice(run.training(), step.tasks, times);
     EXPECT_EQ(fresh.kernels(), used.size());
+    // One that was made when updates were not measured keeps what they had.
+    std::vector<MeasuredKernel> older = used;
+    std::erase_if(older, [](const MeasuredKernel& k) { return k.kernel.starts_with("Update "); });
+    KernelProfile before;
+    before.know(older);
+    TaskTimes kept = step.times;
+    std::ranges::fill(kept.duration, 1);
+    before.reprice(run.training(), step.tasks, kept);
+    EXPECT_EQ(before.kernels(), older.size());
     for (size_t i = 0; i < step.tasks.size(); ++i) {
       if (moves(step.tasks.tasks[i].kind)) continue;
+      const TaskKind kind = step.tasks.tasks[i].kind;
+      const bool update = kind == TaskKind::Update || kind == TaskKind::HostUpdate;
+      EXPECT_EQ(kept.duration[i], update ? 1 : step.times.duration[i]) << i;
       EXPECT_EQ(times.duration[i], step.times.duration[i]) << i;
     }
   }
