@@ -20,7 +20,6 @@ namespace {
 constexpr size_t kKept = 16;              // candidates that the second round starts from
 constexpr size_t kPolished = 6;           // that descent starts from
 constexpr std::ptrdiff_t kSameSizes = 3;  // candidates with the same micro-batch sizes
-constexpr int32_t kMostPacks = 64;
 
 class Search {
  public:
@@ -170,7 +169,7 @@ std::vector<std::vector<Pack>> Search::backward_choices(int64_t ub) {
           return sum;
         },
         hopeless);
-    for (std::vector<Pack>& packs : min_max_partitions(costs, kMostPacks, true))
+    for (std::vector<Pack>& packs : min_max_partitions(costs, options_.most_packs, true))
       if (!packs.empty()) result.push_back(std::move(packs));
   }
   return result;

@@ -12,6 +12,7 @@ struct PackSearchOptions {
   HarmonyConstants constants = {};
   int64_t effort = 80'000'000;  // events to estimate, about 4 ns each; a plan counts as 150 more
   uint64_t seed = 1;
+  int32_t most_packs = 64;  // backward
   double byte_seconds = 0;  // that a byte moved by harmony_volume() counts beside the estimate
 };
 

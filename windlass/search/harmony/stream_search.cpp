@@ -309,13 +309,14 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .peer_bandwidth = 10e9,
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
-  options.effort = 4'000'000;
+  options.effort = 3'000'000;
+  options.most_packs = 40;
   consider_harmony(shape);
   struct Try {
     double part;    // of the limit, for a task: weights that arrive early need some
     double weight;  // of traffic
   };
-  for (Try how : {Try{0.85, 1}, Try{0.85, 5}, Try{0.7, 2}}) {
+  for (Try how : {Try{0.85, 1}, Try{0.75, 4}}) {
     if (spent()) return;
     options.byte_seconds = how.weight * kTrafficWeight;
     const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
