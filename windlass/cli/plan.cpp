@@ -12,6 +12,7 @@
 #include "windlass/base/table.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/layer_graphs.h"
+#include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/json.h"
 #include "windlass/report/text.h"
@@ -31,6 +32,10 @@ struct PlanFlags {
   double time_limit = 60;
   int threads = 0;
   int64_t micro_batches = 0;
+  // Of plans that move packs of layers through the devices.
+  std::string mode = "auto";
+  std::string prefetch = "on";
+  std::string host_memory;
   bool json = false;
   size_t top = 8;
 };
@@ -173,8 +178,9 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned)
 
 // Graphs of layers have PaSE's costs and devices without names.
 std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
+  if (is_layer_profile_file(flags.model.model)) return std::nullopt;
   const auto graph = find_layer_graph(flags.model.model, flags.model.batch);
-  if (!graph && flags.cost == "windlass") return std::nullopt;
+  if (!graph && flags.cost != "pase") return std::nullopt;
   if (!graph)
     fail_input("--cost {}: \"{}\" is no graph of layers; give a graph file or pase:NAME",
                flags.cost, flags.model.model);
@@ -198,8 +204,35 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   return run_plan_graph(*graph, graph_flags);
 }
 
+// Chains of layers, measured or priced by the cost model, that are moved through the devices.
+std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
+  const bool profile = is_layer_profile_file(flags.model.model);
+  if (!profile && flags.search != "harmony") {
+    if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
+    return std::nullopt;
+  }
+  if (flags.search != "harmony" && flags.search != "auto")
+    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search);
+  if (!flags.output.empty())
+    fail_input("-o: plans of packs of layers are printed only so far; use --json");
+  PlanLayersFlags layers;
+  if (profile)
+    layers.profile = flags.model.model;
+  else
+    layers.model = flags.model;
+  layers.machine = flags.machine;
+  layers.host_memory = flags.host_memory;
+  layers.batch = flags.model.batch;
+  layers.mode = flags.mode;
+  layers.cost = flags.cost;
+  layers.prefetch = flags.prefetch;
+  layers.json = flags.json;
+  return run_plan_layers(layers);
+}
+
 ExitCode run_plan(const PlanFlags& flags) {
   if (const auto done = plan_layer_graph(flags)) return *done;
+  if (const auto done = plan_packs(flags)) return *done;
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. --on local");
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
@@ -260,12 +293,22 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("MACHINE");
   flags->machine.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
-  verb->add_option("--search", flags->search, "how: auto, exact, grid, one-device")
+  verb->add_option("--search", flags->search, "how: auto, exact, grid, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
-  verb->add_option("--cost", flags->cost, "whose costs: windlass, or pase for graphs of layers")
+  verb->add_option("--cost", flags->cost,
+                   "whose costs: windlass; pase for graphs of layers; harmony for packs of layers")
       ->capture_default_str()
-      ->check(CLI::IsMember({"windlass", "pase"}));
+      ->check(CLI::IsMember({"windlass", "pase", "harmony"}));
+  verb->add_option("--mode", flags->mode, "of packs of layers: dp, pp or auto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"dp", "pp", "auto"}));
+  verb->add_option("--prefetch", flags->prefetch, "of --cost harmony: on or off")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"on", "off"}));
+  verb->add_option("--host-memory", flags->host_memory,
+                   "of packs of layers: instead of the machine's")
+      ->type_name("BYTES");
   verb->add_option("--pase-teraflops", flags->pase.teraflops, "of a device, for --cost pase")
       ->capture_default_str()
       ->check(CLI::Range(1e-6, 1e9));
@@ -296,6 +339,8 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "  windlass plan gpt2 --batch 4 --on local --memory 2GiB -o plan.json\n"
       "  windlass plan resnet-50 --batch 16 --on local --memory 600MiB --link-bandwidth 12GB/s\n"
       "  windlass plan inception-v3 --batch 128 --on 8x1080ti --search exact\n"
+      "  windlass plan gpt2-xl --batch 16 --on 4x1080ti --search harmony\n"
+      "  windlass plan profile.json --batch 16 --on 4x1080ti --search harmony --cost harmony\n"
       "  windlass plan pase:transformer --search exact --cost pase --devices 64 --json\n"
       "  windlass train plan.json --data text.txt --steps 100");
   verb->callback([flags, &exit_code] { exit_code = run_plan(*flags); });

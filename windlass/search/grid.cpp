@@ -14,6 +14,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/batch.h"
 #include "windlass/search/evaluate.h"
+#include "windlass/search/spend_memory.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass {
@@ -55,10 +56,28 @@ class GridSearch {
         consider(spec, structure.micro_batches);
       }
     }
+    improve();
     return finish();
   }
 
  private:
+  // What fits with activations recomputed or moved away may fit with some of them kept. Those first
+  // that are fast as they are.
+  void improve() {
+    constexpr size_t kMost = 4;
+    std::ranges::stable_sort(fitting_, {}, [](const auto& f) { return f.first.time; });
+    for (size_t i = 0; i < std::min(kMost, fitting_.size()) && !out_of_time(); ++i) {
+      auto& [candidate, micro] = fitting_[i];
+      Cut& part = cut(micro);
+      spend_memory(part.training, *part.evaluator, candidate, [this] { return out_of_time(); });
+      note(candidate.strategy, micro);
+      if (candidate.time >= best_time_) continue;
+      best_ = candidate.strategy;
+      best_time_ = candidate.time;
+      best_micro_ = micro;
+    }
+  }
+
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
   bool out_of_time() const { return elapsed() > options_.time_limit.value; }
   int64_t tried() const {
@@ -178,9 +197,16 @@ class GridSearch {
       frugal_peak_ = free.peak;
       frugal_micro_ = micro;
     }
-    if (best_ && free.time >= best_time_) return;
+    // A little slower ones may become faster when some of what they give up is kept.
+    constexpr double kPromising = 1.3;
+    if (best_ && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time_))
+      return;
     const Evaluation inside = cut(micro).evaluator->evaluate(*strategy);
-    if (!inside.fits || (best_ && inside.time >= best_time_)) return;
+    if (!inside.fits) return;
+    const bool keeps = std::ranges::all_of(
+        strategy->saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    if (!keeps) fitting_.emplace_back(Candidate{*strategy, inside.time}, micro);
+    if (best_ && inside.time >= best_time_) return;
     best_ = std::move(strategy);
     best_time_ = inside.time;
     best_micro_ = micro;
@@ -227,6 +253,7 @@ class GridSearch {
   BatchAxes batch_;
   std::map<int64_t, std::unique_ptr<Cut>> cuts_;
   std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
+  std::vector<std::pair<Candidate, int64_t>> fitting_;   // with their micro-batches
   std::optional<Strategy> best_, most_frugal_;
   Nanoseconds best_time_ = 0;
   int64_t frugal_peak_ = 0;

@@ -7,6 +7,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/batch.h"
 #include "windlass/search/evaluate.h"
+#include "windlass/search/spend_memory.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass {
@@ -16,11 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 // More micro-batches than this are tried only if fewer do not fit.
 constexpr int64_t kFewMicroBatches = 4;
-
-struct Candidate {
-  Strategy strategy;
-  Nanoseconds time = 0;
-};
 
 // The search for one number of micro-batches.
 class OneCut {
@@ -64,61 +60,7 @@ class OneCut {
     return list;
   }
 
-  // Keeps tensors, those first that save most time for a byte, as long as it fits and helps.
-  void spend_memory(Candidate& best, const std::function<bool()>& out_of_time) {
-    const auto& times = evaluator_.forward_times(plain_strategy_of(best.strategy));
-    std::vector<size_t> order;
-    for (size_t s = 0; s < training_.saved.size(); ++s)
-      if (best.strategy.saved[s] != MemoryAction::Keep && training_.saved[s].producer.valid())
-        order.push_back(s);
-    const auto worth = [&](size_t s) {
-      const auto time = static_cast<double>(times[training_.saved[s].producer.index()]);
-      return time / static_cast<double>(std::max<int64_t>(1, training_.saved[s].bytes.value));
-    };
-    std::ranges::stable_sort(order, std::greater<>{}, worth);
-    try_actions(best, order, MemoryAction::Keep, out_of_time);
-    // What still is recomputed may be cheaper to move, and the other way round.
-    for (const MemoryAction action : {MemoryAction::Offload, MemoryAction::Recompute}) {
-      std::erase_if(order, [&](size_t s) { return best.strategy.saved[s] == MemoryAction::Keep; });
-      try_actions(best, order, action, out_of_time);
-    }
-  }
-
  private:
-  static Strategy plain_strategy_of(Strategy strategy) {
-    std::ranges::fill(strategy.saved, MemoryAction::Keep);
-    return strategy;
-  }
-
-  // Runs of tensors at a time: halved where a whole run does not fit.
-  void try_actions(Candidate& best, const std::vector<size_t>& order, MemoryAction action,
-                   const std::function<bool()>& out_of_time) {
-    std::vector<std::pair<size_t, size_t>> runs;
-    const size_t first = std::max<size_t>(1, order.size() / 16);
-    for (size_t begin = 0; begin < order.size(); begin += first)
-      runs.emplace_back(begin, std::min(order.size(), begin + first));
-    std::ranges::reverse(runs);
-    while (!runs.empty() && !out_of_time()) {
-      const auto [begin, end] = runs.back();
-      runs.pop_back();
-      Strategy changed = best.strategy;
-      bool differs = false;
-      for (size_t i = begin; i < end; ++i) {
-        differs |= changed.saved[order[i]] != action;
-        changed.saved[order[i]] = action;
-      }
-      if (!differs) continue;
-      const Evaluation found = evaluator_.evaluate(changed);
-      if (found.fits && found.time < best.time) {
-        best = {std::move(changed), found.time};
-      } else if (end - begin > 1) {
-        const size_t middle = begin + (end - begin) / 2;
-        runs.emplace_back(middle, end);
-        runs.emplace_back(begin, middle);
-      }
-    }
-  }
-
   const Problem& problem_;
   TrainingGraph training_;
   const BatchAxes& batch_;
@@ -195,7 +137,7 @@ class OneDevice {
       first = false;
       if (!found.fits) continue;
       Candidate candidate = {base, found.time};
-      if (!plain) here.spend_memory(candidate, out);
+      if (!plain) spend_memory(here.training(), here.evaluator(), candidate, out);
       if (!best_ || candidate.time < best_->time) {
         best_ = candidate;
         best_cuts_ = cuts;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
+#include "windlass/base/test_data.h"
 #include "windlass/search/harmony/reference.h"
 #include "windlass/search/harmony/synthetic.h"
 
@@ -104,16 +105,11 @@ TEST(HarmonyEstimate, RefusesPlansThatDoNotCover) {
   EXPECT_TRUE(refused(plan, 1));
 }
 
-std::filesystem::path data_folder() {
-  const char* folder = std::getenv("WINDLASS_DATA");
-  return std::filesystem::path(folder ? folder : WINDLASS_SOURCE_DIR "/../shared/data") / "harmony";
-}
-
 // The plans released with Harmony, and what its own program says of them.
 TEST(HarmonyEstimate, ReproducesReleasedPlans) {
-  const std::filesystem::path folder = data_folder();
-  if (!std::filesystem::exists(folder / "reference_plans.json"))
-    GTEST_SKIP() << folder << " is not there; set WINDLASS_DATA";
+  const auto data = test_data("harmony");
+  if (!data) GTEST_SKIP() << "reference data not found; set WINDLASS_DATA";
+  const std::filesystem::path folder = *data;
   const auto plans = nlohmann::json::parse(std::ifstream(folder / "reference_plans.json"));
   EXPECT_EQ(plans.size(), 24u);
   for (const auto& entry : plans) {

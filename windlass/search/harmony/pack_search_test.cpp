@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/test_data.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/partition.h"
 #include "windlass/search/harmony/synthetic.h"
@@ -170,11 +171,8 @@ TEST(PackSearch, LeastLimitIsEnough) {
 
 // On the released profiles, with 9e9 bytes for every task.
 TEST(PackSearchSlow, BeatsReleasedPlansThatFit) {
-  const char* given = std::getenv("WINDLASS_DATA");
-  const std::filesystem::path folder =
-      std::filesystem::path(given ? given : WINDLASS_SOURCE_DIR "/../shared/data") / "harmony";
-  if (!std::filesystem::exists(folder / "bert_96.json"))
-    GTEST_SKIP() << folder << " is not there; set WINDLASS_DATA";
+  const auto folder = test_data("harmony");
+  if (!folder) GTEST_SKIP() << "reference data not found; set WINDLASS_DATA";
   struct Bar {
     const char* model;
     int64_t minibatch;
@@ -182,8 +180,7 @@ TEST(PackSearchSlow, BeatsReleasedPlansThatFit) {
   };
   for (const Bar& bar :
        {Bar{"bert_96", 16, 6.726}, Bar{"bert_96", 64, 18.43}, Bar{"gpt2_xl", 16, 12.953}}) {
-    const LayerProfile profile =
-        load_layer_profile((folder / (std::string(bar.model) + ".json")).string());
+    const LayerProfile profile = load_layer_profile(*folder + "/" + bar.model + ".json");
     ChainTables chain(profile);
     const auto result =
         search_packs(chain, HarmonyMode::Pipeline, 4, bar.minibatch, 9'000'000'000, false);
