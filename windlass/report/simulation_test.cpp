@@ -19,7 +19,7 @@ using testing::HasSubstr;
 Machine small_machine(int64_t limit) {
   Machine machine;
   machine.name = "small";
-  machine.device_types.push_back({"card", Bytes(limit), {}, {}, {}, {}, ""});
+  machine.device_types.push_back({"card", Bytes(limit), {}, {}, {}, {}, false, ""});
   machine.nodes.push_back({"host0", Bytes(int64_t{1} << 60), {}, {}, true, EndpointId(1)});
   machine.devices.push_back({"gpu0", NodeId(0), 0, Bytes(limit), EndpointId(0)});
   machine.endpoints.push_back({Endpoint::Kind::Device, 0, "gpu0", NodeId(0)});
