@@ -1,0 +1,146 @@
+// Plans for several devices: never above the limit, accepted by the checker, shown beside others.
+
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include "tests/program.h"
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/machine/read_machine.h"
+#include "windlass/plan/cases.h"
+#include "windlass/plan/check.h"
+#include "windlass/search/search.h"
+
+namespace windlass {
+namespace {
+
+Machine with_limit(const std::string& name, Bytes limit) {
+  Machine machine = load_machine(name);
+  for (Device& device : machine.devices) device.limit = limit;
+  return machine;
+}
+
+TEST(PlanningSlow, NeverAboveTheLimit) {
+  const auto cost = analytic_cost_model();
+  const Graph networks[] = {cases::transformer(8, 3, true), cases::cnn(16, true),
+                            cases::mlp(32, 4, 64)};
+  int feasible = 0, infeasible = 0;
+  for (const std::string name : {"4x3090", "8x1080ti", "4xv100-16g"})
+    for (const Graph& network : networks) {
+      const Machine free = load_machine(name);
+      const SearchResult unlimited =
+          search_grid({.network = network, .machine = free, .cost = *cost});
+      ASSERT_NE(unlimited.termination, Termination::Infeasible);
+      ASSERT_FALSE(unlimited.frontier.empty());
+      const int64_t peak = unlimited.frontier.back().limit.value;
+      for (const double share : {1.0, 0.6, 0.3, 0.1, 0.01}) {
+        const Machine machine =
+            with_limit(name, Bytes(static_cast<int64_t>(share * static_cast<double>(peak))));
+        const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+        const SearchResult found = search_all(problem);
+        for (size_t i = 1; i < found.frontier.size(); ++i) {
+          EXPECT_LT(found.frontier[i - 1].limit, found.frontier[i].limit);
+          EXPECT_GT(found.frontier[i - 1].step_time, found.frontier[i].step_time);
+        }
+        if (found.termination == Termination::Infeasible) {
+          ++infeasible;
+          ASSERT_TRUE(found.least_limit.has_value());
+          EXPECT_GT(found.least_limit->value, machine.devices[0].limit.value);
+          continue;
+        }
+        ++feasible;
+        const SimulatedStep step = simulate_step(found.training, found.strategy, machine, *cost);
+        ASSERT_EQ(step.result.status, SimStatus::Done) << name << " " << share;
+        EXPECT_EQ(check_tasks(found.training, machine, found.strategy, step.tasks),
+                  std::vector<std::string>{});
+        EXPECT_EQ(check_run(step.tasks, step.times, step.result), std::vector<std::string>{});
+        EXPECT_LE(found.lower_bound, found.step_time);
+      }
+    }
+  EXPECT_GT(feasible, 10);
+  EXPECT_GT(infeasible, 0);
+}
+
+TEST(Planning, MethodsByName) {
+  const Machine four = load_machine("4x3090");
+  EXPECT_EQ(find_search_method("exact", four).name, "exact");
+  EXPECT_THROW(find_search_method("one-device", four), Error);
+  EXPECT_THROW(find_search_method("oracle", four), Error);
+}
+
+TEST(Planning, FrontiersAreMerged) {
+  const std::vector<FrontierPoint> a = {{Bytes(10), Seconds(5)}, {Bytes(30), Seconds(1)}};
+  const std::vector<FrontierPoint> b = {{Bytes(20), Seconds(3)}, {Bytes(25), Seconds(4)}};
+  const std::vector<FrontierPoint> both = merged(a, b);
+  ASSERT_EQ(both.size(), 3U);
+  EXPECT_EQ(both[1].limit, Bytes(20));
+}
+
+TEST(PlanningProgram, Compares) {
+  const ProgramResult run =
+      run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "40MiB", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_TRUE(json["windlass"]["valid"].get<bool>());
+  const double found = json["windlass"]["step_time_s"].get<double>();
+  bool some = false;
+  for (const auto& row : json["strategies"]) {
+    if (!row["possible"].get<bool>() || !row["valid"].get<bool>()) continue;
+    some = true;
+    EXPECT_LE(found, row["step_time_s"].get<double>() * (1 + 1e-9)) << row["strategy"];
+  }
+  EXPECT_TRUE(some);
+  EXPECT_EQ(run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "1KiB"}).exit_code, 2);
+  EXPECT_EQ(run_windlass({"compare", "mlp"}).exit_code, 1);
+}
+
+// A chain of four equal layers whose weights do not fit one device.
+std::string write_profile() {
+  nlohmann::json profile = {{"R", 4},
+                            {"u_fwd", {1, 2, 4}},
+                            {"u_bwd", {1, 2, 4}},
+                            {"W", {400000000, 400000000, 400000000, 1000}},
+                            {"B", {0, 0, 0, 0}},
+                            {"K", {800000000, 800000000, 800000000, 2000}},
+                            {"X_bytes_u1", {1000000, 1000000, 1000000, 1000000}},
+                            {"upd_cpu_s", {0.01, 0.01, 0.01, 0.0001}}};
+  for (const int u : {1, 2, 4}) {
+    const std::string key = std::to_string(u);
+    for (const char* name : {"fwd_s", "bwd_incl_recompute_s", "fwd_mem", "bwd_mem"})
+      for (int layer = 0; layer < 4; ++layer) {
+        const bool time = std::string(name).ends_with("_s");
+        const double value = time ? 0.02 * u * (name[0] == 'f' ? 1 : 3) : 450000000.0 + 3000000 * u;
+        profile[name][key].push_back(time ? nlohmann::json(value)
+                                          : nlohmann::json(static_cast<int64_t>(value)));
+      }
+  }
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("windlass_profile_" + std::to_string(getpid()) + ".json");
+  std::ofstream(path) << profile.dump();
+  return path.string();
+}
+
+TEST(PlanningProgram, PacksOfLayers) {
+  const std::string path = write_profile();
+  for (const std::string cost : {"windlass", "harmony"}) {
+    const ProgramResult run =
+        run_windlass({"plan", path, "--on", "4x1080ti", "--batch", "8", "--search", "harmony",
+                      "--cost", cost, "--memory", "2GB", "--json"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto json = nlohmann::json::parse(run.out);
+    EXPECT_GT(json["step_time_s"].get<double>(), 0);
+    EXPECT_FALSE(json["harmony"]["backward_packs"].empty());
+    for (const auto& device : json["devices"])
+      EXPECT_LE(device["peak_bytes"].get<int64_t>(), device["limit_bytes"].get<int64_t>());
+  }
+  EXPECT_EQ(run_windlass({"plan", path, "--on", "4x1080ti", "--batch", "8", "--memory", "300MB"})
+                .exit_code,
+            2);
+  EXPECT_EQ(run_windlass({"plan", path, "--on", "4x1080ti", "--search", "harmony"}).exit_code, 1);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace windlass
