@@ -9,6 +9,7 @@
 #include "windlass/base/table.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
+#include "windlass/report/validation.h"
 #include "windlass/search/search.h"
 #include "windlass/strategy/baselines.h"
 

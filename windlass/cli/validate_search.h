@@ -12,9 +12,6 @@
 
 namespace windlass {
 
-// The table of validation/ that is one of these.
-inline constexpr std::string_view kSearchTable = "search-speedup";
-
 struct SpeedupRow {
   std::string model, machine, expert;  // the expert's strategy
   int64_t batch = 0;

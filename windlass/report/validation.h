@@ -23,6 +23,10 @@ struct ValidationText {
 };
 std::vector<ValidationText> validation_texts();
 
+// The table that is about searched strategies rather than large transformers: who has a search
+// reads it.
+inline constexpr std::string_view kSearchTable = "search-speedup";
+
 // What a table is about.
 enum class ValidatedFigure : uint8_t {
   StepTime,     // s

@@ -10,8 +10,10 @@ namespace {
 
 std::vector<ValidationTable> all_tables() {
   std::vector<ValidationTable> tables;
-  for (const ValidationText& text : validation_texts())
+  for (const ValidationText& text : validation_texts()) {
+    if (text.name == kSearchTable) continue;
     tables.push_back(read_validation(text.name, text.text));
+  }
   return tables;
 }
 
