@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
