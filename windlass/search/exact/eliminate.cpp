@@ -41,13 +41,13 @@ struct OutOfTime {};
 class Elimination {
  public:
   Elimination(const CostNetwork& network, const EliminationOrder& order,
-              const EliminationOptions& options, double largest_table, double largest_message,
-              Clock::time_point deadline, const std::function<void(double)>& progress)
+              const EliminationOptions& options, double largest_table, Clock::time_point deadline,
+              const std::function<void(double)>& progress)
       : network_(network),
         order_(order),
         tables_(network.tables),
         largest_table_(largest_table),
-        largest_message_(largest_message),
+        most_cells_(static_cast<double>(options.memory.value) / sizeof(double)),
         deadline_(deadline),
         progress_(progress) {
     threads_ = options.threads > 0
@@ -124,9 +124,13 @@ class Elimination {
   // Terms of one table each: all of them if it is not too large; else, largest first, each with
   // the first table that it fits into.
   std::vector<std::vector<Term>> split(int32_t v, const std::vector<Term>& terms) {
+    // A message may take a quarter of the memory that is left: while it is made, terms that lie
+    // the other way round are copied.
+    const auto held = static_cast<double>(tables_.cells() - network_.tables.cells());
+    const double largest_message = (most_cells_ - held) / 4;
     const auto fits = [&](const std::vector<int32_t>& scope) {
       const double cells = product(scope);
-      return cells <= largest_table_ && cells / static_cast<double>(options(v)) <= largest_message_;
+      return cells <= largest_table_ && cells / static_cast<double>(options(v)) <= largest_message;
     };
     std::vector<int32_t> all = union_of(terms);
     if (fits(all)) return {terms};
@@ -275,7 +279,7 @@ class Elimination {
   const CostNetwork& network_;
   const EliminationOrder& order_;
   CostTables tables_;
-  double largest_table_, largest_message_;
+  double largest_table_, most_cells_;
   Clock::time_point deadline_;
   const std::function<void(double)>& progress_;
   int threads_ = 1;
@@ -306,14 +310,12 @@ EliminationResult minimise(const CostNetwork& network, const EliminationOptions&
   // What a machine does in the blink of an eye is done at once.
   constexpr double kFirstTable = 1 << 22, kGrowth = 16;
   double largest = order.largest <= kFirstTable * kGrowth ? options.largest_table : kFirstTable;
-  const double most_messages = static_cast<double>(options.memory.value) / sizeof(double);
   for (;; largest *= kGrowth) {
     largest = std::min(largest, options.largest_table);
-    // One message may take an eighth of the memory, or what its share of the table asks for.
     std::function<void(double)> progress;
     if (options.progress)
       progress = [&](double done) { options.progress(done, result.cost, result.bound); };
-    Elimination elimination(small, order, options, largest, most_messages / 8, deadline, progress);
+    Elimination elimination(small, order, options, largest, deadline, progress);
     try {
       elimination.run();
     } catch (const OutOfTime&) {

@@ -30,7 +30,7 @@ namespace windlass {
 struct EliminationOptions {
   int threads = 0;                 // 0: all cores
   Seconds time_limit{60};          // after which the best so far is returned
-  Bytes memory{int64_t{2} << 30};  // of all messages together
+  Bytes memory{int64_t{1} << 30};  // of all messages together; larger tables are split
   double largest_table = 4e10;     // cells; larger ones are split
   bool dead_ends = true;           // remove them first
   // Called now and then with the share of the work of this round that is done, and the best cost
