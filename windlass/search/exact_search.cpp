@@ -79,6 +79,9 @@ class ExactSearch {
     frontier.elimination = elimination();
     frontier.resolution = std::max(1.0, best_bytes_ / 4096);
     frontier.budget = 2e7;
+    // Each price is a solve of its own.
+    constexpr int64_t kManyOptions = 15000;
+    if (best.options > kManyOptions) frontier.most_prices = 10;
     const Frontier found = find_frontier(plain, frontier);
     result_.frontier_exact = found.exact;
     result_.frontier_resolution = Bytes(static_cast<int64_t>(frontier.resolution));

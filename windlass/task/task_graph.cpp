@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/hash.h"
 #include "windlass/graph/op_info.h"
 
 namespace windlass {
@@ -94,8 +95,10 @@ void check_task_graph(const TaskGraph& graph) {
 }
 
 void share_links(TaskGraph& graph, const Machine& machine) {
-  // Rows of (traffic, weight) by direction; equal rows and bandwidths are one shared link.
-  std::map<LinkDirection, std::vector<std::pair<int32_t, int64_t>>> rows;
+  // Rows of (traffic, weight) by direction, two a link; equal rows and bandwidths are one shared
+  // link.
+  using Row = std::vector<std::pair<int32_t, int64_t>>;
+  std::vector<Row> rows(2 * machine.links.size());
   for (size_t i = 0; i < graph.traffics.size(); ++i) {
     const Traffic& traffic = graph.traffics[i];
     const auto volume = static_cast<double>(traffic.volume.value);
@@ -103,21 +106,32 @@ void share_links(TaskGraph& graph, const Machine& machine) {
       if (load.bytes.value <= 0) continue;
       expect(volume > 0, "traffic without volume loads link {}", load.direction.link.value);
       const double weight = std::round(static_cast<double>(load.bytes.value) * kLoadUnit / volume);
-      rows[load.direction].emplace_back(static_cast<int32_t>(i),
-                                        std::max<int64_t>(1, static_cast<int64_t>(weight)));
+      rows[2 * load.direction.link.index() + (load.direction.forward ? 1 : 0)].emplace_back(
+          static_cast<int32_t>(i), std::max<int64_t>(1, static_cast<int64_t>(weight)));
     }
   }
   graph.links.clear();
   graph.loads.assign(graph.traffics.size(), {});
-  std::map<std::pair<std::vector<std::pair<int32_t, int64_t>>, double>, int32_t> known;
-  for (auto& [direction, row] : rows) {
+  std::unordered_multimap<uint64_t, std::pair<size_t, int32_t>> known;  // to a row and its link
+  for (size_t d = 0; d < rows.size(); ++d) {
+    const Row& row = rows[d];
+    if (row.empty()) continue;
+    const LinkDirection direction = {LinkId(d / 2), d % 2 == 1};
     const BytesPerSecond bandwidth = machine[direction.link].bandwidth;
-    const auto next = static_cast<int32_t>(graph.links.size());
-    const auto [entry, fresh] = known.try_emplace({row, bandwidth.value}, next);
-    if (!fresh) {
-      graph.links[static_cast<size_t>(entry->second)].directions.push_back(direction);
+    Hasher hasher;
+    hasher.add(bandwidth.value);
+    for (const auto& [traffic, weight] : row) hasher.add(traffic).add(weight);
+    const auto [first, last] = known.equal_range(hasher.result());
+    const auto same = std::find_if(first, last, [&](const auto& entry) {
+      const auto& [other, link] = entry.second;
+      return rows[other] == row && graph.links[static_cast<size_t>(link)].bandwidth == bandwidth;
+    });
+    if (same != last) {
+      graph.links[static_cast<size_t>(same->second.second)].directions.push_back(direction);
       continue;
     }
+    const auto next = static_cast<int32_t>(graph.links.size());
+    known.emplace(hasher.result(), std::pair(d, next));
     graph.links.push_back({{direction}, bandwidth});
     for (const auto& [traffic, weight] : row)
       graph.loads[static_cast<size_t>(traffic)].push_back({next, weight});
