@@ -25,6 +25,8 @@ show plan "$gpt" "${size[@]}" --on local --memory 120MiB --top 4 -o "$folder/pla
 show check "$folder/plan.json"
 show train "$folder/plan.json" --data examples/data/harbour.txt --steps 40 --lr 1e-3 --eval-every 20 \
   --checkpoints "$folder/run" --trace "$folder/trace.json"
-# A machine that nobody here owns: no plan by hand fits four 24 GB cards, but this one does.
+# A machine that nobody here owns: what fits four 24 GB cards, beside what one would have done.
 expected=2 show simulate gpt2-xl --on 4x3090 --strategy data-parallel --dtype fp16 --batch 16 --top 3
-show simulate gpt2-xl --on 4x3090 --strategy zero:stage=3 --dtype fp16 --batch 16 --top 3
+show compare gpt2-xl --on 4x3090 --dtype fp16 --batch 16
+# Exact search: the optimum of PaSE's cost model for its language model on 64 devices.
+show plan pase:rnnlm --search exact --cost pase --devices 64
