@@ -16,6 +16,14 @@ std::string_view termination_name(Termination termination) {
   return "";
 }
 
+Seconds step_time(const Problem& problem, Nanoseconds makespan) {
+  Seconds overhead;
+  for (const Device& device : problem.machine.devices)
+    overhead =
+        std::max(overhead, problem.cost.step_overhead(problem.machine.device_types[device.type]));
+  return Seconds(static_cast<double>(makespan) * 1e-9) + overhead;
+}
+
 Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
     : problem_(problem),
       training_(training),

@@ -16,6 +16,9 @@ struct Evaluation {
   int64_t peak = 0;      // of the fullest device
 };
 
+// A step of so many nanoseconds of tasks, with what it takes on the host beside them.
+Seconds step_time(const Problem& problem, Nanoseconds makespan);
+
 class Evaluator {
  public:
   // `training` is of one micro-batch. Both must outlive the evaluator.

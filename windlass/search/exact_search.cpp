@@ -137,7 +137,7 @@ class ExactSearch {
     }
     if (options_.progress)
       options_.progress(evaluator_->evaluations(),
-                        fits_ ? std::optional(step_time(best_time_)) : std::nullopt);
+                        fits_ ? std::optional(step_time(problem_, best_time_)) : std::nullopt);
   }
 
   void polish_best(const ShardingProblem& sharding) {
@@ -152,21 +152,14 @@ class ExactSearch {
     points_.emplace_back(free.peak, free.time);
   }
 
-  Seconds step_time(Nanoseconds makespan) const {
-    Seconds overhead;
-    for (const Device& device : problem_.machine.devices)
-      overhead = std::max(overhead,
-                          problem_.cost.step_overhead(problem_.machine.device_types[device.type]));
-    return Seconds(static_cast<double>(makespan) * 1e-9) + overhead;
-  }
-
   void finish(const ShardingProblem& sharding) {
     result_.strategy = std::move(best_);
     if (least_limit_) result_.least_limit = Bytes(*least_limit_);
-    result_.step_time = step_time(best_time_);
-    result_.lower_bound = step_time(static_cast<Nanoseconds>(sharding.least_work()));
+    result_.step_time = step_time(problem_, best_time_);
+    result_.lower_bound = step_time(problem_, static_cast<Nanoseconds>(sharding.least_work()));
     result_.tried = evaluator_->evaluations();
-    result_.frontier = frontier_of(points_, [&](Nanoseconds time) { return step_time(time); });
+    result_.frontier =
+        frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
     if (!fits_)
       result_.termination = Termination::Infeasible;
     else if (result_.out_of_time || left() < 0)

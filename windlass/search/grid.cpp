@@ -210,27 +210,20 @@ class GridSearch {
     best_ = std::move(strategy);
     best_time_ = inside.time;
     best_micro_ = micro;
-    if (options_.progress) options_.progress(tried(), step_time(best_time_));
-  }
-
-  Seconds step_time(Nanoseconds makespan) const {
-    Seconds overhead;
-    for (const Device& device : problem_.machine.devices)
-      overhead = std::max(overhead,
-                          problem_.cost.step_overhead(problem_.machine.device_types[device.type]));
-    return Seconds(static_cast<double>(makespan) * 1e-9) + overhead;
+    if (options_.progress) options_.progress(tried(), step_time(problem_, best_time_));
   }
 
   SearchResult finish() {
     SearchResult result;
     result.samples = batch_.samples;
-    result.frontier = frontier_of(points_, [&](Nanoseconds time) { return step_time(time); });
+    result.frontier =
+        frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
     int64_t micro = best_micro_;
     if (best_) {
       result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
       result.strategy = *best_;
       result.strategy.name = "grid";
-      result.step_time = step_time(best_time_);
+      result.step_time = step_time(problem_, best_time_);
     } else {
       micro = frugal_micro_;
       if (most_frugal_) {

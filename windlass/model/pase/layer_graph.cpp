@@ -24,13 +24,6 @@ int64_t elements(const Extents& shape) {
   return count;
 }
 
-Extents without(const Extents& extents, const Extents& axes) {
-  Extents rest;
-  for (size_t i = 0; i < extents.size(); ++i)
-    if (std::ranges::find(axes, static_cast<int64_t>(i)) == axes.end()) rest.push_back(extents[i]);
-  return rest;
-}
-
 // Checks one vertex; messages begin with `where`.
 class LayerCheck {
  public:
@@ -51,7 +44,7 @@ class LayerCheck {
       case LayerKind::ReduceMean:
         axes(1, layer_.space.size());
         like_space(input(0));
-        return expect(layer_.outputs[0] == without(layer_.space, layer_.axes) ||
+        return expect(layer_.outputs[0] == without_axes(layer_.space, layer_.axes) ||
                           layer_.outputs[0].size() == layer_.space.size(),
                       "output", layer_.outputs[0]);
       case LayerKind::Concat:
@@ -164,7 +157,7 @@ class LayerCheck {
     };
     const auto part = [&](const Extents& shape) {
       if (!stacked) return whole(shape);
-      expect(shape == without(layer_.space, layer_.axes), "operand", shape);
+      expect(shape == without_axes(layer_.space, layer_.axes), "operand", shape);
     };
     input(0);
     for (const Extents& shape : layer_.inputs) to_output ? part(shape) : whole(shape);
@@ -178,6 +171,13 @@ class LayerCheck {
 }  // namespace
 
 std::string_view layer_kind_name(LayerKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+Extents without_axes(const Extents& extents, const Extents& axes) {
+  Extents rest;
+  for (size_t i = 0; i < extents.size(); ++i)
+    if (std::ranges::find(axes, static_cast<int64_t>(i)) == axes.end()) rest.push_back(extents[i]);
+  return rest;
+}
 
 EinsumLetters einsum_letters(std::string_view equation) {
   const size_t comma = equation.find(','), arrow = equation.find("->");

@@ -66,6 +66,9 @@ struct LayerGraph {
 // Throws Error{Input} naming the vertex.
 void check_layer_graph(const LayerGraph& graph, const std::string& where);
 
+// Without the entries at these axes.
+Extents without_axes(const Extents& extents, const Extents& axes);
+
 // Letters of an einsum: of both inputs, of the output, and of the iteration space.
 struct EinsumLetters {
   std::string first, second, output, space;

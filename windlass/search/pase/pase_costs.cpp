@@ -168,13 +168,6 @@ class LayerCost {
   double r_;
 };
 
-Configuration without(const Configuration& parts, const Extents& axes) {
-  Configuration rest;
-  for (size_t i = 0; i < parts.size(); ++i)
-    if (std::ranges::find(axes, static_cast<int64_t>(i)) == axes.end()) rest.push_back(parts[i]);
-  return rest;
-}
-
 Configuration flat(const Configuration& parts) {
   int64_t product = 1;
   for (int64_t p : parts) product *= p;
@@ -219,12 +212,12 @@ Configuration parts_of_output(const Layer& layer, const Configuration& parts, si
     case LayerKind::Einsum: return by_letters(layer, parts, 2);
     case LayerKind::Lstm: return {parts[2], parts[1], parts[3]};
     case LayerKind::ReduceMean: {
-      if (layer.outputs[output].size() != parts.size()) return without(parts, layer.axes);
+      if (layer.outputs[output].size() != parts.size()) return without_axes(parts, layer.axes);
       Configuration kept = parts;
       for (int64_t axis : layer.axes) kept[static_cast<size_t>(axis)] = 1;
       return kept;
     }
-    case LayerKind::Unstack: return without(parts, layer.axes);
+    case LayerKind::Unstack: return without_axes(parts, layer.axes);
     case LayerKind::Ravel: return flat(parts);
     default: return parts;
   }
@@ -240,7 +233,7 @@ Configuration parts_of_input(const Layer& layer, const Configuration& parts, siz
     }
     case LayerKind::Einsum: return by_letters(layer, parts, input == 0 ? 0 : 1);
     case LayerKind::Lstm: return {parts[2], parts[1], parts[4]};
-    case LayerKind::Stack: return without(parts, layer.axes);
+    case LayerKind::Stack: return without_axes(parts, layer.axes);
     case LayerKind::Unravel: return flat(parts);
     default: return parts;
   }
