@@ -182,8 +182,10 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   const auto graph = find_layer_graph(flags.model.model, flags.model.batch);
   if (!graph && flags.cost != "pase") return std::nullopt;
   if (!graph)
-    fail_input("--cost {}: \"{}\" is no graph of layers; give a graph file or pase:NAME",
-               flags.cost, flags.model.model);
+    fail_input(
+        "--cost pase: \"{}\" is no graph of layers (an object with vertices and edges); give "
+        "a graph file or pase:NAME",
+        flags.model.model);
   if (flags.cost != "pase")
     fail_input("{}: a graph of layers has PaSE's costs only; add --cost pase", flags.model.model);
   if (flags.search != "auto" && flags.search != "exact")

@@ -41,8 +41,11 @@ class ExactSearch {
     if (!whole) batch_ = find_batch(part);
     result_.training = differentiate(whole ? problem_.network : part, problem_.training);
     evaluator_.emplace(problem_, result_.training);
+    // Half of the time at most for prices; the rest is for solving and simulating.
+    const double prices = options_.time_limit.value / 2;
     const ShardingProblem sharding =
-        make_sharding_problem(result_.training, problem_.machine, problem_.cost, cuts);
+        make_sharding_problem(result_.training, problem_.machine, problem_.cost, cuts,
+                              {.out_of_time = [&] { return left() < prices; }});
     solve(sharding, cuts);
     try_baselines(cuts);
     polish_best(sharding);
@@ -68,7 +71,7 @@ class ExactSearch {
     result_.objective = Seconds(best.cost * 1e-9);
     result_.objective_bound = Seconds(best.bound * 1e-9);
     result_.largest_table = best.largest_table;
-    result_.out_of_time = best.out_of_time;
+    result_.out_of_time = best.out_of_time || !sharding.complete;
     result_.options = best.options;
     consider(sharding, with_variants(plain, best.choice, {}), cuts);
     const ParetoNetwork hidden = sharding.network(kHidden);
@@ -120,6 +123,7 @@ class ExactSearch {
   // Simulates a strategy without limits: its time and peak are a point of the frontier. If the peak
   // is above the limit, it may still run inside, waiting for memory.
   void simulate(Strategy strategy) {
+    if (left() < 0 && fits_) return;  // there is an answer
     const Evaluation free = evaluator_->evaluate_unlimited(strategy);
     const std::optional<int64_t> least = evaluator_->least_limit(strategy);
     if (!least) return;  // the host is too small

@@ -122,8 +122,15 @@ class LayerCheck {
     expect(input(0) == in, "input", input(0));
     expect(layer_.outputs[0] == out, "output", layer_.outputs[0]);
   }
+  EinsumLetters letters_of_equation() const {
+    try {
+      return einsum_letters(layer_.equation);
+    } catch (const Error& error) {
+      fail_input("{}: {}", where_, error.message());
+    }
+  }
   void einsum() const {
-    const EinsumLetters letters = einsum_letters(layer_.equation);
+    const EinsumLetters letters = letters_of_equation();
     rank(letters.space.size(), letters.space.size());
     const auto agrees = [&](const std::string& part, const Extents& shape) {
       if (shape.size() != part.size()) return false;

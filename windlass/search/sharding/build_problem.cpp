@@ -431,6 +431,7 @@ class Builder {
       for (size_t j = 0; j < v.value.size(); ++j) {
         const double beside = excess(from, i) + excess(to, j);
         TimeBytes cell;
+        if (out_of_time()) slack_ = -1;  // nothing is priced from now on
         if (beside <= slack_) cell.time = time(i, j, false);
         if (beside + cell.time <= slack_) cell.time = time(i, j, true);
         const bool another = tables_.settled(u.value[i]) != v.value[j];
@@ -440,6 +441,12 @@ class Builder {
         cells.push_back(cell);
       }
     return cells;
+  }
+
+  bool out_of_time() {
+    if (result_.complete && options_.out_of_time && options_.out_of_time())
+      result_.complete = false;
+    return !result_.complete;
   }
 
   // Whether the backward op of `op` reads a tensor that was saved.

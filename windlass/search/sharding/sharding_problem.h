@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct LocalChoice {
 
 struct ShardingProblemOptions {
   bool memory_choices = true;  // residency and offloading; else everything stays
+  // Asked now and then. Once it says yes, moves that are not priced yet cost nothing: the problem
+  // is then no longer complete, and its least sum is a lower bound only.
+  std::function<bool()> out_of_time = {};
 };
 
 struct ShardingProblem {
@@ -55,6 +59,8 @@ struct ShardingProblem {
   const std::vector<std::vector<LocalChoice>>& choices_of(size_t op) const {
     return choices[static_cast<size_t>(kind_of[op])];
   }
+
+  bool complete = true;  // every move is priced
 
   // Options are shardings, variants are local choices. `overlap` is the share of what can be hidden
   // that is: 0 adds everything up.
