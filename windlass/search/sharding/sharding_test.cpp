@@ -105,5 +105,23 @@ TEST(ShardingProblem, IsAProperNetwork) {
     }
 }
 
+// Out of time, what is not priced costs nothing: the least sum is a bound of the whole problem's.
+TEST(ShardingProblem, OutOfTimeIsABound) {
+  const TrainingGraph training = differentiate(cases::transformer(8, 2, false));
+  const Machine machine = load_machine("4x1080ti");
+  const auto cost = analytic_cost_model();
+  const ShardingProblem whole = make_sharding_problem(training, machine, *cost);
+  EXPECT_TRUE(whole.complete);
+  int asked = 0;
+  ShardingProblemOptions options;
+  options.out_of_time = [&] { return ++asked > 500; };
+  const ShardingProblem part = make_sharding_problem(training, machine, *cost, 1, options);
+  EXPECT_FALSE(part.complete);
+  const EliminationResult bound = minimise(weighted(part.network(), {}));
+  const EliminationResult best = minimise(weighted(whole.network(), {}));
+  EXPECT_TRUE(bound.optimal);
+  EXPECT_LT(bound.cost, best.cost);
+}
+
 }  // namespace
 }  // namespace windlass
