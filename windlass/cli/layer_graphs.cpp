@@ -47,7 +47,7 @@ ordered_json result_json(const LayerGraph& graph, const PaseProblem& problem,
 
 }  // namespace
 
-std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t batch) {
+std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t batch, bool insist) {
   if (model.starts_with(kPrefix)) {
     const std::string name = model.substr(kPrefix.size());
     if (auto graph = pase_network(name, batch)) return graph;
@@ -61,8 +61,9 @@ std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t bat
                               file.bytes().size());
   // Other files are not read as a whole to see what they are.
   constexpr size_t kLargest = size_t{256} << 20;
-  if (text.size() > kLargest || !text.starts_with('{') || !is_layer_graph(text))
-    return std::nullopt;
+  const bool looks_so =
+      text.size() <= kLargest && (insist || (text.starts_with('{') && is_layer_graph(text)));
+  if (!looks_so) return std::nullopt;
   if (batch > 0) fail_input("{}: a graph file has its own batch; leave --batch out", model);
   return layer_graph_from_json(text, model);
 }

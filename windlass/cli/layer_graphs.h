@@ -12,8 +12,10 @@ namespace windlass {
 enum class ExitCode : int;
 
 // The graph that a MODEL argument names: "pase:NAME", or a JSON file with vertices and edges.
-// Nothing if it is neither. Throws Error{Input} if it is one and broken, or no such name.
-std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t batch);
+// Nothing if it is neither; `insist`: a file must be one. Throws Error{Input} if it is one and
+// broken, or no such name.
+std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t batch,
+                                           bool insist = false);
 
 struct PlanGraphFlags {
   PaseMachine machine;

@@ -179,7 +179,7 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned)
 // Graphs of layers have PaSE's costs and devices without names.
 std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   if (is_layer_profile_file(flags.model.model)) return std::nullopt;
-  const auto graph = find_layer_graph(flags.model.model, flags.model.batch);
+  const auto graph = find_layer_graph(flags.model.model, flags.model.batch, flags.cost == "pase");
   if (!graph && flags.cost != "pase") return std::nullopt;
   if (!graph)
     fail_input(
