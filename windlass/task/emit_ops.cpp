@@ -24,10 +24,19 @@ void Emitter::prepare(const Strategy& strategy) {
     group_ids_.clear();
     for (const auto& group : strategy.groups) group_ids_.push_back(tables_.intern(group));
   }
-  std::vector<int32_t> ids;
-  for (const Sharding& sharding : strategy.shardings) ids.push_back(tables_.intern(sharding));
+  // Searches ask for one strategy after the other that share their list of shardings.
+  for (size_t i = 0; i < strategy.shardings.size(); ++i) {
+    if (i < shardings_.size() && shardings_[i] == strategy.shardings[i]) continue;
+    if (i >= shardings_.size()) {
+      shardings_.resize(strategy.shardings.size());
+      listed_ids_.resize(strategy.shardings.size());
+    }
+    shardings_[i] = strategy.shardings[i];
+    listed_ids_[i] = tables_.intern(shardings_[i]);
+  }
   sharding_ids_.clear();
-  for (int32_t index : strategy.ops) sharding_ids_.push_back(ids[static_cast<size_t>(index)]);
+  for (int32_t index : strategy.ops)
+    sharding_ids_.push_back(listed_ids_[static_cast<size_t>(index)]);
   if (stages_ != strategy.stages) {
     stages_ = strategy.stages;
     stage_of_ = stages_of_training(training_, strategy);

@@ -9,6 +9,14 @@ namespace {
 // Of a device under demand paging, left for workspace.
 constexpr Bytes kPagingReserve{64 << 20};
 
+// Tables only grow. Whether they did.
+template <typename T>
+bool append_new(std::vector<T>& known, const std::vector<T>& all) {
+  const size_t before = known.size();
+  known.insert(known.end(), all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
+  return all.size() > before;
+}
+
 }  // namespace
 
 struct Lowering::State {
@@ -39,11 +47,9 @@ const TaskGraph& Lowering::lower(const Strategy& strategy) {
   check_outline(state.training, strategy);
   TaskGraph& graph = state.graph;
   state.emitter.run(strategy);
-  if (graph.works.size() != state.tables.works.size()) graph.works = state.tables.works;
-  if (graph.traffics.size() != state.tables.traffics.size()) {
-    graph.traffics = state.tables.traffics;
+  append_new(graph.works, state.tables.works);
+  if (append_new(graph.traffics, state.tables.traffics) && !extend_links(graph, state.machine))
     share_links(graph, state.machine);
-  }
   if (!strategy.virtual_memory) return graph;
   state.paged = page_on_demand(graph, state.machine, kPagingReserve);
   return state.paged;

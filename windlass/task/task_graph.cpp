@@ -94,6 +94,17 @@ void check_task_graph(const TaskGraph& graph) {
           "task graph: weight {} on link {}", load.weight, load.link);
 }
 
+namespace {
+
+int64_t load_weight(const Traffic& traffic, const LinkLoad& load) {
+  const auto volume = static_cast<double>(traffic.volume.value);
+  expect(volume > 0, "traffic without volume loads link {}", load.direction.link.value);
+  const double weight = std::round(static_cast<double>(load.bytes.value) * kLoadUnit / volume);
+  return std::max<int64_t>(1, static_cast<int64_t>(weight));
+}
+
+}  // namespace
+
 void share_links(TaskGraph& graph, const Machine& machine) {
   // Rows of (traffic, weight) by direction, two a link; equal rows and bandwidths are one shared
   // link.
@@ -101,13 +112,10 @@ void share_links(TaskGraph& graph, const Machine& machine) {
   std::vector<Row> rows(2 * machine.links.size());
   for (size_t i = 0; i < graph.traffics.size(); ++i) {
     const Traffic& traffic = graph.traffics[i];
-    const auto volume = static_cast<double>(traffic.volume.value);
     for (const LinkLoad& load : traffic.loads) {
       if (load.bytes.value <= 0) continue;
-      expect(volume > 0, "traffic without volume loads link {}", load.direction.link.value);
-      const double weight = std::round(static_cast<double>(load.bytes.value) * kLoadUnit / volume);
       rows[2 * load.direction.link.index() + (load.direction.forward ? 1 : 0)].emplace_back(
-          static_cast<int32_t>(i), std::max<int64_t>(1, static_cast<int64_t>(weight)));
+          static_cast<int32_t>(i), load_weight(traffic, load));
     }
   }
   graph.links.clear();
@@ -136,6 +144,42 @@ void share_links(TaskGraph& graph, const Machine& machine) {
     for (const auto& [traffic, weight] : row)
       graph.loads[static_cast<size_t>(traffic)].push_back({next, weight});
   }
+}
+
+bool extend_links(TaskGraph& graph, const Machine& machine) {
+  std::vector<int32_t> link_of(2 * machine.links.size(), -1);  // by direction
+  const auto at = [](const LinkDirection& direction) {
+    return 2 * direction.link.index() + (direction.forward ? 1 : 0);
+  };
+  for (size_t i = 0; i < graph.links.size(); ++i)
+    for (const LinkDirection& direction : graph.links[i].directions)
+      link_of[at(direction)] = static_cast<int32_t>(i);
+  std::vector<size_t> carried(graph.links.size());  // directions of the link that carry the same
+  for (size_t t = graph.loads.size(); t < graph.traffics.size(); ++t) {
+    const Traffic& traffic = graph.traffics[t];
+    std::vector<SharedLoad> loads;
+    for (const LinkLoad& load : traffic.loads) {
+      if (load.bytes.value <= 0) continue;
+      const int32_t link = link_of[at(load.direction)];
+      if (link < 0) return false;
+      const int64_t weight = load_weight(traffic, load);
+      size_t& count = carried[static_cast<size_t>(link)];
+      if (count++ == 0) {
+        loads.push_back({link, weight});
+        continue;
+      }
+      const auto same = std::ranges::find(loads, link, &SharedLoad::link);
+      if (same->weight != weight) return false;
+    }
+    for (const SharedLoad& load : loads) {
+      size_t& count = carried[static_cast<size_t>(load.link)];
+      if (count != graph.links[static_cast<size_t>(load.link)].directions.size()) return false;
+      count = 0;
+    }
+    std::ranges::sort(loads, {}, &SharedLoad::link);
+    graph.loads.push_back(std::move(loads));
+  }
+  return true;
 }
 
 std::string dump_tasks(const TaskGraph& graph, const Graph* training) {

@@ -192,6 +192,9 @@ void check_task_graph(const TaskGraph& graph);
 // Fills `links` and `loads` from `traffics`: directions that carry the same in all traffic become
 // one.
 void share_links(TaskGraph& graph, const Machine& machine);
+// The same for traffics that were added at the end since, as long as the links stay what they are:
+// false if new traffic tells links apart that carried the same so far.
+bool extend_links(TaskGraph& graph, const Machine& machine);
 
 // One line a task: "12 Forward linear_3 mb 0 on compute gpu0-3 after 3,7 uses 4r 5w". What tests
 // and people read.

@@ -1,0 +1,62 @@
+#include "windlass/search/mcmc/chain.h"
+
+#include <cmath>
+#include <limits>
+
+namespace windlass {
+
+MarkovChain::MarkovChain(Moves& moves, Judge& judge, Strategy start, Rng rng,
+                         const ChainOptions& options)
+    : moves_(moves), judge_(judge), rng_(rng), options_(options), now_(std::move(start)) {
+  key_ = Moves::key_of(now_);
+  constexpr double kAnything = std::numeric_limits<double>::max();
+  energy_ = judge_.energy(now_, key_, kAnything).value_or(kAnything);
+  best_ = now_;
+  best_energy_ = energy_;
+}
+
+void MarkovChain::restart(const Strategy& from, double energy) {
+  if (energy >= best_energy_) return;
+  best_ = from;
+  moves_.refresh(best_);
+  best_energy_ = energy;
+  back_to_best();
+}
+
+void MarkovChain::back_to_best() {
+  now_ = best_;
+  energy_ = best_energy_;
+  key_ = Moves::key_of(now_);
+}
+
+void MarkovChain::run(int64_t proposals, const std::function<bool()>& stop) {
+  constexpr int64_t kAskEvery = 64;
+  for (int64_t i = 0; i < proposals; ++i) {
+    if (i % kAskEvery == 0 && stop && stop()) return;
+    const double progress = static_cast<double>(i) / static_cast<double>(proposals);
+    const double temperature = options_.hot * std::pow(options_.cold / options_.hot, progress);
+    if (!moves_.propose(now_, rng_, proposal_)) {
+      Moves::take_back(now_, proposal_);
+      continue;
+    }
+    ++proposals_;
+    // The draw that decides comes first: it says up to which energy the proposal is accepted, so
+    // that most need no simulation.
+    const double most = energy_ * (1 - temperature * std::log(1 - rng_.uniform()));
+    const uint64_t key = Moves::key_after(key_, now_, proposal_);
+    const std::optional<double> energy = judge_.energy(now_, key, most);
+    if (!energy) {
+      Moves::take_back(now_, proposal_);
+      continue;
+    }
+    ++accepted_;
+    energy_ = *energy;
+    key_ = key;
+    if (energy_ < best_energy_) {
+      best_energy_ = energy_;
+      best_ = now_;
+    }
+  }
+}
+
+}  // namespace windlass

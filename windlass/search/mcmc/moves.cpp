@@ -1,0 +1,440 @@
+#include "windlass/search/mcmc/moves.h"
+
+#include <algorithm>
+#include <map>
+
+#include "windlass/base/hash.h"
+#include "windlass/graph/blocks.h"
+#include "windlass/search/sharding/options.h"
+
+namespace windlass {
+namespace {
+
+int64_t packed(const Residency& residency) {
+  return residency.zero | (residency.host ? 4 : 0) | (residency.host_update ? 8 : 0);
+}
+Residency unpacked(int64_t value) {
+  return {.zero = static_cast<uint8_t>(value & 3),
+          .host = (value & 4) != 0,
+          .host_update = (value & 8) != 0};
+}
+
+uint64_t part_key(Proposal::What what, int64_t index, int64_t value) {
+  return Hasher().add(static_cast<uint64_t>(what)).add(index).add(value).result();
+}
+uint64_t stages_key(const std::vector<Stage>& stages) {
+  Hasher hasher;
+  for (const Stage& stage : stages)
+    hasher.add(static_cast<uint64_t>(stage.first)).add(stage.group).add(stage.backward_group);
+  return hasher.result();
+}
+
+}  // namespace
+
+Moves::Moves(const TrainingGraph& training, const Machine& machine, const MoveMix& mix)
+    : training_(training), facts_(training), mix_(mix) {
+  most_group_ = machine.devices.size();
+  const size_t ops = training.forward_ops;
+  Graph forward = training.graph;
+  forward.ops.resize(ops);
+  hints_ = block_hints(training.graph, ops);
+  cuts_ = {0};
+  for (size_t cut : cut_points(forward))
+    if (cut + 1 < ops) cuts_.push_back(cut + 1);
+  cuts_.push_back(ops);
+  std::map<uint64_t, int32_t> kinds;
+  edges_of_.resize(ops);
+  for (size_t i = 0; i < ops; ++i) {
+    nests_.push_back(loops_of(training.graph, training.graph.ops[i]));
+    const auto next = static_cast<int32_t>(kinds.size());
+    const int32_t kind = kinds.emplace(structure_hash(forward, i, i + 1), next).first->second;
+    kind_of_.push_back(kind);
+    alike_.resize(kinds.size());
+    alike_[static_cast<size_t>(kind)].push_back(i);
+    const Op& op = training.graph.ops[i];
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      if (!op.inputs[k].valid() || !training.graph[op.inputs[k]].producer.valid()) continue;
+      const OpId from = training.graph[op.inputs[k]].producer;
+      const auto& outputs = training.graph[from].outputs;
+      const auto output = std::ranges::find(outputs, op.inputs[k]) - outputs.begin();
+      if (static_cast<size_t>(output) == outputs.size()) continue;
+      edges_of_[i].push_back(edges_.size());
+      edges_of_[from.index()].push_back(edges_.size());
+      edges_.push_back({from.index(), i, static_cast<size_t>(output), k, op.inputs[k]});
+    }
+  }
+  // What an op of one kind makes, by its place, is alike in all blocks.
+  std::map<std::pair<int32_t, size_t>, std::vector<size_t>> groups;
+  std::vector<std::pair<int32_t, size_t>> group_of;
+  for (size_t s = 0; s < training.saved.size(); ++s) {
+    const OpId producer = training.saved[s].producer;
+    if (!producer.valid()) continue;
+    const Op& op = training.graph[producer];
+    size_t place = 0;
+    for (const auto* list : {&op.outputs, &op.auxiliaries})
+      for (TensorId id : *list) {
+        if (id == training.saved[s].tensor) group_of.emplace_back(kind_of_[producer.index()], place);
+        ++place;
+      }
+    if (group_of.size() == tensors_.size()) continue;  // lives in memory that is not the op's own
+    tensors_.push_back(s);
+    groups[group_of.back()].push_back(s);
+  }
+  for (const auto& group : group_of) tensors_alike_.push_back(groups[group]);
+}
+
+int32_t Moves::intern(const Sharding& sharding) {
+  const auto [at, added] = index_.emplace(sharding, static_cast<int32_t>(table_.size()));
+  if (added) table_.push_back(sharding);
+  return at->second;
+}
+
+const Moves::Options& Moves::options(size_t group_size) {
+  const auto known = options_.find(group_size);
+  if (known != options_.end()) return known->second;
+  Options& made = options_[group_size];
+  std::map<int32_t, size_t> first;  // by kind
+  const BatchAxes batch = [&] {
+    if (!mix_.batch_only) return BatchAxes{};
+    Graph forward = training_.graph;
+    forward.ops.resize(training_.forward_ops);
+    return find_batch(forward);
+  }();
+  for (size_t i = 0; i < training_.forward_ops; ++i) {
+    std::vector<int32_t>& list = made.emplace_back();
+    for (const Sharding& sharding :
+         shardings_of(nests_[i], hints_[i], static_cast<int64_t>(group_size))) {
+      if (mix_.batch_only) {
+        const OpKind kind = training_.graph.ops[i].kind;
+        const bool dense = kind == OpKind::Linear || kind == OpKind::MatMul;
+        const bool allowed = std::ranges::all_of(sharding.splits, [&](const Split& split) {
+          if (split.loop < 0 || split.loop == batch.loop[i]) return true;
+          return dense &&
+                 nests_[i].loops[static_cast<size_t>(split.loop)].role != LoopRole::Reduced;
+        });
+        if (!allowed) continue;
+      }
+      list.push_back(intern(sharding));
+    }
+  }
+  return made;
+}
+
+void Moves::adopt(Strategy& strategy) {
+  for (const auto& group : strategy.groups) options(group.size());
+  std::vector<int32_t> ids;
+  for (const Sharding& sharding : strategy.shardings) ids.push_back(intern(sharding));
+  for (int32_t& op : strategy.ops) op = ids[static_cast<size_t>(op)];
+  strategy.shardings = table_;
+}
+
+size_t Moves::group_size(const Strategy& strategy, size_t op) const {
+  if (strategy.stages.size() == 1) return strategy.groups[0].size();
+  for (const Stage& stage : strategy.stages)
+    if (op < stage.last) return strategy.groups[static_cast<size_t>(stage.group)].size();
+  return 1;
+}
+
+bool Moves::set_sharding(Strategy& strategy, size_t op, int32_t sharding, Proposal& proposal) {
+  if (strategy.ops[op] == sharding) return false;
+  proposal.changes.push_back(
+      {Proposal::What::Sharding, static_cast<int32_t>(op), strategy.ops[op]});
+  strategy.ops[op] = sharding;
+  return true;
+}
+
+bool Moves::set_saved(Strategy& strategy, size_t s, MemoryAction action, Proposal& proposal) {
+  if (strategy.saved[s] == action) return false;
+  proposal.changes.push_back({Proposal::What::Saved, static_cast<int32_t>(s),
+                              static_cast<int64_t>(strategy.saved[s])});
+  strategy.saved[s] = action;
+  return true;
+}
+
+bool Moves::set_weight(Strategy& strategy, size_t u, const Residency& residency,
+                       Proposal& proposal) {
+  if (strategy.weights[u] == residency) return false;
+  proposal.changes.push_back(
+      {Proposal::What::Weight, static_cast<int32_t>(u), packed(strategy.weights[u])});
+  strategy.weights[u] = residency;
+  return true;
+}
+
+void Moves::take_back(Strategy& strategy, const Proposal& proposal) {
+  for (auto change = proposal.changes.rbegin(); change != proposal.changes.rend(); ++change) {
+    const auto index = static_cast<size_t>(change->index);
+    switch (change->what) {
+      case Proposal::What::Sharding:
+        strategy.ops[index] = static_cast<int32_t>(change->before);
+        break;
+      case Proposal::What::Saved:
+        strategy.saved[index] = static_cast<MemoryAction>(change->before);
+        break;
+      case Proposal::What::Weight: strategy.weights[index] = unpacked(change->before); break;
+      case Proposal::What::Prefetch: strategy.prefetch = static_cast<int32_t>(change->before); break;
+      case Proposal::What::Bucket: strategy.bucket = Bytes(change->before); break;
+    }
+  }
+  if (!proposal.stages.empty()) strategy.stages = proposal.stages;
+}
+
+uint64_t Moves::key_of(const Strategy& strategy) {
+  uint64_t key = stages_key(strategy.stages);
+  const auto add = [&](Proposal::What what, size_t index, int64_t value) {
+    key ^= part_key(what, static_cast<int64_t>(index), value);
+  };
+  for (size_t i = 0; i < strategy.ops.size(); ++i)
+    add(Proposal::What::Sharding, i, strategy.ops[i]);
+  for (size_t s = 0; s < strategy.saved.size(); ++s)
+    add(Proposal::What::Saved, s, static_cast<int64_t>(strategy.saved[s]));
+  for (size_t u = 0; u < strategy.weights.size(); ++u)
+    add(Proposal::What::Weight, u, packed(strategy.weights[u]));
+  add(Proposal::What::Prefetch, 0, strategy.prefetch);
+  add(Proposal::What::Bucket, 0, strategy.bucket.value);
+  return key;
+}
+
+uint64_t Moves::key_after(uint64_t key, const Strategy& changed, const Proposal& proposal) {
+  // Walked backwards, so that an element that changed twice passes through each of its values.
+  std::map<std::pair<Proposal::What, int32_t>, int64_t> now;
+  for (auto change = proposal.changes.rbegin(); change != proposal.changes.rend(); ++change) {
+    const auto index = static_cast<size_t>(change->index);
+    int64_t value = 0;
+    switch (change->what) {
+      case Proposal::What::Sharding: value = changed.ops[index]; break;
+      case Proposal::What::Saved: value = static_cast<int64_t>(changed.saved[index]); break;
+      case Proposal::What::Weight: value = packed(changed.weights[index]); break;
+      case Proposal::What::Prefetch: value = changed.prefetch; break;
+      case Proposal::What::Bucket: value = changed.bucket.value; break;
+    }
+    if (proposal.changes.size() > 1) {
+      const auto [at, first] = now.emplace(std::pair(change->what, change->index), value);
+      if (!first) value = at->second;
+      at->second = change->before;
+    }
+    key ^= part_key(change->what, change->index, value);
+    key ^= part_key(change->what, change->index, change->before);
+  }
+  if (!proposal.stages.empty()) key ^= stages_key(proposal.stages) ^ stages_key(changed.stages);
+  return key;
+}
+
+bool Moves::propose(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  proposal.changes.clear();
+  proposal.stages.clear();
+  struct Kind {
+    double share;
+    bool (Moves::*make)(Strategy&, Rng&, Proposal&);
+  };
+  const bool splits = most_group_ > 1;
+  const Kind kinds[] = {
+      {splits ? mix_.one_op : 0, &Moves::change_op},
+      {splits ? mix_.ops_alike : 0, &Moves::change_ops_alike},
+      {splits ? mix_.propagation : 0, &Moves::propagate},
+      {tensors_.empty() ? 0 : mix_.one_tensor, &Moves::change_tensor},
+      {tensors_.empty() ? 0 : mix_.tensors_alike, &Moves::change_tensors_alike},
+      {tensors_.empty() ? 0 : mix_.exchange, &Moves::exchange},
+      {mix_.weights, &Moves::change_weights},
+      {strategy.stages.size() > 1 ? mix_.border : 0, &Moves::move_border},
+      {mix_.pace, &Moves::change_pace},
+  };
+  double sum = 0;
+  for (const Kind& kind : kinds) sum += kind.share;
+  double draw = rng.uniform() * sum;
+  for (const Kind& kind : kinds) {
+    draw -= kind.share;
+    if (draw < 0) return (this->*kind.make)(strategy, rng, proposal);
+  }
+  return false;
+}
+
+bool Moves::change_op(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const auto& list = options(group_size(strategy, op))[op];
+  if (list.size() < 2) return false;
+  const auto option = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1));
+  return set_sharding(strategy, op, list[option], proposal);
+}
+
+std::pair<size_t, size_t> Moves::draw_blocks(Rng& rng) const {
+  const auto blocks = static_cast<int64_t>(cuts_.size()) - 1;
+  if (rng.chance(0.5)) return {0, cuts_.back()};
+  int64_t a = rng.integer(0, blocks), b = rng.integer(0, blocks);
+  if (a > b) std::swap(a, b);
+  return {cuts_[static_cast<size_t>(a)], cuts_[static_cast<size_t>(std::max(b, a))]};
+}
+
+bool Moves::change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const size_t size = group_size(strategy, op);
+  const auto& list = options(size)[op];
+  if (list.size() < 2) return false;
+  const auto option = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1));
+  const auto [first, last] = draw_blocks(rng);
+  bool changed = false;
+  for (size_t other : alike_[static_cast<size_t>(kind_of_[op])])
+    if (first <= other && other < last && group_size(strategy, other) == size)
+      changed |= set_sharding(strategy, other, list[option], proposal);
+  return changed;
+}
+
+// Shardings of the op at the other end of an edge under which the tensor lies as the op at this end
+// leaves or wants it.
+const std::vector<int32_t>& Moves::matching(size_t e, bool forward, int32_t sharding, size_t size) {
+  const uint64_t key = Hasher()
+                           .add(static_cast<uint64_t>(e))
+                           .add(forward)
+                           .add(sharding)
+                           .add(static_cast<uint64_t>(size))
+                           .result();
+  const auto known = matching_.find(key);
+  if (known != matching_.end()) return known->second;
+  const Edge& edge = edges_[e];
+  const Shape& shape = training_.graph[edge.tensor].type.shape;
+  const auto layout = [&](int32_t id, bool producer) {
+    const Sharding& chosen = table_[static_cast<size_t>(id)];
+    if (producer)
+      return settled(layout_of(nests_[edge.from], chosen, nests_[edge.from].outputs[edge.output],
+                               shape, Access::Result));
+    return layout_of(nests_[edge.to], chosen, nests_[edge.to].inputs[edge.input], shape,
+                     Access::Read);
+  };
+  const Layout here = layout(sharding, forward);
+  std::vector<int32_t>& list = matching_[key];
+  for (int32_t id : options(size)[forward ? edge.to : edge.from])
+    if (layout(id, !forward) == here) list.push_back(id);
+  return list;
+}
+
+bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  constexpr double kGoesOn = 0.8;
+  constexpr int kMostSteps = 40;
+  auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const size_t size = group_size(strategy, op);
+  const auto& list = options(size)[op];
+  bool changed = false;
+  // Half of the time with a new sharding, else with the one it has.
+  if (rng.chance(0.5) && !list.empty())
+    changed = set_sharding(
+        strategy, op,
+        list[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1))], proposal);
+  for (int step = 0; step < kMostSteps && rng.chance(kGoesOn); ++step) {
+    if (edges_of_[op].empty()) break;
+    const size_t e = edges_of_[op][static_cast<size_t>(
+        rng.integer(0, static_cast<int64_t>(edges_of_[op].size()) - 1))];
+    const bool forward = edges_[e].from == op;
+    const size_t other = forward ? edges_[e].to : edges_[e].from;
+    if (group_size(strategy, other) != size) break;
+    const auto& fits = matching(e, forward, strategy.ops[op], size);
+    if (fits.empty()) break;
+    changed |= set_sharding(
+        strategy, other,
+        fits[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(fits.size()) - 1))], proposal);
+    op = other;
+  }
+  return changed;
+}
+
+MemoryAction Moves::draw_action(size_t s, Rng& rng) const {
+  const bool floats = is_float(training_.graph[training_.saved[s].tensor].type.dtype);
+  const int64_t most = mix_.compress && floats ? 6 : 3;
+  return static_cast<MemoryAction>(rng.integer(0, most));
+}
+
+bool Moves::change_tensor(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const size_t s =
+      tensors_[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
+  return set_saved(strategy, s, draw_action(s, rng), proposal);
+}
+
+bool Moves::change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const auto [first, last] = draw_blocks(rng);
+  const auto inside = [first = first, last = last, this](size_t s) {
+    const size_t op = training_.saved[s].producer.index();
+    return first <= op && op < last;
+  };
+  const auto at =
+      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1));
+  const MemoryAction action = draw_action(tensors_[at], rng);
+  bool changed = false;
+  // Counterparts in other blocks, or everything in a run of blocks.
+  const auto& list = rng.chance(0.7) ? tensors_alike_[at] : tensors_;
+  for (size_t s : list)
+    if (inside(s) && (compressed_bits(action) == 0 ||
+                      is_float(training_.graph[training_.saved[s].tensor].type.dtype)))
+      changed |= set_saved(strategy, s, action, proposal);
+  return changed;
+}
+
+bool Moves::exchange(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const auto draw = [&] {
+    return tensors_[static_cast<size_t>(
+        rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
+  };
+  const size_t a = draw(), b = draw();
+  const MemoryAction action_a = strategy.saved[a], action_b = strategy.saved[b];
+  if (action_a == action_b) return false;
+  // Masks and indices cannot be compressed.
+  const auto possible = [&](size_t s, MemoryAction action) {
+    return compressed_bits(action) == 0 ||
+           is_float(training_.graph[training_.saved[s].tensor].type.dtype);
+  };
+  if (!possible(a, action_b) || !possible(b, action_a)) return false;
+  set_saved(strategy, a, action_b, proposal);
+  set_saved(strategy, b, action_a, proposal);
+  return true;
+}
+
+bool Moves::change_weights(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  if (strategy.weights.empty()) return false;
+  const Residency residency = {.zero = static_cast<uint8_t>(rng.integer(0, 3)),
+                               .host = rng.chance(0.2),
+                               .host_update = rng.chance(0.2)};
+  if (rng.chance(0.5)) {
+    const auto u =
+        static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.weights.size()) - 1));
+    return set_weight(strategy, u, residency, proposal);
+  }
+  const auto [first, last] = draw_blocks(rng);
+  bool changed = false;
+  for (size_t u = 0; u < strategy.weights.size(); ++u) {
+    const size_t op = facts_.first_use[u].first.index();
+    if (first <= op && op < last) changed |= set_weight(strategy, u, residency, proposal);
+  }
+  return changed;
+}
+
+bool Moves::move_border(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  const auto border =
+      static_cast<size_t>(rng.integer(1, static_cast<int64_t>(strategy.stages.size()) - 1));
+  const size_t now = strategy.stages[border].first;
+  const auto at = std::ranges::lower_bound(cuts_, now) - cuts_.begin();
+  const int64_t step = rng.integer(1, 3) * (rng.chance(0.5) ? 1 : -1);
+  const int64_t target = at + step;
+  if (target <= 0 || target >= static_cast<int64_t>(cuts_.size()) - 1) return false;
+  const size_t to = cuts_[static_cast<size_t>(target)];
+  if (to <= strategy.stages[border - 1].first || to >= strategy.stages[border].last) return false;
+  // Ops that change sides keep their sharding if it is one of the other group's.
+  const size_t old_size = group_size(strategy, now), before_size = group_size(strategy, now - 1);
+  if (old_size != before_size) return false;
+  proposal.stages = strategy.stages;
+  strategy.stages[border - 1].last = strategy.stages[border].first = to;
+  return true;
+}
+
+bool Moves::change_pace(Strategy& strategy, Rng& rng, Proposal& proposal) {
+  if (rng.chance(0.5)) {
+    const auto prefetch = static_cast<int32_t>(rng.integer(0, 6));
+    if (prefetch == strategy.prefetch) return false;
+    proposal.changes.push_back({Proposal::What::Prefetch, 0, strategy.prefetch});
+    strategy.prefetch = prefetch;
+    return true;
+  }
+  const Bytes bucket(int64_t{1} << rng.integer(18, 29));
+  if (bucket == strategy.bucket) return false;
+  proposal.changes.push_back({Proposal::What::Bucket, 0, strategy.bucket.value});
+  strategy.bucket = bucket;
+  return true;
+}
+
+}  // namespace windlass
