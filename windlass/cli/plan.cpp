@@ -101,7 +101,8 @@ void print_json(const ordered_json& json) {
 void add_search(ordered_json& json, const PlannedSubject& planned) {
   const SearchResult& search = planned.search;
   auto& entry = json["search"] = {
-      {"method", planned.method}, {"seconds", search.seconds.value}, {"proposals", search.tried}};
+      {"method", planned.method}, {"seconds", search.seconds.value}, {"simulated", search.tried}};
+  if (search.proposals > 0) json["search"]["proposals"] = search.proposals;
   if (search.objective) {
     entry["objective_s"] = search.objective->value;
     entry["objective_bound_s"] = search.objective_bound->value;

@@ -28,9 +28,12 @@ PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& p
   SearchOptions options = {.time_limit = planning.time_limit,
                            .micro_batches = planning.micro_batches,
                            .threads = planning.threads};
-  options.progress = [&](int64_t tried, std::optional<Seconds> best) {
-    progress.show(fmt::format("planning: {} strategies tried{}", tried,
-                              best ? ", best " + format_seconds(*best) : ""));
+  options.progress = [&](const SearchProgress& now) {
+    std::string text = fmt::format("planning: {} strategies tried", now.tried);
+    if (now.best) text += ", best " + format_seconds(*now.best);
+    if (now.proposals_per_second > 0)
+      text += fmt::format(", {:.0f} proposals/s", now.proposals_per_second);
+    progress.show(text);
   };
   planned.search = method.search(problem, options);
   subject.training = std::move(planned.search.training);

@@ -28,7 +28,8 @@ Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
     : problem_(problem),
       training_(training),
       lowering_(training, problem.machine),
-      pricer_(problem.machine, problem.cost) {}
+      pricer_(problem.machine, problem.cost),
+      bound_(problem, training) {}
 
 const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
   ++evaluations_;
@@ -39,6 +40,10 @@ const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
 }
 
 Evaluation Evaluator::evaluate(const Strategy& strategy) { return simulate(strategy, true); }
+std::optional<Evaluation> Evaluator::evaluate_below(const Strategy& strategy, Nanoseconds most) {
+  if (bound_(strategy, most) > most || bound_.too_large(strategy)) return std::nullopt;
+  return simulate(strategy, true);
+}
 Evaluation Evaluator::evaluate_unlimited(const Strategy& strategy) {
   return simulate(strategy, false);
 }

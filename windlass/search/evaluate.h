@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "windlass/search/search.h"
+#include "windlass/search/step_bound.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
@@ -25,6 +26,9 @@ class Evaluator {
   Evaluator(const Problem& problem, const TrainingGraph& training);
 
   Evaluation evaluate(const Strategy& strategy);
+  // The same, unless a bound shows that the step takes longer than `most` or does not fit: none
+  // then, in a small part of the time.
+  std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
   // As if memory were no matter: it always fits.
   Evaluation evaluate_unlimited(const Strategy& strategy);
   // The least limit of all devices at which the strategy runs, exact to the byte; none if it does
@@ -49,6 +53,7 @@ class Evaluator {
   Lowering lowering_;
   TaskPricer pricer_;
   Simulator simulator_;
+  StepBound bound_;
   const TaskGraph* tasks_ = nullptr;
   TaskTimes times_;
   std::vector<Nanoseconds> forward_times_;

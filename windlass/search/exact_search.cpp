@@ -8,75 +8,65 @@
 // proof is one of the sum: the bound on the step itself is the work that no sharding avoids.
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <set>
 
 #include "windlass/base/error.h"
-#include "windlass/graph/batch.h"
-#include "windlass/search/evaluate.h"
 #include "windlass/search/exact/frontier.h"
+#include "windlass/search/ledger.h"
 #include "windlass/search/polish.h"
 #include "windlass/search/sharding/sharding_problem.h"
-#include "windlass/strategy/baselines.h"
 
 namespace windlass {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr double kHidden = 0.9;  // of the traffic of weights, in the second solve
 
 class ExactSearch {
  public:
-  ExactSearch(const Problem& problem, const SearchOptions& options)
-      : problem_(problem), options_(options), start_(Clock::now()) {}
+  ExactSearch(Ledger& ledger, double share, SearchResult& facts)
+      : ledger_(ledger),
+        facts_(facts),
+        cuts_(std::max<int64_t>(1, ledger.options().micro_batches)),
+        cut_(ledger.cut(cuts_)),
+        until_(share * ledger.options().time_limit.value) {}
 
-  SearchResult run() {
-    batch_ = find_batch(problem_.network);
-    const int64_t cuts = std::max<int64_t>(1, options_.micro_batches);
-    result_.samples = batch_.samples;
-    const bool whole = cuts == 1;
-    const Graph part = whole ? Graph{} : cut_batch(problem_.network, batch_, cuts);
-    if (!whole) batch_ = find_batch(part);
-    result_.training = differentiate(whole ? problem_.network : part, problem_.training);
-    evaluator_.emplace(problem_, result_.training);
+  void run() {
+    const double begin = ledger_.elapsed();
     // Half of the time at most for prices; the rest is for solving and simulating.
-    const double prices = options_.time_limit.value / 2;
-    const ShardingProblem sharding =
-        make_sharding_problem(result_.training, problem_.machine, problem_.cost, cuts,
-                              {.out_of_time = [&] { return left() < prices; }});
-    solve(sharding, cuts);
-    try_baselines(cuts);
+    const double prices = (until_ - begin) / 2;
+    const ShardingProblem sharding = make_sharding_problem(
+        cut_.training, problem().machine, problem().cost, cuts_,
+        {.out_of_time = [&] { return ledger_.out_of_time() || left() < prices; }});
+    solve(sharding);
+    try_baselines();
     polish_best(sharding);
-    finish(sharding);
-    return std::move(result_);
+    least_work_ = sharding.least_work();
   }
+
+  // Nanoseconds that some device computes in any case.
+  double least_work() const { return least_work_; }
 
  private:
-  double left() const {
-    const double spent = std::chrono::duration<double>(Clock::now() - start_).count();
-    return options_.time_limit.value - spent;
-  }
+  const Problem& problem() const { return ledger_.problem(); }
+  double left() const { return until_ - ledger_.elapsed(); }
   EliminationOptions elimination() const {
     EliminationOptions options;
     options.time_limit = Seconds(std::max(0.05, left()));
-    options.threads = options_.threads;
+    options.threads = ledger_.options().threads;
     return options;
   }
 
-  void solve(const ShardingProblem& sharding, int64_t cuts) {
+  void solve(const ShardingProblem& sharding) {
     const ParetoNetwork plain = sharding.network();
     const EliminationResult best = minimise(weighted(plain, {}), elimination());
-    result_.objective = Seconds(best.cost * 1e-9);
-    result_.objective_bound = Seconds(best.bound * 1e-9);
-    result_.largest_table = best.largest_table;
-    result_.out_of_time = best.out_of_time || !sharding.complete;
-    result_.options = best.options;
-    consider(sharding, with_variants(plain, best.choice, {}), cuts);
+    facts_.objective = Seconds(best.cost * 1e-9);
+    facts_.objective_bound = Seconds(best.bound * 1e-9);
+    facts_.largest_table = best.largest_table;
+    facts_.out_of_time = best.out_of_time || !sharding.complete;
+    facts_.options = best.options;
+    consider(sharding, with_variants(plain, best.choice, {}));
     const ParetoNetwork hidden = sharding.network(kHidden);
     const EliminationResult other = minimise(weighted(hidden, {}), elimination());
-    consider(sharding, with_variants(hidden, other.choice, {}), cuts);
+    consider(sharding, with_variants(hidden, other.choice, {}));
     // The frontier of the sums; small problems have all of it.
     FrontierOptions frontier;
     frontier.elimination = elimination();
@@ -86,113 +76,95 @@ class ExactSearch {
     constexpr int64_t kManyOptions = 15000;
     if (best.options > kManyOptions) frontier.most_prices = 10;
     const Frontier found = find_frontier(plain, frontier);
-    result_.frontier_exact = found.exact;
-    result_.frontier_resolution = Bytes(static_cast<int64_t>(frontier.resolution));
+    facts_.frontier_exact = found.exact;
+    facts_.frontier_resolution = Bytes(static_cast<int64_t>(frontier.resolution));
     constexpr size_t kMostPoints = 48;
     const size_t step = std::max<size_t>(1, (found.choices.size() + kMostPoints - 1) / kMostPoints);
     for (size_t i = 0; i < found.choices.size(); ++i)
-      if (i % step == 0 || i + 1 == found.choices.size())
-        consider(sharding, found.choices[i], cuts);
+      if (i % step == 0 || i + 1 == found.choices.size()) consider(sharding, found.choices[i]);
   }
 
-  void consider(const ShardingProblem& sharding, const ParetoChoice& choice, int64_t cuts) {
+  void consider(const ShardingProblem& sharding, const ParetoChoice& choice) {
     best_bytes_ = std::max(best_bytes_, choice.cost.bytes);
-    Strategy strategy = sharding.strategy(result_.training, problem_.machine, choice);
-    strategy.micro_batches = cuts;
+    Strategy strategy = sharding.strategy(cut_.training, problem().machine, choice);
+    strategy.micro_batches = cuts_;
     simulate(std::move(strategy));
   }
 
-  void try_baselines(int64_t cuts) {
+  void try_baselines() {
     std::vector<std::string> names = {"data-parallel", "one-weird-trick", "zero:stage=3"};
-    const auto devices = static_cast<int64_t>(problem_.machine.devices.size());
+    const auto devices = static_cast<int64_t>(problem().machine.devices.size());
     for (int64_t tp = 2; tp <= std::min<int64_t>(8, devices); tp *= 2)
       if (devices % tp == 0) names.push_back("megatron:tp=" + std::to_string(tp));
-    for (const std::string& name : names) {
-      try {
-        BaselineSpec spec = parse_baseline(name);
-        spec.micro_batches = cuts;
-        resolve(spec, problem_.machine, result_.samples);
-        simulate(make_baseline(spec, result_.training, batch_, problem_.machine));
-      } catch (const Error& error) {
-        // Not every named strategy is one for every model.
-        if (error.kind() == ErrorKind::Internal) throw;
-      }
-    }
+    for (const std::string& name : names)
+      if (auto strategy = ledger_.named(parse_baseline(name), cuts_))
+        simulate(std::move(*strategy));
   }
 
-  // Simulates a strategy without limits: its time and peak are a point of the frontier. If the peak
-  // is above the limit, it may still run inside, waiting for memory.
   void simulate(Strategy strategy) {
-    if (left() < 0 && fits_) return;  // there is an answer
-    const Evaluation free = evaluator_->evaluate_unlimited(strategy);
-    const std::optional<int64_t> least = evaluator_->least_limit(strategy);
-    if (!least) return;  // the host is too small
-    points_.emplace_back(free.peak, free.time);
-    all_.push_back(strategy);
-    const Evaluation inside = evaluator_->evaluate(strategy);
-    if (!least_limit_ || *least < *least_limit_) {
-      least_limit_ = *least;
-      if (!fits_) best_ = strategy;
-    }
-    if (inside.fits && (!fits_ || inside.time < best_time_)) {
-      fits_ = true;
-      best_time_ = inside.time;
-      best_ = std::move(strategy);
-    }
-    if (options_.progress)
-      options_.progress(evaluator_->evaluations(),
-                        fits_ ? std::optional(step_time(problem_, best_time_)) : std::nullopt);
+    if (left() < 0 && ledger_.fits()) return;  // there is an answer
+    ledger_.report();
+    const Evaluation inside = ledger_.consider(strategy, cuts_);
+    if (inside.fits && (!best_ || inside.time < best_->time))
+      best_ = Ledger::Entry{strategy, cuts_, inside.time};
+    all_.push_back(std::move(strategy));
   }
 
+  // The best of this search, which need not be that of all methods.
   void polish_best(const ShardingProblem& sharding) {
-    if (!fits_) return;
+    if (!best_) return;
     // Steps of few tasks are simulated often, those of many seldom.
     constexpr double kTasks = 3e6;
     PolishOptions options;
-    options.evaluations = static_cast<int64_t>(kTasks / static_cast<double>(evaluator_->tasks()));
-    options.out_of_time = [this] { return left() < 0; };
-    best_time_ = polish(result_.training, sharding, all_, *evaluator_, best_, best_time_, options);
-    const Evaluation free = evaluator_->evaluate_unlimited(best_);
-    points_.emplace_back(free.peak, free.time);
+    options.evaluations =
+        static_cast<int64_t>(kTasks / static_cast<double>(cut_.evaluator->tasks()));
+    options.out_of_time = [this] { return left() < 0 || ledger_.out_of_time(); };
+    best_->time = polish(cut_.training, sharding, all_, *cut_.evaluator, best_->strategy,
+                         best_->time, options);
+    ledger_.add(best_->strategy, cuts_, best_->time);
   }
 
-  void finish(const ShardingProblem& sharding) {
-    result_.strategy = std::move(best_);
-    if (least_limit_) result_.least_limit = Bytes(*least_limit_);
-    result_.step_time = step_time(problem_, best_time_);
-    result_.lower_bound = step_time(problem_, static_cast<Nanoseconds>(sharding.least_work()));
-    result_.tried = evaluator_->evaluations();
-    result_.frontier =
-        frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
-    if (!fits_)
-      result_.termination = Termination::Infeasible;
-    else if (result_.out_of_time || left() < 0)
-      result_.termination = Termination::Limit;
-    else
-      result_.termination = result_.objective == result_.objective_bound ? Termination::Optimal
-                                                                         : Termination::Feasible;
-    result_.seconds = Seconds(std::chrono::duration<double>(Clock::now() - start_).count());
-  }
-
-  const Problem& problem_;
-  const SearchOptions& options_;
-  Clock::time_point start_;
-  BatchAxes batch_;
-  SearchResult result_;
-  std::optional<Evaluator> evaluator_;
-  std::vector<Strategy> all_;                            // simulated
-  std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
-  std::optional<int64_t> least_limit_;
-  Strategy best_;
-  Nanoseconds best_time_ = 0;
-  double best_bytes_ = 0;
-  bool fits_ = false;
+  Ledger& ledger_;
+  SearchResult& facts_;
+  const int64_t cuts_;
+  Cut& cut_;
+  const double until_;         // seconds since the search began
+  std::vector<Strategy> all_;  // simulated
+  std::optional<Ledger::Entry> best_;
+  double best_bytes_ = 0, least_work_ = 0;
 };
 
 }  // namespace
 
+void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts) {
+  ExactSearch search(ledger, share_of_time, facts);
+  search.run();
+  facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
+}
+
 SearchResult search_exact(const Problem& problem, const SearchOptions& options) {
-  return ExactSearch(problem, options).run();
+  Ledger ledger(problem, options);
+  SearchResult facts;
+  run_exact(ledger, 1, facts);
+  SearchResult result = ledger.finish();
+  take_exact_facts(result, facts);
+  result.lower_bound = facts.lower_bound;
+  if (result.termination == Termination::Feasible && facts.out_of_time)
+    result.termination = Termination::Limit;
+  else if (result.termination == Termination::Feasible &&
+           result.objective == result.objective_bound)
+    result.termination = Termination::Optimal;
+  return result;
+}
+
+void take_exact_facts(SearchResult& result, const SearchResult& facts) {
+  result.objective = facts.objective;
+  result.objective_bound = facts.objective_bound;
+  result.largest_table = facts.largest_table;
+  result.options = facts.options;
+  result.out_of_time = facts.out_of_time;
+  result.frontier_exact = facts.frontier_exact;
+  result.frontier_resolution = facts.frontier_resolution;
 }
 
 }  // namespace windlass

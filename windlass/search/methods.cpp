@@ -57,6 +57,8 @@ const std::vector<SearchMethod>& search_methods() {
       {"exact", "split every op in its own way over all devices", search_exact},
       {"grid", "replicas, tensor parallelism, pipelines and remedies against full memory",
        search_grid},
+      {"mcmc", "Markov chains over all decisions, from named strategies or from --from PLAN",
+       search_mcmc},
   };
   return methods;
 }

@@ -36,10 +36,10 @@ class Polish {
 
   bool try_strategy(Strategy strategy) {
     ++tried_;
-    const Evaluation found = evaluator_.evaluate(strategy);
-    if (!found.fits || found.time >= time_) return false;
+    const auto found = evaluator_.evaluate_below(strategy, time_ - 1);
+    if (!found || !found->fits || found->time >= time_) return false;
     best_ = std::move(strategy);
-    time_ = found.time;
+    time_ = found->time;
     return true;
   }
 

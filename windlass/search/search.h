@@ -15,6 +15,7 @@
 #include "windlass/machine/machine.h"
 #include "windlass/plan/step.h"
 #include "windlass/sim/simulate.h"
+#include "windlass/strategy/baselines.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
@@ -27,12 +28,45 @@ struct Problem {
   Reprice reprice = {};
 };
 
+// How far a search is.
+struct SearchProgress {
+  int64_t tried = 0;  // strategies simulated
+  Seconds seconds;
+  std::optional<Seconds> best = {};  // step
+  double proposals_per_second = 0;   // of Markov chains, while they run
+};
+
+// A strategy to start from, for the training graph of one of its micro-batches.
+struct StartStrategy {
+  Strategy strategy;
+  std::string origin;  // for messages
+};
+
+// Decisions that the user has made. 0 or none: open.
+struct FixedDecisions {
+  int64_t dp = 0, tp = 0, pp = 0;
+  int zero = -1;
+  std::optional<RecomputePolicy> recompute;
+  std::optional<bool> offload, host_weights, host_update;
+
+  bool structure() const { return dp > 0 || tp > 0 || pp > 0; }
+  bool any() const {
+    return structure() || zero >= 0 || recompute || offload || host_weights || host_update;
+  }
+};
+
 struct SearchOptions {
   Seconds time_limit{60};     // after which the best so far is returned
   int64_t micro_batches = 0;  // the only number to try; 0: any
   int threads = 0;            // of the search; 0: all cores. The result does not depend on it
-  // Called now and then with the number of strategies tried and the time of the best one, if any.
-  std::function<void(int64_t tried, std::optional<Seconds> best)> progress = {};
+  uint64_t seed = 0;          // of random choices; the same one gives the same result
+  double effort = 1;          // how long Markov chains run, relative to the usual
+  bool compress = false;      // saved tensors may be stored in fewer bits: changes the mathematics
+  FixedDecisions fixed = {};
+  std::vector<StartStrategy> starts = {};
+  // Asked now and then: whether to return the best so far.
+  std::function<bool()> stop = {};
+  std::function<void(const SearchProgress&)> progress = {};
 };
 
 enum class Termination : uint8_t {
@@ -59,7 +93,8 @@ struct SearchResult {
   // The least limit of each device at which something that was tried runs. Exact to the byte for
   // that strategy. Always there when nothing fits, unless a host is too small.
   std::optional<Bytes> least_limit;
-  int64_t tried = 0;  // strategies simulated
+  int64_t tried = 0;      // strategies simulated
+  int64_t proposals = 0;  // of Markov chains, simulated or not
   // Simulated: limits ascending, times descending. Empty if the method has none.
   std::vector<FrontierPoint> frontier = {};
 
@@ -93,8 +128,12 @@ SearchResult search_exact(const Problem& problem, const SearchOptions& options =
 // the usual remedies against full memory, all simulated; the fastest that fits. Never Optimal.
 SearchResult search_grid(const Problem& problem, const SearchOptions& options = {});
 
-// What is best of all methods for the machine. The lower bound is the arithmetic of the model
-// shared out evenly over all devices.
+// Markov chains over everything that a strategy decides, from the strategies that a user would name
+// and from SearchOptions::starts. Never Optimal.
+SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
+
+// All methods that suit the machine, then Markov chains from the best they found. The lower bound
+// is the arithmetic of the model shared out evenly over all devices.
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
 // Limits ascending, times descending, of points (peak, makespan): a larger limit never makes it

@@ -18,7 +18,10 @@ void try_actions(Evaluator& evaluator, Candidate& best, const std::vector<size_t
   for (size_t begin = 0; begin < order.size(); begin += first)
     runs.emplace_back(begin, std::min(order.size(), begin + first));
   std::ranges::reverse(runs);
-  while (!runs.empty() && !out_of_time()) {
+  // When memory is full, hardly anything more fits.
+  constexpr int kMostFailures = 24;
+  int failures = 0;
+  while (!runs.empty() && failures < kMostFailures && !out_of_time()) {
     const auto [begin, end] = runs.back();
     runs.pop_back();
     Strategy changed = best.strategy;
@@ -28,10 +31,14 @@ void try_actions(Evaluator& evaluator, Candidate& best, const std::vector<size_t
       changed.saved[order[i]] = action;
     }
     if (!differs) continue;
-    const Evaluation found = evaluator.evaluate(changed);
-    if (found.fits && found.time < best.time) {
-      best = {std::move(changed), found.time};
-    } else if (end - begin > 1) {
+    const auto found = evaluator.evaluate_below(changed, best.time - 1);
+    if (found && found->fits && found->time < best.time) {
+      best = {std::move(changed), found->time};
+      failures = 0;
+      continue;
+    }
+    ++failures;
+    if (end - begin > 1) {
       const size_t middle = begin + (end - begin) / 2;
       runs.emplace_back(middle, end);
       runs.emplace_back(begin, middle);

@@ -287,10 +287,10 @@ class Emitter {
   const Strategy* strategy_ = nullptr;
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
   std::unique_ptr<Teams> teams_;
-  std::vector<int32_t> group_ids_;  // interned
-  std::vector<Sharding> shardings_;   // that were listed last
-  std::vector<int32_t> listed_ids_;   // parallel to shardings_
-  std::vector<int32_t> sharding_ids_;  // by forward op
+  std::vector<int32_t> group_ids_;                 // interned
+  std::vector<Sharding> shardings_;                // that were listed last
+  std::vector<int32_t> listed_ids_;                // parallel to shardings_
+  std::vector<int32_t> sharding_ids_;              // by forward op
   std::vector<int32_t> stage_of_;                  // by op of the training graph
   std::vector<std::vector<OpId>> backward_ops_;    // by stage
   std::vector<std::vector<int32_t>> stash_after_;  // by forward op: saved tensors

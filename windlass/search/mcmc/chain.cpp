@@ -1,5 +1,6 @@
 #include "windlass/search/mcmc/chain.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -29,11 +30,17 @@ void MarkovChain::back_to_best() {
   key_ = Moves::key_of(now_);
 }
 
-void MarkovChain::run(int64_t proposals, const std::function<bool()>& stop) {
+void MarkovChain::run(int64_t proposals, int64_t simulations, const std::function<bool()>& stop) {
   constexpr int64_t kAskEvery = 64;
+  const int64_t before = judge_.simulated();
+  const auto share = [](int64_t done, int64_t of) {
+    return of > 0 ? static_cast<double>(done) / static_cast<double>(of) : 0;
+  };
   for (int64_t i = 0; i < proposals; ++i) {
     if (i % kAskEvery == 0 && stop && stop()) return;
-    const double progress = static_cast<double>(i) / static_cast<double>(proposals);
+    const double progress =
+        std::max(share(i, proposals), share(judge_.simulated() - before, simulations));
+    if (progress >= 1) return;
     const double temperature = options_.hot * std::pow(options_.cold / options_.hot, progress);
     if (!moves_.propose(now_, rng_, proposal_)) {
       Moves::take_back(now_, proposal_);

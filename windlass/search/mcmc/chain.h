@@ -20,8 +20,9 @@ class MarkovChain {
   // `start` has been adopted by the moves. All must outlive the chain.
   MarkovChain(Moves& moves, Judge& judge, Strategy start, Rng rng, const ChainOptions& options);
 
-  // So many proposals, from hot to cold; `stop` is asked now and then.
-  void run(int64_t proposals, const std::function<bool()>& stop);
+  // So many proposals or simulations (0: any number), from hot to cold; `stop` is asked now and
+  // then.
+  void run(int64_t proposals, int64_t simulations, const std::function<bool()>& stop);
   // Goes on from another strategy, if it is better than the present best.
   void restart(const Strategy& from, double energy);
   // From the best so far.

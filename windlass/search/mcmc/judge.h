@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "windlass/search/evaluate.h"
-#include "windlass/search/mcmc/step_bound.h"
 
 namespace windlass {
 
@@ -50,10 +49,9 @@ class StepJudge : public Judge {
     double energy = 0;
     bool exact = false;
   };
-  double simulate(const Strategy& strategy, bool peak_wanted);
+  std::optional<double> simulate(const Strategy& strategy, double most);
 
   Evaluator evaluator_;
-  StepBound bound_;
   std::vector<Known> known_;  // by the low bits of the key; newer ones replace older ones
   int64_t bounded_ = 0, remembered_ = 0;
 };

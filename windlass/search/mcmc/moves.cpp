@@ -73,7 +73,8 @@ Moves::Moves(const TrainingGraph& training, const Machine& machine, const MoveMi
     size_t place = 0;
     for (const auto* list : {&op.outputs, &op.auxiliaries})
       for (TensorId id : *list) {
-        if (id == training.saved[s].tensor) group_of.emplace_back(kind_of_[producer.index()], place);
+        if (id == training.saved[s].tensor)
+          group_of.emplace_back(kind_of_[producer.index()], place);
         ++place;
       }
     if (group_of.size() == tensors_.size()) continue;  // lives in memory that is not the op's own
@@ -81,6 +82,14 @@ Moves::Moves(const TrainingGraph& training, const Machine& machine, const MoveMi
     groups[group_of.back()].push_back(s);
   }
   for (const auto& group : group_of) tensors_alike_.push_back(groups[group]);
+  actions_ = {MemoryAction::Keep};
+  if (mix.regather) actions_.push_back(MemoryAction::Regather);
+  if (mix.recompute) actions_.push_back(MemoryAction::Recompute);
+  if (mix.offload) actions_.push_back(MemoryAction::Offload);
+  if (mix.compress)
+    for (const MemoryAction action :
+         {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2})
+      actions_.push_back(action);
 }
 
 int32_t Moves::intern(const Sharding& sharding) {
@@ -145,8 +154,8 @@ bool Moves::set_sharding(Strategy& strategy, size_t op, int32_t sharding, Propos
 
 bool Moves::set_saved(Strategy& strategy, size_t s, MemoryAction action, Proposal& proposal) {
   if (strategy.saved[s] == action) return false;
-  proposal.changes.push_back({Proposal::What::Saved, static_cast<int32_t>(s),
-                              static_cast<int64_t>(strategy.saved[s])});
+  proposal.changes.push_back(
+      {Proposal::What::Saved, static_cast<int32_t>(s), static_cast<int64_t>(strategy.saved[s])});
   strategy.saved[s] = action;
   return true;
 }
@@ -171,7 +180,9 @@ void Moves::take_back(Strategy& strategy, const Proposal& proposal) {
         strategy.saved[index] = static_cast<MemoryAction>(change->before);
         break;
       case Proposal::What::Weight: strategy.weights[index] = unpacked(change->before); break;
-      case Proposal::What::Prefetch: strategy.prefetch = static_cast<int32_t>(change->before); break;
+      case Proposal::What::Prefetch:
+        strategy.prefetch = static_cast<int32_t>(change->before);
+        break;
       case Proposal::What::Bucket: strategy.bucket = Bytes(change->before); break;
     }
   }
@@ -249,7 +260,8 @@ bool Moves::propose(Strategy& strategy, Rng& rng, Proposal& proposal) {
 }
 
 bool Moves::change_op(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const auto op =
+      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
   const auto& list = options(group_size(strategy, op))[op];
   if (list.size() < 2) return false;
   const auto option = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1));
@@ -265,7 +277,8 @@ std::pair<size_t, size_t> Moves::draw_blocks(Rng& rng) const {
 }
 
 bool Moves::change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const auto op =
+      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
   const size_t size = group_size(strategy, op);
   const auto& list = options(size)[op];
   if (list.size() < 2) return false;
@@ -336,9 +349,9 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
 }
 
 MemoryAction Moves::draw_action(size_t s, Rng& rng) const {
+  const auto drawn = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(actions_.size()) - 1));
   const bool floats = is_float(training_.graph[training_.saved[s].tensor].type.dtype);
-  const int64_t most = mix_.compress && floats ? 6 : 3;
-  return static_cast<MemoryAction>(rng.integer(0, most));
+  return compressed_bits(actions_[drawn]) > 0 && !floats ? MemoryAction::Keep : actions_[drawn];
 }
 
 bool Moves::change_tensor(Strategy& strategy, Rng& rng, Proposal& proposal) {
@@ -353,8 +366,7 @@ bool Moves::change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposa
     const size_t op = training_.saved[s].producer.index();
     return first <= op && op < last;
   };
-  const auto at =
-      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1));
+  const auto at = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1));
   const MemoryAction action = draw_action(tensors_[at], rng);
   bool changed = false;
   // Counterparts in other blocks, or everything in a run of blocks.
@@ -368,8 +380,7 @@ bool Moves::change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposa
 
 bool Moves::exchange(Strategy& strategy, Rng& rng, Proposal& proposal) {
   const auto draw = [&] {
-    return tensors_[static_cast<size_t>(
-        rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
+    return tensors_[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
   };
   const size_t a = draw(), b = draw();
   const MemoryAction action_a = strategy.saved[a], action_b = strategy.saved[b];
@@ -387,19 +398,26 @@ bool Moves::exchange(Strategy& strategy, Rng& rng, Proposal& proposal) {
 
 bool Moves::change_weights(Strategy& strategy, Rng& rng, Proposal& proposal) {
   if (strategy.weights.empty()) return false;
-  const Residency residency = {.zero = static_cast<uint8_t>(rng.integer(0, 3)),
-                               .host = rng.chance(0.2),
-                               .host_update = rng.chance(0.2)};
+  // Decisions that are not open stay as they are.
+  const auto zero = static_cast<uint8_t>(rng.integer(0, 3));
+  const bool host = rng.chance(0.2), host_update = rng.chance(0.2);
+  const auto drawn = [&](Residency residency) {
+    if (mix_.zero) residency.zero = zero;
+    if (mix_.host_weights) residency.host = host;
+    if (mix_.host_update) residency.host_update = host_update;
+    return residency;
+  };
   if (rng.chance(0.5)) {
     const auto u =
         static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.weights.size()) - 1));
-    return set_weight(strategy, u, residency, proposal);
+    return set_weight(strategy, u, drawn(strategy.weights[u]), proposal);
   }
   const auto [first, last] = draw_blocks(rng);
   bool changed = false;
   for (size_t u = 0; u < strategy.weights.size(); ++u) {
     const size_t op = facts_.first_use[u].first.index();
-    if (first <= op && op < last) changed |= set_weight(strategy, u, residency, proposal);
+    if (first <= op && op < last)
+      changed |= set_weight(strategy, u, drawn(strategy.weights[u]), proposal);
   }
   return changed;
 }

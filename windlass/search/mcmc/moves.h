@@ -1,14 +1,13 @@
 // Random changes of a strategy, the steps of a Markov chain.
 //
 //   one op         another sharding of its group
-//   ops alike      the same for all ops of the same kind and shapes, or for those in a run of blocks
-//   propagation    an op's sharding is carried on to its neighbours, so that nothing moves between
-//   one tensor     keep, gather again, recompute, offload (or compress, if allowed)
-//   tensors alike  the same for its counterparts in all blocks, or for a run of blocks
-//   exchange       two tensors swap what becomes of them
-//   weights        shared out over replicas, in host memory, updated there: one, or all
-//   border         of two pipeline stages, to the next cut of the network
-//   pace           how early copies start, how large batches of gradients are
+//   ops alike      the same for all ops of the same kind and shapes, or for those in a run of
+//   blocks propagation    an op's sharding is carried on to its neighbours, so that nothing moves
+//   between one tensor     keep, gather again, recompute, offload (or compress, if allowed) tensors
+//   alike  the same for its counterparts in all blocks, or for a run of blocks exchange       two
+//   tensors swap what becomes of them weights        shared out over replicas, in host memory,
+//   updated there: one, or all border         of two pipeline stages, to the next cut of the
+//   network pace           how early copies start, how large batches of gradients are
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,8 @@ struct MoveMix {
   double one_op = 4, ops_alike = 2, propagation = 3;
   double one_tensor = 3, tensors_alike = 2, exchange = 2;
   double weights = 1, border = 1, pace = 0.5;
-  bool compress = false;
+  bool regather = true, recompute = true, offload = true, compress = false;  // of saved tensors
+  bool zero = true, host_weights = true, host_update = true;                 // of weights
   bool batch_only = false;  // ops are split over samples, and dense layers over outputs, only
 };
 
@@ -103,10 +103,11 @@ class Moves {
   std::map<size_t, Options> options_;  // by size of group
   std::vector<LoopNest> nests_;
   std::vector<std::vector<int32_t>> hints_;
-  std::vector<size_t> cuts_;                 // first ops of blocks, and the end
-  std::vector<int32_t> kind_of_;             // by forward op
-  std::vector<std::vector<size_t>> alike_;   // by kind: ops
-  std::vector<size_t> tensors_;              // saved tensors that may go
+  std::vector<size_t> cuts_;                        // first ops of blocks, and the end
+  std::vector<int32_t> kind_of_;                    // by forward op
+  std::vector<std::vector<size_t>> alike_;          // by kind: ops
+  std::vector<MemoryAction> actions_;               // that there are
+  std::vector<size_t> tensors_;                     // saved tensors that may go
   std::vector<std::vector<size_t>> tensors_alike_;  // parallel to tensors_: saved tensors
   std::vector<Edge> edges_;
   std::vector<std::vector<size_t>> edges_of_;  // by forward op

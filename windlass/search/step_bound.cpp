@@ -1,12 +1,9 @@
-#include "windlass/search/mcmc/step_bound.h"
+#include "windlass/search/step_bound.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "windlass/task/facts.h"
-#include "windlass/task/lower.h"
-#include "windlass/task/recompute.h"
-#include "windlass/task/tables.h"
+#include "windlass/search/step_bound_state.h"
 
 namespace windlass {
 namespace {
@@ -14,106 +11,24 @@ namespace {
 // The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
 constexpr double kRounding = 1 - 1.0 / 256;
 
-// A value of the micro-batch that is walked: a tensor in one layout.
-struct Value {
-  int32_t layout = -1;
-  int32_t buffer = -1;
-  int32_t next = -1;  // of the same tensor
-  Nanoseconds ready = 0;
-  int64_t bytes = 0;
-};
-
 }  // namespace
 
-struct StepBound::State {
-  State(const Problem& p, const TrainingGraph& t)
-      : problem(p), training(t), facts(t), tables(t, facts, p.machine) {
-    terms_of.assign(facts.updates.size(), 0);
-    for (const TrainingFacts::Term& term : facts.terms)
-      ++terms_of[static_cast<size_t>(term.update)];
-    for (const TrainingFacts::Update& update : facts.updates) {
-      const double elements = static_cast<double>(element_count(t.graph[update.weight].type.shape));
-      all_elements += elements;
-      all_bytes += elements * static_cast<double>(update.gradient_size);
-    }
-    updates_of.resize(t.forward_ops);
-    for (size_t u = 0; u < facts.updates.size(); ++u)
-      updates_of[facts.first_use[u].first.index()].push_back(static_cast<int32_t>(u));
-    update_elements.assign(facts.updates.size(), 0);
-    update_parts.assign(facts.updates.size(), 1);
+StepBound::State::State(const Problem& p, const TrainingGraph& t)
+    : problem(p), training(t), facts(t), tables(t, facts, p.machine) {
+  terms_of.assign(facts.updates.size(), 0);
+  for (const TrainingFacts::Term& term : facts.terms) ++terms_of[static_cast<size_t>(term.update)];
+  for (const TrainingFacts::Update& update : facts.updates) {
+    const double elements = static_cast<double>(element_count(t.graph[update.weight].type.shape));
+    all_elements += elements;
+    all_bytes += elements * static_cast<double>(update.gradient_size);
   }
-
-  const Problem& problem;
-  const TrainingGraph& training;
-  const TrainingFacts facts;
-  Tables tables;
-  std::vector<int32_t> terms_of;  // by update
-  double all_elements = 0, all_bytes = 0;
-
-  // Prices, each asked for once.
-  std::vector<Nanoseconds> work_times;                // by work, on `type`
-  std::vector<Nanoseconds> traffic_times;             // by traffic
-  std::vector<std::pair<double, double>> per_byte;    // by set of digits: reduce, gather
-  double update_per_element = -1;
-  size_t type = SIZE_MAX;
-  int32_t group = -1;
-
-  // Of the strategy at hand.
-  const Strategy* strategy = nullptr;
-  std::vector<Sharding> known;         // shardings that ids were found for
-  std::vector<int32_t> known_ids;
-  std::vector<MemoryAction> planned;   // that the plan of recomputation is for
-  std::vector<Stage> stages;
-  std::vector<int32_t> stage_of;
-  RecomputePlan again;
-  bool keeps_all = true;
-
-  // One group: each op as the strategy splits it, found again only where it changed.
-  struct Chosen {
-    int32_t sharding = -1;  // interned
-    const OpTemplate* made = nullptr;
-    Nanoseconds forward = 0, backward = 0;  // 0: a view, or nothing
-  };
-  std::vector<Chosen> chosen;  // by forward op
-  int32_t chosen_group = -1;
-  Nanoseconds plain_work = 0;            // of all of them
-  std::vector<double> update_elements;   // by update, of the device with most
-  std::vector<double> update_parts;      // by update: replicas that could share it out
-  std::vector<std::vector<int32_t>> updates_of;  // by forward op: whose first use it is
-
-  // The walk.
-  std::vector<Value> values;
-  std::vector<int32_t> heads;  // by tensor
-  std::vector<int32_t> terms_left;
-  int32_t buffers = 0;
-  Nanoseconds compute = 0, communicate = 0, reduce = 0;
-  double reduced = 0;  // nanoseconds behind the point
-
-  Nanoseconds time_of_work(int32_t work);
-  Nanoseconds time_of_traffic(int32_t traffic);
-  const std::pair<double, double>& reduce_price(int32_t digits);
-  double update_price();
-
-  void take(const Strategy& given);
-  void use_group(const std::vector<DeviceId>& devices);
-  const OpTemplate& made_of(size_t op) {
-    return tables.op(OpId(op), known_ids[static_cast<size_t>(strategy->ops[op])], group);
-  }
-
-  void choose();
-  Nanoseconds one_group(Nanoseconds enough);
-  Nanoseconds several_groups();
-  Nanoseconds updates();
-
-  const Value* find(TensorId tensor, int32_t layout) const;
-  Value& put(TensorId tensor, const Value& value);
-  const Value& value(TensorId tensor, int32_t layout);
-  Nanoseconds ready(const ReadTemplate& read);
-  void forward(size_t op);
-  void backward(const Op& op);
-  void accumulate(const Op& op);
-  void finish_term(const ResultTemplate& term, Nanoseconds done);
-};
+  updates_of.resize(t.forward_ops);
+  for (size_t u = 0; u < facts.updates.size(); ++u)
+    updates_of[facts.first_use[u].first.index()].push_back(static_cast<int32_t>(u));
+  update_elements.assign(facts.updates.size(), 0);
+  update_parts.assign(facts.updates.size(), 1);
+  list_saved_uses();
+}
 
 Nanoseconds StepBound::State::time_of_work(int32_t work) {
   const auto at = static_cast<size_t>(work);
@@ -149,9 +64,8 @@ const std::pair<double, double>& StepBound::State::reduce_price(int32_t digits) 
     };
     per_byte[at] = {price(Collective::ReduceScatter), price(Collective::AllGather)};
     // The parts of an all-reduce may be cheaper together than apart.
-    per_byte[at].second =
-        std::min(per_byte[at].second,
-                 std::max(0.0, price(Collective::AllReduce) - per_byte[at].first));
+    per_byte[at].second = std::min(
+        per_byte[at].second, std::max(0.0, price(Collective::AllReduce) - per_byte[at].first));
   }
   return per_byte[at];
 }
@@ -166,12 +80,12 @@ double StepBound::State::update_price() {
     const Work work = update_work(std::get<UpdateAttrs>(op.attrs).optimizer, all_elements,
                                   training.graph[op.inputs[0]].type.dtype,
                                   training.graph[op.inputs[1]].type.dtype, master);
-    const double price =
-        problem.cost.price(work, problem.machine.device_types[type]).time.value * 1e9 /
-        all_elements;
+    const double price = problem.cost.price(work, problem.machine.device_types[type]).time.value *
+                         1e9 / all_elements;
     update_per_element = i == first ? price : std::min(update_per_element, price);
     constexpr size_t kEnough = 64;  // they are nearly all alike
-    if (i - first > kEnough && training.graph.ops[i].attrs == training.graph.ops[i - 1].attrs) break;
+    if (i - first > kEnough && training.graph.ops[i].attrs == training.graph.ops[i - 1].attrs)
+      break;
   }
   return update_per_element;
 }
@@ -202,6 +116,7 @@ void StepBound::State::take(const Strategy& given) {
     stages = given.stages;
     stage_of = stages_of_training(training, given);
     planned.clear();
+    in_flight.clear();
   }
   if (planned != given.saved || again.before.empty()) {
     planned = given.saved;
@@ -211,13 +126,13 @@ void StepBound::State::take(const Strategy& given) {
   }
 }
 
-const Value* StepBound::State::find(TensorId tensor, int32_t layout) const {
+const StepBound::State::Value* StepBound::State::find(TensorId tensor, int32_t layout) const {
   for (int32_t i = heads[tensor.index()]; i >= 0; i = values[static_cast<size_t>(i)].next)
     if (values[static_cast<size_t>(i)].layout == layout) return &values[static_cast<size_t>(i)];
   return nullptr;
 }
 
-Value& StepBound::State::put(TensorId tensor, const Value& value) {
+StepBound::State::Value& StepBound::State::put(TensorId tensor, const Value& value) {
   int32_t* link = &heads[tensor.index()];
   while (*link >= 0) link = &values[static_cast<size_t>(*link)].next;
   *link = static_cast<int32_t>(values.size());
@@ -227,7 +142,7 @@ Value& StepBound::State::put(TensorId tensor, const Value& value) {
 }
 
 // As lowering does it: from the first value there is, in place where partial sums are combined.
-const Value& StepBound::State::value(TensorId tensor, int32_t layout) {
+const StepBound::State::Value& StepBound::State::value(TensorId tensor, int32_t layout) {
   if (const Value* there = find(tensor, layout)) return *there;
   const int32_t head = heads[tensor.index()];
   if (head < 0) return put(tensor, {.layout = layout});  // weights, data: there from the start
@@ -249,8 +164,7 @@ const Value& StepBound::State::value(TensorId tensor, int32_t layout) {
       }
     } else {
       next.buffer = buffers++;
-      next.bytes =
-          allocated(move.elements * facts.element_size[tensor.index()]).value;
+      next.bytes = allocated(move.elements * facts.element_size[tensor.index()]).value;
     }
     now = next;
   }
@@ -348,10 +262,8 @@ void StepBound::State::accumulate(const Op& op) {
   }
   compute = std::max({compute, terms[0].ready, terms[1].ready}) +
             time_of_work(tables.sum_work(terms[0].bytes));
-  put(op.outputs[0], {.layout = terms[0].layout,
-                      .buffer = buffers++,
-                      .ready = compute,
-                      .bytes = terms[0].bytes});
+  put(op.outputs[0],
+      {.layout = terms[0].layout, .buffer = buffers++, .ready = compute, .bytes = terms[0].bytes});
 }
 
 // The templates and prices of ops that are split otherwise than last time.
@@ -477,6 +389,12 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
   state_->take(strategy);
   const bool plain = strategy.stages.size() == 1 && strategy.groups.size() == 1;
   return plain ? state_->one_group(enough) : state_->several_groups();
+}
+
+bool StepBound::too_large(const Strategy& strategy) {
+  if (strategy.virtual_memory) return false;
+  state_->take(strategy);
+  return state_->too_large();
 }
 
 }  // namespace windlass

@@ -1,0 +1,181 @@
+#include "windlass/search/ledger.h"
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kFrugal = 8;
+// A little slower ones may become faster when some of what they give up is kept.
+constexpr double kPromising = 1.3;
+
+}  // namespace
+
+Ledger::Ledger(const Problem& problem, const SearchOptions& options)
+    : problem_(problem),
+      options_(options),
+      begin_(Clock::now()),
+      batch_(find_batch(problem.network)) {}
+
+double Ledger::elapsed() const {
+  return std::chrono::duration<double>(Clock::now() - begin_).count();
+}
+
+bool Ledger::out_of_time(double share) const {
+  if (options_.stop && options_.stop()) return true;
+  return elapsed() > share * options_.time_limit.value;
+}
+
+int64_t Ledger::tried() const {
+  int64_t sum = elsewhere_;
+  for (const auto& [micro, cut] : cuts_) sum += cut->evaluator->evaluations();
+  return sum;
+}
+
+bool Ledger::memory_binds() const {
+  return !fits() || std::ranges::any_of(
+                        points_, [&](const auto& point) { return point.second < best_time(); });
+}
+
+void Ledger::report() {
+  if (!options_.progress) return;
+  SearchProgress progress = {.tried = tried(), .seconds = Seconds(elapsed())};
+  if (fits()) progress.best = step_time(problem_, best_time());
+  options_.progress(progress);
+}
+
+std::vector<int64_t> Ledger::micro_batches(int64_t most) const {
+  if (options_.micro_batches > 0) return {options_.micro_batches};
+  std::vector<int64_t> list = {1};
+  if (!batch_.obstacle.empty()) return list;
+  for (int64_t m = 2; m <= std::min(batch_.samples, most); m *= 2)
+    if (batch_.samples % m == 0) list.push_back(m);
+  return list;
+}
+
+Cut& Ledger::cut(int64_t micro_batches) {
+  const auto known = cuts_.find(micro_batches);
+  if (known != cuts_.end()) return *known->second;
+  auto made = std::make_unique<Cut>();
+  made->micro_batches = micro_batches;
+  const bool whole = micro_batches == 1;
+  const Graph part = whole ? Graph{} : cut_batch(problem_.network, batch_, micro_batches);
+  made->batch = whole ? batch_ : find_batch(part);
+  made->training = differentiate(whole ? problem_.network : part, problem_.training);
+  made->evaluator = std::make_unique<Evaluator>(problem_, made->training);
+  return *cuts_.emplace(micro_batches, std::move(made)).first->second;
+}
+
+// Some networks see their samples together, or have constants that differ from one to the next.
+bool Ledger::can_cut(int64_t micro_batches) {
+  if (micro_batches > 1 && (!batch_.obstacle.empty() || batch_.samples % micro_batches != 0))
+    return false;
+  try {
+    cut(micro_batches);
+    return true;
+  } catch (const Error& error) {
+    if (micro_batches == 1 || error.kind() != ErrorKind::Input) throw;
+    return false;
+  }
+}
+
+std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches) {
+  try {
+    spec.micro_batches = micro_batches;
+    resolve(spec, problem_.machine, batch_.samples);
+    Cut& part = cut(micro_batches);
+    Strategy strategy = make_baseline(spec, part.training, part.batch, problem_.machine);
+    check_strategy(part.training, problem_.machine, strategy);
+    return strategy;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    return std::nullopt;
+  }
+}
+
+void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
+  if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
+  const auto at =
+      std::ranges::upper_bound(frugal_, peak, {}, [](const Entry& entry) { return entry.time; });
+  frugal_.insert(at, {strategy, micro_batches, peak});
+  if (frugal_.size() > kFrugal) frugal_.pop_back();
+}
+
+Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
+  Evaluator& evaluator = *cut(micro_batches).evaluator;
+  try {
+    const Evaluation free = evaluator.evaluate_unlimited(strategy);
+    points_.emplace_back(free.peak, free.time);
+    if (!fits()) add_frugal(strategy, micro_batches, free.peak);
+    if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
+      return {.fits = false, .time = free.time, .peak = free.peak};
+    Evaluation inside = evaluator.evaluate(strategy);
+    if (inside.fits) add(strategy, micro_batches, inside.time);
+    return inside;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    return {};
+  }
+}
+
+void Ledger::add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time) {
+  const bool better = !fits() || time < best_time();
+  const auto same = [&](const Entry& entry) {
+    return entry.time == time && entry.micro_batches == micro_batches;
+  };
+  if (std::ranges::any_of(entries_, same)) return;
+  const auto at =
+      std::ranges::upper_bound(entries_, time, {}, [](const Entry& entry) { return entry.time; });
+  entries_.insert(at, {strategy, micro_batches, time});
+  if (entries_.size() > kEntries) entries_.pop_back();
+  if (better) report();
+}
+
+SearchResult Ledger::finish() {
+  SearchResult result;
+  result.samples = batch_.samples;
+  int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
+  if (fits()) {
+    const Entry& best = entries_.front();
+    result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
+    result.strategy = best.strategy;
+    result.step_time = step_time(problem_, best.time);
+    micro = best.micro_batches;
+    const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
+    points_.emplace_back(free.peak, free.time);
+  } else {
+    std::optional<int64_t> least;
+    for (const Entry& entry : frugal_) {
+      Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
+      // What is there from the start cannot be waited for.
+      if (least && evaluator.standing(entry.strategy) >= *least) continue;
+      const std::optional<int64_t> limit = evaluator.least_limit(entry.strategy);
+      if (!limit || (least && *limit >= *least)) continue;
+      least = limit;
+      result.strategy = entry.strategy;
+      micro = entry.micro_batches;
+    }
+    if (least) {
+      result.least_limit = Bytes(*least);
+    } else if (!frugal_.empty()) {
+      result.strategy = frugal_.front().strategy;
+      micro = frugal_.front().micro_batches;
+    } else {
+      if (!can_cut(micro)) micro = 1;
+      result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
+    }
+  }
+  result.frontier =
+      frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
+  result.tried = tried();
+  result.training = std::move(cut(micro).training);
+  cuts_.erase(micro);
+  result.seconds = Seconds(elapsed());
+  return result;
+}
+
+}  // namespace windlass

@@ -1,0 +1,104 @@
+// What the methods of a search share: the network cut into micro-batches, the clock, and the book
+// of what has been simulated.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "windlass/graph/batch.h"
+#include "windlass/search/evaluate.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass {
+
+// The training step of one micro-batch, and what evaluates strategies for it.
+struct Cut {
+  int64_t micro_batches = 1;
+  TrainingGraph training;
+  BatchAxes batch;
+  std::unique_ptr<Evaluator> evaluator;
+};
+
+class Ledger {
+ public:
+  struct Entry {
+    Strategy strategy;
+    int64_t micro_batches = 1;
+    Nanoseconds time = 0;
+  };
+
+  // Both must outlive it.
+  Ledger(const Problem& problem, const SearchOptions& options);
+
+  const Problem& problem() const { return problem_; }
+  const SearchOptions& options() const { return options_; }
+  const BatchAxes& batch() const { return batch_; }
+
+  // --- time
+  double elapsed() const;
+  // Asked to stop, or past `share` of the time limit.
+  bool out_of_time(double share = 1) const;
+  void report();
+
+  // --- micro-batches
+  // Powers of two and, if there is an only one, that; up to `most`.
+  std::vector<int64_t> micro_batches(int64_t most) const;
+  // Throws Error{Input} if the network cannot be cut so.
+  Cut& cut(int64_t micro_batches);
+  bool can_cut(int64_t micro_batches);
+
+  // --- strategies
+  // As a user would name it; none if the model or the machine does not allow it.
+  std::optional<Strategy> named(BaselineSpec spec, int64_t micro_batches);
+  // Simulates without limits and, unless it is much slower than the best, inside of them.
+  // Strategies that cannot be carried out do not fit.
+  Evaluation consider(const Strategy& strategy, int64_t micro_batches);
+  // One that is known to fit.
+  void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
+
+  bool fits() const { return !entries_.empty(); }
+  Nanoseconds best_time() const { return entries_.front().time; }
+  // Those that fit, the fastest first; of equal times and cuts one. At most kEntries.
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Those that need least memory, if nothing fits.
+  const std::vector<Entry>& frugal() const { return frugal_; }
+  // Whether something would be faster than the best if memory were no matter.
+  bool memory_binds() const;
+  int64_t tried() const;
+  void count(int64_t simulations) { elsewhere_ += simulations; }
+
+  // The best that fits, or the one that needs least, with the least limit at which it runs.
+  SearchResult finish();
+
+  static constexpr size_t kEntries = 24;
+
+ private:
+  void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  std::chrono::steady_clock::time_point begin_;
+  BatchAxes batch_;
+  std::map<int64_t, std::unique_ptr<Cut>> cuts_;
+  std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks
+  std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
+  int64_t elsewhere_ = 0;
+};
+
+// Methods: each adds what it finds.
+// SearchOptions::starts. Throws Error{Input} if one is not a strategy for the problem.
+void consider_starts(Ledger& ledger);
+void run_one_device(Ledger& ledger);
+void run_grid(Ledger& ledger, double share_of_time);
+void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts);
+// What the exact search says of its sums, copied from one result to another.
+void take_exact_facts(SearchResult& result, const SearchResult& facts);
+// Markov chains from the best that is there, or from what needs least.
+void run_walks(Ledger& ledger, SearchResult& facts);
+
+}  // namespace windlass

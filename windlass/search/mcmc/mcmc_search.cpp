@@ -1,0 +1,189 @@
+// Markov chains from the best strategies that are known.
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/search/ledger.h"
+#include "windlass/search/mcmc/walks.h"
+
+namespace windlass {
+namespace {
+
+// Tasks that the simulations of all chains together may have, and proposals of each chain.
+constexpr double kTasks = 2.4e7;
+constexpr double kProposals = 40000;
+constexpr int kChains = 4;
+
+bool same_structure(const Strategy& a, const Strategy& b) {
+  return a.groups == b.groups && a.stages == b.stages && a.schedule == b.schedule;
+}
+
+// The fastest of each structure.
+std::vector<Strategy> starts_of(const std::vector<Ledger::Entry>& entries, int64_t micro_batches) {
+  std::vector<Strategy> starts;
+  for (const Ledger::Entry& entry : entries) {
+    if (starts.size() == kChains || entry.micro_batches != micro_batches) continue;
+    const bool known = std::ranges::any_of(
+        starts, [&](const Strategy& start) { return same_structure(start, entry.strategy); });
+    if (!known) starts.push_back(entry.strategy);
+  }
+  return starts;
+}
+
+// Shardings that no op has are left out.
+void compact(Strategy& strategy) {
+  std::vector<int32_t> place(strategy.shardings.size(), -1);
+  std::vector<Sharding> kept;
+  for (int32_t& op : strategy.ops) {
+    int32_t& at = place[static_cast<size_t>(op)];
+    if (at < 0) {
+      at = static_cast<int32_t>(kept.size());
+      kept.push_back(strategy.shardings[static_cast<size_t>(op)]);
+    }
+    op = at;
+  }
+  strategy.shardings = std::move(kept);
+}
+
+class Walks {
+ public:
+  Walks(Ledger& ledger, SearchResult& facts) : ledger_(ledger), facts_(facts) {}
+
+  void run() {
+    const std::vector<Ledger::Entry> entries =
+        ledger_.fits() ? ledger_.entries() : ledger_.frugal();
+    if (entries.empty()) return;
+    // The cut of the best one; others have to be nearly as good.
+    constexpr double kNear = 1.05;
+    constexpr size_t kMostCuts = 2;
+    std::vector<int64_t> cuts;
+    for (const Ledger::Entry& entry : entries) {
+      const bool near =
+          static_cast<double>(entry.time) <= kNear * static_cast<double>(entries.front().time);
+      if (near && cuts.size() < kMostCuts &&
+          std::ranges::find(cuts, entry.micro_batches) == cuts.end())
+        cuts.push_back(entry.micro_batches);
+    }
+    for (size_t i = 0; i < cuts.size(); ++i)
+      if (!ledger_.out_of_time()) from(entries, cuts[i], i == 0 ? 1 : 0.3);
+  }
+
+ private:
+  MoveMix mix() const {
+    const FixedDecisions& fixed = ledger_.options().fixed;
+    MoveMix mix;
+    mix.compress = ledger_.options().compress && !fixed.recompute;
+    mix.recompute = !fixed.recompute;
+    mix.offload = !fixed.offload || *fixed.offload;
+    mix.zero = fixed.zero < 0;
+    mix.host_weights = !fixed.host_weights;
+    mix.host_update = !fixed.host_update;
+    if (fixed.recompute) mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
+    if (fixed.structure()) mix.one_op = mix.ops_alike = mix.propagation = mix.border = 0;
+    if (!ledger_.memory_binds()) {
+      mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
+      mix.weights /= 2;
+    }
+    return mix;
+  }
+
+  void from(const std::vector<Ledger::Entry>& entries, int64_t micro, double share) {
+    Cut& cut = ledger_.cut(micro);
+    const std::vector<Strategy> starts = starts_of(entries, micro);
+    cut.evaluator->evaluate_unlimited(starts.front());
+    const double effort = share * ledger_.options().effort;
+    WalkOptions options;
+    options.mix = mix();
+    options.chains = kChains;
+    options.proposals = static_cast<int64_t>(kProposals * effort);
+    options.simulations =
+        std::max<int64_t>(16, static_cast<int64_t>(kTasks * effort / kChains /
+                                                   static_cast<double>(cut.evaluator->tasks())));
+    options.threads = ledger_.options().threads;
+    options.seed = ledger_.options().seed;
+    options.stop = [&] { return ledger_.out_of_time(); };
+    const double begin = ledger_.elapsed();
+    options.progress = [&](int64_t proposals, int64_t simulated, double energy) {
+      if (!ledger_.options().progress) return;
+      SearchProgress progress = {.tried = ledger_.tried() + simulated,
+                                 .seconds = Seconds(ledger_.elapsed())};
+      if (energy < StepJudge::kMisfit)
+        progress.best = step_time(ledger_.problem(), static_cast<Nanoseconds>(energy));
+      progress.proposals_per_second =
+          static_cast<double>(proposals) / std::max(1e-9, ledger_.elapsed() - begin);
+      ledger_.options().progress(progress);
+    };
+    const auto judge = [&] { return std::make_unique<StepJudge>(ledger_.problem(), cut.training); };
+    WalkResult found = walk(cut.training, ledger_.problem().machine, starts, judge, options);
+    facts_.proposals += found.proposals;
+    ledger_.count(found.simulated);
+    compact(found.best);
+    ledger_.consider(found.best, micro);
+  }
+
+  Ledger& ledger_;
+  SearchResult& facts_;
+};
+
+}  // namespace
+
+void run_walks(Ledger& ledger, SearchResult& facts) { Walks(ledger, facts).run(); }
+
+void consider_starts(Ledger& ledger) {
+  for (const StartStrategy& start : ledger.options().starts) {
+    const int64_t micro = start.strategy.micro_batches;
+    if (!ledger.can_cut(micro))
+      fail_input("{}: the batch cannot be cut into {} micro-batches", start.origin, micro);
+    try {
+      check_strategy(ledger.cut(micro).training, ledger.problem().machine, start.strategy);
+    } catch (const Error& error) {
+      fail_input("{}: not a strategy for this model on this machine: {}", start.origin,
+                 error.message());
+    }
+    ledger.consider(start.strategy, micro);
+  }
+}
+
+SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
+  Ledger ledger(problem, options);
+  consider_starts(ledger);
+  const bool one = problem.machine.devices.size() == 1;
+  const std::vector<const char*> names =
+      one ? std::vector<const char*>{"single", "single:recompute=full",
+                                     "single:recompute=full,host-weights=on,host-update=on"}
+          : std::vector<const char*>{"data-parallel", "recompute-all",
+                                     "zero:stage=3,recompute=full,host-update=on"};
+  if (options.starts.empty())
+    for (const char* name : names)
+      for (const int64_t micro : ledger.micro_batches(8))
+        if (const auto strategy = ledger.named(parse_baseline(name), micro))
+          ledger.consider(*strategy, micro);
+  SearchResult facts;
+  run_walks(ledger, facts);
+  SearchResult result = ledger.finish();
+  result.lower_bound = work_bound(problem);
+  result.proposals = facts.proposals;
+  return result;
+}
+
+SearchResult search_all(const Problem& problem, const SearchOptions& options) {
+  Ledger ledger(problem, options);
+  SearchResult facts;
+  consider_starts(ledger);
+  if (problem.machine.devices.size() == 1) {
+    run_one_device(ledger);
+  } else {
+    run_grid(ledger, 0.4);
+    if (!options.fixed.any()) run_exact(ledger, 0.8, facts);
+  }
+  run_walks(ledger, facts);
+  SearchResult result = ledger.finish();
+  // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
+  result.lower_bound = work_bound(problem);
+  take_exact_facts(result, facts);
+  result.objective = result.objective_bound = std::nullopt;
+  result.proposals = facts.proposals;
+  return result;
+}
+
+}  // namespace windlass

@@ -1,0 +1,202 @@
+// Bounds, moves and chains against plain evaluation.
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/plan/cases.h"
+#include "windlass/plan/random_strategy.h"
+#include "windlass/search/ledger.h"
+#include "windlass/search/mcmc/walks.h"
+#include "windlass/search/step_bound.h"
+
+namespace windlass {
+namespace {
+
+Machine with_limit(Machine machine, int64_t limit) {
+  for (Device& device : machine.devices) device.limit = Bytes(limit);
+  return machine;
+}
+
+std::vector<Graph> networks() {
+  return {cases::mlp(16, 3, 64), cases::cnn(16, true), cases::transformer(8, 2, true)};
+}
+
+// Every strategy is simulated: what StepJudge has to agree with.
+class PlainJudge : public Judge {
+ public:
+  PlainJudge(const Problem& problem, const TrainingGraph& training)
+      : evaluator_(problem, training) {}
+  std::optional<double> energy(const Strategy& strategy, uint64_t, double most) override {
+    double found = 0x1.0p60;
+    try {
+      const Evaluation inside = evaluator_.evaluate(strategy);
+      if (inside.fits)
+        found = static_cast<double>(inside.time);
+      else if (most >= StepJudge::kMisfit)
+        found =
+            StepJudge::kMisfit + static_cast<double>(evaluator_.evaluate_unlimited(strategy).peak);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Internal) throw;
+    }
+    if (found > most) return std::nullopt;
+    return found;
+  }
+  bool valid(double energy) const override { return energy < StepJudge::kMisfit; }
+
+ private:
+  Evaluator evaluator_;
+};
+
+TEST(StepBound, IsNoMoreThanTheSimulatedStep) {
+  const auto cost = analytic_cost_model();
+  Rng rng(7);
+  int tight = 0, all = 0, too_large = 0;
+  for (const Machine& whole : {cases::machine(4), cases::machine(4, 2), cases::machine(6)})
+    for (const Graph& network : networks()) {
+      const TrainingGraph training = differentiate(network);
+      for (int round = 0; round < 60; ++round) {
+        const Machine machine = with_limit(whole, 200'000 << rng.integer(0, 5));
+        const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+        Evaluator evaluator(problem, training);
+        StepBound bound(problem, training);
+        const Strategy strategy = cases::random_strategy(training, machine, rng);
+        Nanoseconds time = 0;
+        try {
+          time = evaluator.evaluate_unlimited(strategy).time;
+        } catch (const Error&) {
+          continue;
+        }
+        const Nanoseconds least = bound(strategy, INT64_MAX);
+        EXPECT_LE(least, time);
+        // Stopped early it is a bound as well.
+        const Nanoseconds enough = time * 2 / 3;
+        const Nanoseconds stopped = bound(strategy, enough);
+        EXPECT_LE(stopped, time);
+        if (least > enough) {
+          EXPECT_GT(stopped, enough);
+        }
+        if (bound.too_large(strategy)) {
+          ++too_large;
+          EXPECT_FALSE(evaluator.evaluate(strategy).fits);
+        }
+        ++all;
+        tight += 2 * least >= time ? 1 : 0;
+      }
+    }
+  EXPECT_GT(all, 300);
+  EXPECT_GT(tight, all / 10);
+  EXPECT_GT(too_large, 20);
+}
+
+TEST(StepBound, IsTightForPlainSteps) {
+  const auto cost = analytic_cost_model();
+  const Machine machine = cases::machine(4);
+  for (const Graph& network : networks()) {
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    SearchOptions options;
+    Ledger ledger(problem, options);
+    for (const char* name : {"data-parallel", "recompute-all", "megatron:tp=2"}) {
+      const auto strategy = ledger.named(parse_baseline(name), 1);
+      if (!strategy) continue;
+      const Cut& cut = ledger.cut(1);
+      const auto time = static_cast<double>(cut.evaluator->evaluate_unlimited(*strategy).time);
+      StepBound bound(problem, cut.training);
+      // Small gradients are reduced at the price of their latency, which the bound leaves out.
+      EXPECT_GT(static_cast<double>(bound(*strategy, INT64_MAX)), 0.6 * time) << name;
+    }
+  }
+}
+
+TEST(Moves, AreTakenBackAndKnownByTheirKeys) {
+  Rng rng(3);
+  const Machine machine = cases::machine(4);
+  for (const Graph& network : networks()) {
+    const TrainingGraph training = differentiate(network);
+    for (int round = 0; round < 20; ++round) {
+      MoveMix mix;
+      mix.compress = round % 2 == 0;
+      Moves moves(training, machine, mix);
+      Strategy strategy = cases::random_strategy(training, machine, rng, {.compress = false});
+      moves.adopt(strategy);
+      uint64_t key = Moves::key_of(strategy);
+      Proposal proposal;
+      for (int step = 0; step < 60; ++step) {
+        const Strategy before = strategy;
+        const bool made = moves.propose(strategy, rng, proposal);
+        const uint64_t after = Moves::key_after(key, strategy, proposal);
+        EXPECT_EQ(after, Moves::key_of(strategy));
+        try {
+          check_strategy(training, machine, strategy);
+        } catch (const Error& error) {
+          ADD_FAILURE() << error.what();
+        }
+        if (made && rng.chance(0.5)) {
+          key = after;
+          continue;
+        }
+        Moves::take_back(strategy, proposal);
+        EXPECT_EQ(strategy.ops, before.ops);
+        EXPECT_EQ(strategy.saved, before.saved);
+        EXPECT_EQ(strategy.weights, before.weights);
+        EXPECT_EQ(strategy.stages, before.stages);
+        EXPECT_EQ(strategy.prefetch, before.prefetch);
+        EXPECT_EQ(strategy.bucket, before.bucket);
+        EXPECT_EQ(Moves::key_of(strategy), key);
+      }
+    }
+  }
+}
+
+// The judge with its memory and bounds decides as plain simulation does, proposal for proposal.
+TEST(MarkovChain, DecidesAsPlainSimulationDoes) {
+  const auto cost = analytic_cost_model();
+  int64_t simulated = 0, proposals = 0;
+  for (const int64_t limit : {int64_t{8} << 30, int64_t{600'000}, int64_t{150'000}})
+    for (const Graph& network : networks()) {
+      const Machine machine = with_limit(cases::machine(4), limit);
+      const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+      const TrainingGraph training = differentiate(network);
+      Rng rng(5);
+      Strategy start =
+          cases::random_strategy(training, machine, rng, {.pipeline = false, .compress = false});
+      MoveMix mix;
+      Moves moves_a(training, machine, mix), moves_b(training, machine, mix);
+      StepJudge fast(problem, training);
+      PlainJudge plain(problem, training);
+      Strategy start_a = start, start_b = start;
+      moves_a.adopt(start_a);
+      moves_b.adopt(start_b);
+      MarkovChain a(moves_a, fast, start_a, Rng(11), {.hot = 5e-2, .cold = 1e-3});
+      MarkovChain b(moves_b, plain, start_b, Rng(11), {.hot = 5e-2, .cold = 1e-3});
+      for (int round = 0; round < 4; ++round) {
+        a.run(400, 0, {});
+        b.run(400, 0, {});
+        ASSERT_EQ(a.proposals(), b.proposals());
+        ASSERT_EQ(a.accepted(), b.accepted());
+        ASSERT_EQ(a.best_energy(), b.best_energy());
+        ASSERT_EQ(Moves::key_of(a.best()), Moves::key_of(b.best()));
+      }
+      simulated += fast.simulated();
+      proposals += a.proposals();
+    }
+  EXPECT_LT(simulated, proposals);  // it does leave some out
+}
+
+TEST(Walks, AreTheSameForAnyNumberOfThreads) {
+  const auto cost = analytic_cost_model();
+  const Machine machine = with_limit(cases::machine(4), 700'000);
+  const Graph network = cases::transformer(8, 2, true);
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  for (const uint64_t seed : {1, 2}) {
+    const SearchResult one = search_mcmc(problem, {.threads = 1, .seed = seed, .effort = 0.02});
+    const SearchResult three = search_mcmc(problem, {.threads = 3, .seed = seed, .effort = 0.02});
+    EXPECT_EQ(one.step_time, three.step_time);
+    EXPECT_EQ(one.strategy.ops, three.strategy.ops);
+    EXPECT_EQ(one.strategy.shardings, three.strategy.shardings);
+    EXPECT_EQ(one.strategy.saved, three.strategy.saved);
+    EXPECT_EQ(one.proposals, three.proposals);
+  }
+}
+
+}  // namespace
+}  // namespace windlass

@@ -1,0 +1,43 @@
+// A lower bound on the simulated time of a step, found in a small part of the time that lowering
+// and simulating it take.
+//
+// Lanes run their tasks in a fixed order, so without full memory and crowded links a step is a
+// walk: a task starts when its lane and its operands are there. The bound is that walk over ops
+// instead of tasks, for one micro-batch: work on the compute lane, redistributions on the lane
+// beside it, each as fast as when nobody else uses the links. Gradients are reduced one after the
+// other as soon as they are made, without latencies. What waits for memory, for links that others
+// use, for the host or for streamed weights is not waited for here, which only makes the bound
+// smaller.
+//
+// Several groups (pipelines): each group's own work, after one micro-batch has come to it and
+// before one has gone back.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "windlass/search/search.h"
+
+namespace windlass {
+
+// For strategies of one training graph. Keeps what it has worked out; not shared between threads.
+class StepBound {
+ public:
+  // `training` and the problem must outlive it.
+  StepBound(const Problem& problem, const TrainingGraph& training);
+  ~StepBound();
+  StepBound(StepBound&&) noexcept;
+
+  // No more than the simulated makespan. May stop, with a bound above `enough`, when it is.
+  Nanoseconds operator()(const Strategy& strategy, Nanoseconds enough);
+
+  // Whether some device surely has too little memory: what is kept of the micro-batches that are
+  // under way when the first backward pass begins, and the weights and optimizer state beside.
+  bool too_large(const Strategy& strategy);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace windlass

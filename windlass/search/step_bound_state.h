@@ -1,0 +1,117 @@
+// What StepBound keeps: tables, prices, and the walk.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "windlass/search/step_bound.h"
+#include "windlass/task/facts.h"
+#include "windlass/task/lower.h"
+#include "windlass/task/recompute.h"
+#include "windlass/task/tables.h"
+
+namespace windlass {
+
+struct StepBound::State {
+  // A value of the micro-batch that is walked: a tensor in one layout.
+  struct Value {
+    int32_t layout = -1;
+    int32_t buffer = -1;
+    int32_t next = -1;  // of the same tensor
+    Nanoseconds ready = 0;
+    int64_t bytes = 0;
+  };
+
+  State(const Problem& problem, const TrainingGraph& training);
+
+  const Problem& problem;
+  const TrainingGraph& training;
+  const TrainingFacts facts;
+  Tables tables;
+  std::vector<int32_t> terms_of;  // by update
+  double all_elements = 0, all_bytes = 0;
+
+  // Prices, each asked for once.
+  std::vector<Nanoseconds> work_times;              // by work, on `type`
+  std::vector<Nanoseconds> traffic_times;           // by traffic
+  std::vector<std::pair<double, double>> per_byte;  // by set of digits: reduce, gather
+  double update_per_element = -1;
+  size_t type = SIZE_MAX;
+  int32_t group = -1;
+
+  // Of the strategy at hand.
+  const Strategy* strategy = nullptr;
+  std::vector<Sharding> known;  // shardings that ids were found for
+  std::vector<int32_t> known_ids;
+  std::vector<MemoryAction> planned;  // that the plan of recomputation is for
+  std::vector<Stage> stages;
+  std::vector<int32_t> stage_of;
+  RecomputePlan again;
+  bool keeps_all = true;
+
+  // One group: each op as the strategy splits it, found again only where it changed.
+  struct Chosen {
+    int32_t sharding = -1;  // interned
+    const OpTemplate* made = nullptr;
+    Nanoseconds forward = 0, backward = 0;  // 0: a view, or nothing
+  };
+  std::vector<Chosen> chosen;  // by forward op
+  int32_t chosen_group = -1;
+  Nanoseconds plain_work = 0;                    // of all of them
+  std::vector<double> update_elements;           // by update, of the device with most
+  std::vector<double> update_parts;              // by update: replicas that could share it out
+  std::vector<std::vector<int32_t>> updates_of;  // by forward op: whose first use it is
+
+  // The walk.
+  std::vector<Value> values;
+  std::vector<int32_t> heads;  // by tensor
+  std::vector<int32_t> terms_left;
+  int32_t buffers = 0;
+  Nanoseconds compute = 0, communicate = 0, reduce = 0;
+  double reduced = 0;  // nanoseconds behind the point
+
+  Nanoseconds time_of_work(int32_t work);
+  Nanoseconds time_of_traffic(int32_t traffic);
+  const std::pair<double, double>& reduce_price(int32_t digits);
+  double update_price();
+
+  void take(const Strategy& given);
+  void use_group(const std::vector<DeviceId>& devices);
+  const OpTemplate& made_of(size_t op) {
+    return tables.op(OpId(op), known_ids[static_cast<size_t>(strategy->ops[op])], group);
+  }
+
+  void choose();
+  Nanoseconds one_group(Nanoseconds enough);
+  Nanoseconds several_groups();
+  Nanoseconds updates();
+
+  // --- step_bound_bytes.cpp
+  // A saved tensor as an op makes or wants it.
+  struct SavedUse {
+    size_t op = 0;    // forward
+    size_t read = 0;  // of its saved_reads(), or of results()
+    bool made = false;
+  };
+  std::vector<std::vector<SavedUse>> saved_uses;  // by saved tensor
+  std::vector<int32_t> in_flight;  // by stage: micro-batches before its first backward
+  int64_t flight_batches = 0;      // that they were counted for
+  std::vector<int64_t> group_bytes;
+  void list_saved_uses();
+  void count_in_flight();
+  int64_t kept_bytes(size_t s);
+  int64_t weight_bytes(size_t stage);
+  bool too_large();
+
+  const Value* find(TensorId tensor, int32_t layout) const;
+  Value& put(TensorId tensor, const Value& value);
+  const Value& value(TensorId tensor, int32_t layout);
+  Nanoseconds ready(const ReadTemplate& read);
+  void forward(size_t op);
+  void backward(const Op& op);
+  void accumulate(const Op& op);
+  void finish_term(const ResultTemplate& term, Nanoseconds done);
+};
+
+}  // namespace windlass
