@@ -39,7 +39,8 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
     if (!make_room(state, bytes)) return false;
     state.held += bytes;
     if (gradient > 0)
-      piece.gradient = buffer(teams_.memory(team), BufferKind::WeightGradient, gradient);
+      piece.gradient = buffer(teams_.memory(team), BufferKind::WeightGradient, gradient,
+                              {PackData::Gradients, piece.layers});
     if (piece.cached) {
       entries_[piece.entry].bytes += bytes;
       space_.insert(space_.end(), after_.begin(), after_.end());
@@ -57,20 +58,20 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
       after_.clear();
       continue;
     }
-    piece.buffer = buffer(teams_.memory(team), BufferKind::Weight, piece.state);
+    const PackLabel what{PackData::Weights, piece.layers};
+    piece.buffer = buffer(teams_.memory(team), BufferKind::Weight, piece.state, what);
     after(piece.updated);
     if (!strategy_.streams) after(state.last_compute);
     uses(piece.buffer, true);
     const bool shared = strategy_.streams && strategy_.replicas > 1;
-    const int64_t part =
-        shared ? (piece.state + strategy_.replicas - 1) / strategy_.replicas : piece.state;
-    piece.ready = move(TaskKind::SwapIn, teams_.weights_in(team), PackMove::In, team, part);
+    const int64_t part = shared ? share_of(piece.state) : piece.state;
+    piece.ready = move(TaskKind::SwapIn, teams_.weights_in(team), PackMove::In, team, part, what);
     volume_.weights += part * strategy_.replicas;
     if (shared) {
       after(piece.ready);
       uses(piece.buffer, true);
       piece.ready =
-          move(TaskKind::Gather, teams_.gather(team), PackMove::Gather, team, piece.state);
+          move(TaskKind::Gather, teams_.gather(team), PackMove::Gather, team, piece.state, what);
     }
   }
   return true;
@@ -82,92 +83,14 @@ void PackProgram::wait_for_weights(Range pieces) {
   for (size_t k = pieces.first; k <= pieces.last; ++k) after(pieces_[k].ready);
 }
 
-// Gradients of a piece are final: sum them over the replicas, move them to the host, update there.
-void PackProgram::finish_piece(int32_t team, Piece& piece, TaskId last) {
-  Entry& entry = entries_[piece.entry];
-  entry.released = last;
-  piece.updated = {};
-  if (piece.weights == 0) return;
-  const bool replicated = strategy_.replicas > 1;
-  after(last);
-  uses(piece.gradient, true);
-  TaskId summed = last;
-  if (replicated && strategy_.streams)
-    summed = move(TaskKind::Reduce, teams_.reduce(team), PackMove::Scatter, team, piece.weights);
-  else if (replicated)
-    summed = move(TaskKind::Reduce, teams_.compute(team), PackMove::Reduce, team, piece.weights);
-  after(summed);
-  uses(piece.gradient);
-  double seconds = piece.update;
-  int64_t bytes = piece.weights;
-  PackMove what = PackMove::Out;
-  if (replicated && strategy_.streams) {
-    seconds /= strategy_.replicas;
-    bytes = (bytes + strategy_.replicas - 1) / strategy_.replicas;
-    volume_.gradients += bytes * strategy_.replicas;
-  } else {
-    what = replicated ? PackMove::FirstOut : PackMove::Out;
-    volume_.gradients += bytes;
-  }
-  entry.released = move(TaskKind::SwapOut, teams_.gradients_out(team), what, team, bytes);
-  after(entry.released);
-  piece.updated = emit(TaskKind::HostUpdate, teams_.host(team), seconds);
-}
-
-PackProgram::Flow PackProgram::to_host(const Flow& flow, int32_t team, int64_t bytes) {
-  Flow host;
-  host.buffer = buffer(teams_.host_memory(), BufferKind::Stash, bytes * strategy_.replicas);
-  after(flow.made);
-  uses(flow.buffer);
-  uses(host.buffer, true);
-  host.made = move(TaskKind::SwapOut, teams_.stash_out(team), PackMove::Out, team, bytes);
-  volume_.activations += bytes * strategy_.replicas;
-  return host;
-}
-
-PackProgram::Flow PackProgram::from_host(std::span<const Flow> parts, int32_t team, int64_t bytes,
-                                         TaskId room) {
-  Flow flow;
-  flow.buffer = buffer(teams_.memory(team), BufferKind::Communication, bytes);
-  for (const Flow& part : parts) {
-    after(part.made);
-    uses(part.buffer);
-  }
-  after(room);
-  uses(flow.buffer, true);
-  flow.made = move(TaskKind::SwapIn, teams_.stash_in(team), PackMove::In, team, bytes);
-  volume_.activations += bytes * strategy_.replicas;
-  return flow;
-}
-
-PackProgram::Flow PackProgram::load_samples(size_t, int32_t team, int64_t size, TaskId room) {
-  return from_host({}, team, chain_.input(0, size), room);
-}
-
-PackProgram::Flow PackProgram::receive(size_t task, const Flow& made, int64_t bytes, TaskId room) {
-  const int32_t from = team_of(task - 1), to = team_of(task);
-  if (from == to) {
-    if (strategy_.streams) return made;
-    const Flow host = to_host(made, from, bytes);
-    return from_host(std::span(&host, 1), to, bytes, room);
-  }
-  Flow flow;
-  flow.buffer = buffer(teams_.memory(to), BufferKind::Communication, bytes);
-  after(made.made);
-  after(room);
-  uses(made.buffer);
-  uses(flow.buffer, true);
-  flow.made = move(TaskKind::Send, teams_.send(from), PackMove::Next, from, bytes);
-  return flow;
-}
-
 void PackProgram::keep_stash(size_t pack, size_t part, const Flow& flow, int32_t team) {
   Stash& stash = stashes_[pack];
   stash.team = team;
   stash.device[part] = flow;
-  if (on_host(pack))
-    stash.host[part] = to_host(
-        flow, team, chain_.input(strategy_.backward_packs[pack].first, forward_sizes_[part]));
+  if (!on_host(pack)) return;
+  const int32_t first = strategy_.backward_packs[pack].first;
+  stash.host[part] = to_host(flow, team, chain_.input(first, forward_sizes_[part]),
+                             forward_label(PackData::Input, {first, first}, part));
 }
 
 // Runs some pieces over a micro-batch. Inputs of backward packs that begin in them are stashed.
@@ -178,23 +101,25 @@ PackProgram::Flow PackProgram::compute_forward(size_t part, Range range, bool wh
   const Pack layers{pieces_[range.first].layers.first, pieces_[range.last].layers.last};
   std::vector<std::pair<size_t, Flow>> inner;  // stashes made on the way
   std::vector<size_t> kept;                    // packs whose activations are
-  for (size_t p = 0; p + 1 < strategy_.backward_packs.size(); ++p) {
+  for (size_t p = pack_of_[static_cast<size_t>(layers.first)];
+       p <= pack_of_[static_cast<size_t>(layers.last)]; ++p) {
     const Pack pack = strategy_.backward_packs[p];
     if (pack.first == layers.first) keep_stash(p, part, input, team);
-    if (pack.first > layers.first && pack.first <= layers.last)
+    if (pack.first > layers.first)
       inner.push_back(
           {p,
            {{},
-            buffer(teams_.memory(team), BufferKind::Activation, chain_.input(pack.first, size))}});
-    if (strategy_.actions[p] != PackAction::Recompute && pack.first <= layers.last &&
-        pack.last >= layers.first)
-      kept.push_back(p);
+            buffer(teams_.memory(team), BufferKind::Activation, chain_.input(pack.first, size),
+                   forward_label(PackData::Input, {pack.first, pack.first}, part))}});
+    if (strategy_.actions[p] != PackAction::Recompute) kept.push_back(p);
   }
   for (size_t p : kept) {
     Flow& activations = stashes_[p].activations[part];
     if (!activations.buffer.valid())
-      activations.buffer = buffer(teams_.memory(team), BufferKind::Activation,
-                                  activation_bytes(strategy_.backward_packs[p], size));
+      activations.buffer =
+          buffer(teams_.memory(team), BufferKind::Activation,
+                 activation_bytes(strategy_.backward_packs[p], size),
+                 forward_label(PackData::Saved, strategy_.backward_packs[p], part));
     uses(activations.buffer, true);
   }
   after(input.made);
@@ -203,20 +128,22 @@ PackProgram::Flow PackProgram::compute_forward(size_t part, Range range, bool wh
   if (first || last || !whole)
     for (size_t k = range.first; k <= range.last; ++k) uses(pieces_[k].buffer);
   Flow output;
-  output.buffer =
-      buffer(teams_.memory(team), BufferKind::Activation, chain_.input(layers.last + 1, size));
+  const int32_t next = layers.last + 1;
+  output.buffer = buffer(teams_.memory(team), BufferKind::Activation, chain_.input(next, size),
+                         forward_label(PackData::Input, {next, next}, part));
   uses(output.buffer, true);
   for (const auto& [p, flow] : inner) uses(flow.buffer, true);
-  output.made =
-      emit(TaskKind::Forward, teams_.compute(team),
-           ChainTables::seconds(chain_.forward(size), layers), working_set(true, layers, size));
+  output.made = emit(TaskKind::Forward, teams_.compute(team),
+                     ChainTables::seconds(chain_.forward(size), layers),
+                     forward_label(PackData::Input, layers, part), working_set(true, layers, size));
   for (auto& [p, flow] : inner) keep_stash(p, part, {output.made, flow.buffer}, team);
   for (size_t p : kept) {
     Flow& activations = stashes_[p].activations[part];
     activations.made = output.made;
     if (strategy_.actions[p] == PackAction::Offload &&
         strategy_.backward_packs[p].last <= layers.last)
-      activations = to_host(activations, team, activation_bytes(strategy_.backward_packs[p], size));
+      activations = to_host(activations, team, activation_bytes(strategy_.backward_packs[p], size),
+                            forward_label(PackData::Saved, strategy_.backward_packs[p], part));
   }
   if (last)
     for (size_t k = range.first; k <= range.last; ++k)
@@ -243,8 +170,10 @@ bool PackProgram::forward_task(size_t task) {
   for (size_t i = 0; i < count; ++i) {
     const int64_t size = forward_sizes_[i];
     const TaskId room = i >= 2 ? computed_[i - 2] : i == 1 ? state.last_compute : state.room;
-    Flow flow = task == 0 ? load_samples(i, team, size, room)
-                          : receive(task, outputs_[i], chain_.input(pack.first, size), room);
+    const PackLabel what = forward_label(PackData::Input, {pack.first, pack.first}, i);
+    const int64_t bytes = chain_.input(pack.first, size);
+    Flow flow = task == 0 ? from_host({}, team, bytes, what, room)
+                          : receive(task, outputs_[i], bytes, what, room);
     const bool by_piece = strategy_.streams && (i == 0 || i + 1 == count);
     if (by_piece)
       for (size_t k = range.first; k <= range.last; ++k)
@@ -266,14 +195,16 @@ std::vector<PackProgram::Flow> PackProgram::inputs_of(size_t pack, size_t part, 
   const int64_t size = backward_sizes_[part];
   const int32_t first = strategy_.backward_packs[pack].first;
   const int32_t team = team_of(task);
-  if (task == 0) return {load_samples(part, team, size, room)};
+  const PackLabel what = backward_label(PackData::Input, {first, first}, part);
+  if (task == 0) return {from_host({}, team, chain_.input(first, size), what, room)};
   const Range from = sources(part);
   std::vector<Flow> flows;
   if (pack + 1 == strategy_.backward_packs.size()) {
     received_.resize(forward_sizes_.size());
     for (size_t i = from.first; i <= from.last; ++i) {
       if (!received_[i].buffer.valid())
-        received_[i] = receive(task, outputs_[i], chain_.input(first, forward_sizes_[i]), room);
+        received_[i] = receive(task, outputs_[i], chain_.input(first, forward_sizes_[i]),
+                               forward_label(PackData::Input, {first, first}, i), room);
       flows.push_back(received_[i]);
     }
     return flows;
@@ -282,7 +213,7 @@ std::vector<PackProgram::Flow> PackProgram::inputs_of(size_t pack, size_t part, 
   const std::vector<Flow>& all = on_host(pack) ? stash.host : stash.device;
   flows.assign(all.begin() + static_cast<std::ptrdiff_t>(from.first),
                all.begin() + static_cast<std::ptrdiff_t>(from.last) + 1);
-  if (on_host(pack)) return {from_host(flows, team, chain_.input(first, size), room)};
+  if (on_host(pack)) return {from_host(flows, team, chain_.input(first, size), what, room)};
   return flows;
 }
 
@@ -304,7 +235,10 @@ bool PackProgram::backward_task(size_t task) {
     const TaskId room = j >= 2 ? computed_[j - 2] : j == 1 ? state.last_compute : state.room;
     const std::vector<Flow> inputs = inputs_of(place, j, task, room);
     Flow gradient;
-    if (!loss) gradient = receive(task, outputs_[j], chain_.input(pack.last + 1, size), room);
+    if (!loss)
+      gradient =
+          receive(task, outputs_[j], chain_.input(pack.last + 1, size),
+                  backward_label(PackData::Backward, {pack.last + 1, pack.last + 1}, j), room);
     const auto use_inputs = [&] {
       for (const Flow& flow : inputs) {
         after(flow.made);
@@ -315,7 +249,8 @@ bool PackProgram::backward_task(size_t task) {
     Flow activations;
     if (action == PackAction::Recompute) {
       activations.buffer =
-          buffer(teams_.memory(team), BufferKind::Transient, activation_bytes(pack, size));
+          buffer(teams_.memory(team), BufferKind::Transient, activation_bytes(pack, size),
+                 backward_label(PackData::Saved, pack, j));
       const auto recompute = [&](Range pieces) {
         use_inputs();
         if (first) wait_for_weights(pieces);
@@ -325,7 +260,8 @@ bool PackProgram::backward_task(size_t task) {
         const Pack layers{pieces_[pieces.first].layers.first, pieces_[pieces.last].layers.last};
         activations.made =
             emit(loss ? TaskKind::Forward : TaskKind::Recompute, teams_.compute(team),
-                 ChainTables::seconds(chain_.forward(size), layers));
+                 ChainTables::seconds(chain_.forward(size), layers),
+                 backward_label(PackData::Saved, layers, j));
       };
       if (first && strategy_.streams)
         for (size_t k = range.first; k <= range.last; ++k) recompute({k, k});
@@ -334,8 +270,8 @@ bool PackProgram::backward_task(size_t task) {
     } else {
       activations = stashes_[place].activations[j];
       if (action == PackAction::Offload)
-        activations =
-            from_host(std::span(&activations, 1), team, activation_bytes(pack, size), room);
+        activations = from_host(std::span(&activations, 1), team, activation_bytes(pack, size),
+                                backward_label(PackData::Saved, pack, j), room);
     }
 
     Flow output;
@@ -354,12 +290,14 @@ bool PackProgram::backward_task(size_t task) {
       const Pack layers{pieces_[pieces.first].layers.first, pieces_[pieces.last].layers.last};
       if (layers.first == pack.first && pack.first > 0) {
         output.buffer =
-            buffer(teams_.memory(team), BufferKind::Transient, chain_.input(pack.first, size));
+            buffer(teams_.memory(team), BufferKind::Transient, chain_.input(pack.first, size),
+                   backward_label(PackData::Backward, {pack.first, pack.first}, j));
         uses(output.buffer, true);
       }
       output.made = emit(TaskKind::Backward, teams_.compute(team),
                          ChainTables::seconds(chain_.backward(size), layers) -
-                             ChainTables::seconds(chain_.forward(size), layers));
+                             ChainTables::seconds(chain_.forward(size), layers),
+                         backward_label(PackData::Backward, layers, j));
       if (!last) return;
       for (size_t k = pieces.last + 1; k-- > pieces.first;)
         finish_piece(team, pieces_[k], output.made);

@@ -21,13 +21,16 @@ class PackProgram {
   struct Piece {
     Pack layers;
     int64_t state = 0, weights = 0;  // bytes with and without buffers
+    int64_t optimizer = 0;           // bytes
     double update = 0;               // seconds on the host
+    bool on_device = false;          // is updated there
     int32_t team = -1;               // that loaded it last
     int64_t loaded_by = -1;          // task
     size_t entry = 0;                // of that load
     bool cached = false;             // loaded forward and still there
     BufferId buffer, gradient;
     TaskId ready, updated;
+    TaskId stored;  // optimizer state on the host, after an update on the device
   };
   // A place in the window for weights and gradients, from a load to its release.
   struct Entry {
@@ -51,7 +54,8 @@ class PackProgram {
     int64_t held = 0;            // bytes of those
     TaskId last_compute;         // of all tasks so far
     TaskId room;                 // computed one micro-batch earlier: when a buffer is free again
-    int64_t last_task = -1;      // task of the pipeline that ran last, if it was a forward one
+    TaskId updated, updated_before;  // the last updates on the device: when theirs is
+    int64_t last_task = -1;          // task of the pipeline that ran last, if it was a forward one
   };
   struct Range {
     size_t first = 0, last = 0;  // both included
@@ -80,22 +84,39 @@ class PackProgram {
   void wait_for_weights(Range pieces);
   void finish_piece(int32_t team, Piece& piece, TaskId last);
   void end_task(TeamState& state, int64_t forward_task);
-  Flow load_samples(size_t part, int32_t team, int64_t size, TaskId room);
+  void update_on_host(int32_t team, Piece& piece, TaskId summed);
+  void update_on_device(int32_t team, Piece& piece, TaskId summed);
   // The output of the task before, on the team of `task`.
-  Flow receive(size_t task, const Flow& made, int64_t bytes, TaskId room);
-  Flow from_host(std::span<const Flow> parts, int32_t team, int64_t bytes, TaskId room);
-  Flow to_host(const Flow& flow, int32_t team, int64_t bytes);
+  Flow receive(size_t task, const Flow& made, int64_t bytes, const PackLabel& what, TaskId room);
+  Flow from_host(std::span<const Flow> parts, int32_t team, int64_t bytes, const PackLabel& what,
+                 TaskId room);
+  Flow to_host(const Flow& flow, int32_t team, int64_t bytes, const PackLabel& what);
   std::vector<Flow> inputs_of(size_t pack, size_t part, size_t task, TaskId room);
 
-  TaskId emit(TaskKind kind, LaneId lane, double seconds, int64_t workspace = 0);
-  TaskId move(TaskKind kind, LaneId lane, PackMove what, int32_t team, int64_t bytes);
+  TaskId emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
+              int64_t workspace = 0);
+  TaskId move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
+              const PackLabel& what);
   void after(TaskId task) {
     if (task.valid()) after_.push_back(task);
   }
   void uses(BufferId buffer, bool write = false) {
     if (buffer.valid()) uses_.push_back({buffer, write});
   }
-  BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes);
+  BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes, const PackLabel& what);
+  // Of a micro-batch: the input of a layer or its gradient, and what a pack saves.
+  PackLabel forward_label(PackData what, Pack layers, size_t part) const {
+    const int64_t begin = static_cast<int64_t>(part) * strategy_.forward_microbatch;
+    return {what, layers, begin, begin + forward_sizes_[part]};
+  }
+  PackLabel backward_label(PackData what, Pack layers, size_t part) const {
+    const int64_t begin = static_cast<int64_t>(part) * strategy_.backward_microbatch;
+    return {what, layers, begin, begin + backward_sizes_[part]};
+  }
+  // What one member of a team has of bytes that replicas share out.
+  int64_t share_of(int64_t bytes) const {
+    return (bytes + strategy_.replicas - 1) / strategy_.replicas;
+  }
 
   PackLowering& lowering_;
   PackTeams& teams_;
@@ -106,6 +127,7 @@ class PackProgram {
   std::vector<int64_t> forward_sizes_, backward_sizes_;
   std::vector<Piece> pieces_;
   std::vector<size_t> piece_of_;  // by layer
+  std::vector<size_t> pack_of_;   // backward pack, by layer
   std::vector<Entry> entries_;
   std::vector<Stash> stashes_;  // by backward pack
   std::vector<TeamState> states_;

@@ -13,39 +13,6 @@
 
 namespace windlass {
 
-std::string_view pack_action_name(PackAction action) {
-  static constexpr std::array<std::string_view, 3> kNames = {"recompute", "keep", "offload"};
-  return kNames[static_cast<size_t>(action)];
-}
-
-HarmonyPlan harmony_plan_of(const PackStrategy& strategy) {
-  return {.mode = strategy.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline,
-          .devices = strategy.devices(),
-          .forward_microbatch = strategy.forward_microbatch,
-          .backward_microbatch = strategy.backward_microbatch,
-          .forward_packs = strategy.forward_packs,
-          .backward_packs = strategy.backward_packs};
-}
-
-PackStrategy harmony_runtime(const HarmonyPlan& plan) {
-  PackStrategy strategy;
-  const bool data = plan.mode == HarmonyMode::Data;
-  strategy.replicas = data ? plan.devices : 1;
-  const size_t tasks = plan.forward_packs.size() + plan.backward_packs.size();
-  strategy.depth =
-      data ? 1 : static_cast<int32_t>(std::min(tasks, static_cast<size_t>(plan.devices)));
-  strategy.forward_microbatch = plan.forward_microbatch;
-  strategy.backward_microbatch = plan.backward_microbatch;
-  strategy.forward_packs = plan.forward_packs;
-  strategy.backward_packs = plan.backward_packs;
-  strategy.actions.assign(plan.backward_packs.size(), PackAction::Recompute);
-  strategy.stash_on_host.assign(plan.backward_packs.size(), 1);
-  strategy.piece_bytes = INT64_MAX;
-  strategy.state_bytes = INT64_MAX;
-  strategy.streams = false;
-  return strategy;
-}
-
 PackLowering::~PackLowering() = default;
 
 const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minibatch,
@@ -56,8 +23,10 @@ const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minib
   teams.graph().clear_tasks();
   times_.duration.clear();
   times_.workspace.clear();
-  PackProgram program(*this, teams, strategy, minibatch);
   result_.begin.clear();
+  result_.tasks.clear();
+  result_.buffers.clear();
+  PackProgram program(*this, teams, strategy, minibatch);
   for (int32_t step = 0; step < steps; ++step) {
     result_.begin.push_back(teams.graph().size());
     if (!program.add_step()) return nullptr;
@@ -87,14 +56,13 @@ PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStr
   int64_t optimizer = 0;
   for (int64_t bytes : profile.optimizer) optimizer += bytes;
   const Pack all{0, chain_.layers() - 1};
-  for (auto [kind, bytes] : {std::pair(BufferKind::Weight, chain_.state_bytes(all)),
-                             std::pair(BufferKind::WeightGradient, chain_.weight_bytes(all)),
-                             std::pair(BufferKind::OptimizerState, optimizer)})
-    graph_.add(Buffer{.memory = teams.host_memory(),
-                      .kind = kind,
-                      .at_start = true,
-                      .at_end = true,
-                      .bytes = Bytes(bytes)});
+  for (auto [kind, what, bytes] :
+       {std::tuple(BufferKind::Weight, PackData::Weights, chain_.state_bytes(all)),
+        std::tuple(BufferKind::WeightGradient, PackData::Gradients, chain_.weight_bytes(all)),
+        std::tuple(BufferKind::OptimizerState, PackData::Optimizer, optimizer)}) {
+    const BufferId id = buffer(teams.host_memory(), kind, bytes, {what, all});
+    graph_.buffers[id.index()].at_start = graph_.buffers[id.index()].at_end = true;
+  }
 }
 
 void PackProgram::cut_pieces() {
@@ -102,6 +70,9 @@ void PackProgram::cut_pieces() {
   for (const auto* packs : {&strategy_.forward_packs, &strategy_.backward_packs})
     for (Pack pack : *packs) cuts.insert(pack.first);
   const LayerProfile& profile = chain_.profile();
+  for (size_t p = 0; p < strategy_.backward_packs.size(); ++p)
+    for (int32_t l = strategy_.backward_packs[p].first; l <= strategy_.backward_packs[p].last; ++l)
+      pack_of_.push_back(p);
   for (int32_t l = 0; l < chain_.layers(); ++l) {
     if (l == 0 || cuts.contains(l) || pieces_.back().state >= strategy_.piece_bytes) {
       pieces_.emplace_back();
@@ -112,7 +83,9 @@ void PackProgram::cut_pieces() {
     piece.layers.last = l;
     piece.state += profile.weights[at] + profile.buffers[at];
     piece.weights += profile.weights[at];
+    piece.optimizer += profile.optimizer[at];
     piece.update += profile.host_update[at];
+    piece.on_device = strategy_.device_update[pack_of_[at]] != 0;
     piece_of_.push_back(pieces_.size() - 1);
   }
 }
@@ -157,11 +130,13 @@ PackProgram::Range PackProgram::sources(size_t backward) const {
           static_cast<size_t>((end - 1) / strategy_.forward_microbatch)};
 }
 
-TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, int64_t workspace) {
+TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
+                         int64_t workspace) {
   const std::array<LaneId, 1> on{lane};
   lowering_.times_.duration.push_back(
       std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9))));
   lowering_.times_.workspace.push_back(workspace);
+  lowering_.result_.tasks.push_back(what);
   const TaskId id = graph_.add(
       Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}}, on, after_, uses_);
   after_.clear();
@@ -169,10 +144,11 @@ TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, int64_t wor
   return id;
 }
 
-TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove what, int32_t team, int64_t bytes) {
-  const int32_t price = teams_.traffic(what, team, bytes);
+TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
+                         const PackLabel& what) {
+  const int32_t price = teams_.traffic(how, team, bytes);
   const int64_t all = bytes * strategy_.replicas;
-  switch (what) {
+  switch (how) {
     case PackMove::In:
     case PackMove::Out:
     case PackMove::FirstOut: break;
@@ -181,12 +157,15 @@ TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove what, int32_t team
     case PackMove::Reduce: volume_.peers += 2 * (all - bytes); break;
     case PackMove::Next: volume_.peers += all; break;
   }
-  const TaskId id = emit(kind, lane, graph_.traffics[static_cast<size_t>(price)].latency.value);
+  const TaskId id =
+      emit(kind, lane, graph_.traffics[static_cast<size_t>(price)].latency.value, what);
   graph_.tasks.back().price = price;
   return id;
 }
 
-BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes) {
+BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes,
+                             const PackLabel& what) {
+  lowering_.result_.buffers.push_back(what);
   return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
 }
 

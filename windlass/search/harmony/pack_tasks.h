@@ -7,10 +7,10 @@
 //  - Micro-batches at the ends of a task are computed piece by piece, so that the first one waits
 //    for each piece of weights alone and the last one releases each; those between in one go.
 //  - Replicas read 1/replicas of the weights each and gather the rest from each other; gradients
-//  are
-//    summed the same way back, and each replica's share is updated on the host by itself, as fast
-//    as the profile says for one process.
+//    are summed the same way back, and each replica's share is updated on the host by itself, as
+//    fast as the profile says for one process.
 //  - A piece of weights is loaded again when its update in the step before has ended.
+//  - An update on the device takes the time of its bytes at the bandwidth of the device's memory.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,31 @@
 
 namespace windlass {
 
+// What a buffer holds, or what a task makes or moves.
+enum class PackData : uint8_t {
+  Weights,    // of layers, with their buffers
+  Gradients,  // of the weights of layers
+  Optimizer,  // state of layers
+  Input,      // of the first layer
+  Backward,   // the gradient of the input of the first layer
+  Saved,      // what the backward pass of the layers reads beside weights and input
+};
+// Layers, and samples of a pipeline's share (none for the first three).
+struct PackLabel {
+  PackData what = PackData::Weights;
+  Pack layers;
+  int64_t begin = 0, end = 0;
+  bool operator==(const PackLabel&) const = default;
+};
+
 // The tasks of one or more steps in a row.
 struct PackSteps {
   const TaskGraph* graph = nullptr;
   const TaskTimes* times = nullptr;
   std::vector<size_t> begin;  // first task of each step, and the end
-  SwapVolume volume;          // of the last step, of the whole machine
+  // By task and by buffer. Of computation: what goes through the layers.
+  std::vector<PackLabel> tasks, buffers;
+  SwapVolume volume;  // of the last step, of the whole machine
 };
 
 // Lowers strategy after strategy for one chain on one machine, which must outlive it.

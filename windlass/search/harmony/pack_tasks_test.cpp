@@ -44,6 +44,7 @@ PackStrategy layer_by_layer(int32_t replicas) {
   strategy.backward_packs = {{0, 0}, {1, 1}, {2, 2}};
   strategy.actions.assign(3, PackAction::Recompute);
   strategy.stash_on_host.assign(3, 0);
+  strategy.device_update.assign(3, 0);
   strategy.piece_bytes = 1;
   strategy.state_bytes = 5'000'000'000;
   return strategy;

@@ -46,6 +46,10 @@ class PackTeams {
 
   // Index into traffics.
   int32_t traffic(PackMove move, int32_t team, int64_t bytes);
+  // Of the devices' memory, bytes a second.
+  double memory_bandwidth() const {
+    return machine_.device_types[graph_.teams.front().type].memory_bandwidth.value;
+  }
   int32_t replicas() const { return replicas_; }
   int32_t depth() const { return depth_; }
 

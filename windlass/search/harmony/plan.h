@@ -11,6 +11,7 @@
 
 #include "windlass/base/units.h"
 #include "windlass/model/layer_profile.h"
+#include "windlass/strategy/packs.h"
 
 namespace windlass {
 
@@ -19,13 +20,6 @@ enum class HarmonyMode : uint8_t {
   Pipeline,  // packs go round the devices, each over all samples
 };
 std::string_view harmony_mode_name(HarmonyMode mode);  // "dp", "pp"
-
-// Consecutive layers, both ends included.
-struct Pack {
-  int32_t first = 0;
-  int32_t last = 0;
-  auto operator<=>(const Pack&) const = default;
-};
 
 // Packs are in ascending order without gaps. The last backward pack holds the loss and has no
 // forward task: the forward packs end where it begins, and there are none if it is the only one.

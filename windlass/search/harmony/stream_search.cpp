@@ -200,6 +200,7 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
   const size_t count = packs.backward_packs.size();
   strategy.actions.assign(count, PackAction::Recompute);
   strategy.stash_on_host.assign(count, 1);
+  strategy.device_update.assign(count, 0);
   const int64_t ahead = room_ahead();
   strategy.state_bytes = pack_state(strategy) + ahead;
   StreamCost cost = pricer_.price(strategy);
@@ -211,7 +212,9 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
   if (!cost.fits) return kDoesNotFit;
 
   const auto on_device = [](PackStrategy& s, size_t p) { s.stash_on_host[p] = 0; };
-  const auto kept = [](PackStrategy& s, size_t p) { s.actions[p] = PackAction::Keep; };
+  const auto kept = [&](PackStrategy& s, size_t p) {
+    if (p + 1 < count) s.actions[p] = PackAction::Keep;
+  };
   double result = kDoesNotFit;
   for (bool keep : {false, true}) {
     if (keep &&
