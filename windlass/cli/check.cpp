@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/cli/cli.h"
+#include "windlass/cli/pack_plans.h"
 #include "windlass/cli/subject.h"
 #include "windlass/sim/reference/naive.h"
 #include "windlass/task/lower.h"
@@ -23,6 +24,7 @@ struct CheckFlags {
 };
 
 ExitCode run_check(const CheckFlags& flags) {
+  if (const auto done = check_pack_plan(flags.plan, flags.machine, flags.json)) return *done;
   const Subject subject = subject_from_plan(flags.plan, flags.machine);
   Pricing pricing = pricing_of(subject);
   const TaskGraph tasks = lower(subject.training, subject.strategy, subject.machine);

@@ -216,8 +216,6 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
   }
   if (flags.search != "harmony" && flags.search != "auto")
     fail_input("--search {}: a layer profile is planned with --search harmony", flags.search);
-  if (!flags.output.empty())
-    fail_input("-o: plans of packs of layers are printed only so far; use --json");
   PlanLayersFlags layers;
   if (profile)
     layers.profile = flags.model.model;
@@ -229,6 +227,7 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
   layers.mode = flags.mode;
   layers.cost = flags.cost;
   layers.prefetch = flags.prefetch;
+  layers.output = flags.output;
   layers.json = flags.json;
   return run_plan_layers(layers);
 }

@@ -21,6 +21,7 @@ struct PlanLayersFlags {
   std::string mode = "auto";        // dp, pp or auto
   std::string cost = "windlass";    // windlass or harmony
   std::string prefetch = "on";      // on or off; of --cost harmony
+  std::string output;               // file to write the plan to; empty: none
   bool json = false;
 };
 

@@ -10,6 +10,7 @@
 
 #include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/pack_plans.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/pricing.h"
 #include "windlass/cli/progress.h"
@@ -58,7 +59,19 @@ Subject load_subject(const SimulateFlags& flags) {
   return subject_from_flags(flags.model, flags.machine, flags.strategy);
 }
 
+// Plans of packs of layers have a report of their own.
+std::optional<ExitCode> simulate_packs_of(const SimulateFlags& flags) {
+  if (!is_plan_file(flags.model.model)) return std::nullopt;
+  if (!read_plan(flags.model.model).packs) return std::nullopt;
+  if (!flags.strategy.empty() || !flags.trace.empty() || !flags.save.empty())
+    fail_input("{}: a plan of packs of layers goes without --strategy, --trace and --save",
+               flags.model.model);
+  flags.model.refuse_beside_plan();
+  return simulate_pack_plan(flags.model.model, flags.machine, flags.json);
+}
+
 ExitCode run_simulate(const SimulateFlags& flags) {
+  if (const auto done = simulate_packs_of(flags)) return *done;
   Subject subject = load_subject(flags);
   Pricing pricing = pricing_of(subject);
   subject.facts.provenance = pricing.provenance();

@@ -18,6 +18,8 @@ std::optional<int64_t> tokens_per_sample(const Graph& graph) {
   return type.shape[1];
 }
 
+}  // namespace
+
 ModelOptions options_of(const ModelRequest& request) {
   ModelOptions options;
   options.batch = request.batch;
@@ -32,8 +34,6 @@ ModelOptions options_of(const ModelRequest& request) {
   options.freeze = request.freeze;
   return options;
 }
-
-}  // namespace
 
 void fill_facts(Subject& subject, const std::string& model, int64_t samples) {
   StepFacts& facts = subject.facts;
@@ -101,6 +101,11 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   Subject subject;
   subject.plan = read_plan(path);
   const Plan& plan = *subject.plan;
+  if (plan.packs)
+    fail_unsupported(
+        "{}: a plan of packs of layers is not trainable yet; \"windlass check\" and \"windlass "
+        "simulate\" take it",
+        path);
   subject.machine = machine.machine.empty() ? plan.machine : machine.load();
   try {
     check_machine(plan, subject.machine);

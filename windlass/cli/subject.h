@@ -28,6 +28,7 @@ struct Subject {
 bool is_plan_file(const std::string& path);
 
 ModelRequest request_of(const ModelFlags& flags);
+ModelOptions options_of(const ModelRequest& request);
 // What a report says about the step: model, machine, strategy and training are there.
 void fill_facts(Subject& subject, const std::string& model, int64_t samples);
 

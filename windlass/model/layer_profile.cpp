@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
+#include "windlass/base/hash.h"
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
 
@@ -176,6 +177,25 @@ PassCosts PassProfile::at(int64_t micro_batch) const {
     result.peak.push_back(between(low.peak[l], high.peak[l], step, width));
   }
   return result;
+}
+
+uint64_t fingerprint(const LayerProfile& profile) {
+  Hasher hasher;
+  const auto add = [&](const auto& list) {
+    hasher.add(static_cast<uint64_t>(list.size()));
+    for (const auto& value : list) hasher.add(value);
+  };
+  for (const auto* list : {&profile.weights, &profile.buffers, &profile.optimizer, &profile.input})
+    add(*list);
+  add(profile.host_update);
+  for (const PassProfile* pass : {&profile.forward, &profile.backward}) {
+    add(pass->sizes);
+    for (const PassCosts& costs : pass->at_size) {
+      add(costs.seconds);
+      add(costs.peak);
+    }
+  }
+  return hasher.result();
 }
 
 bool is_layer_profile(std::string_view text) {

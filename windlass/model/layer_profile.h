@@ -48,6 +48,9 @@ struct LayerProfile {
   }
 };
 
+// A stable hash over all figures; where they come from does not count.
+uint64_t fingerprint(const LayerProfile& profile);
+
 // Whether the text is meant as a layer profile: a JSON object with the keys that only those have.
 // Never throws Error.
 bool is_layer_profile(std::string_view text);

@@ -10,8 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "windlass/graph/graph.h"
 #include "windlass/machine/machine.h"
+#include "windlass/strategy/packs.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
@@ -64,12 +67,14 @@ struct MeasuredKernel {
 
 struct Plan {
   ModelRequest model;
-  uint64_t model_fingerprint = 0;  // of the graph of the whole batch
+  uint64_t model_fingerprint = 0;  // of the graph of the whole batch; with packs, of the layers
   Machine machine;
   uint64_t machine_fingerprint = 0;
   int64_t samples = 0;              // in a step, over all micro-batches
   Strategy strategy;                // without `shardings` and `ops`: those need the loops' names
   std::vector<ShardingRun> splits;  // instead of them; cover the forward ops in order
+  // Instead of strategy and splits: packs of layers that pass through the devices.
+  std::optional<PackStrategy> packs = {};
   Prediction prediction;
   Provenance provenance;
   // The prices behind the prediction, where they were measured: a run and a check use the same.
@@ -108,6 +113,11 @@ std::string plan_to_json(const Plan& plan);
 // Reads it. `where` begins messages. Throws Error{Input} naming the key; unknown keys are refused
 // with the nearest known one. Safe on any bytes: counts are bounded before memory is taken.
 Plan plan_from_json(std::string_view text, const std::string& where);
+
+// The part of a plan file that says how packs of layers run. Reading checks nothing but ranges and
+// lengths: check_packs() has the rest.
+nlohmann::ordered_json packs_to_json(const PackStrategy& packs);
+PackStrategy packs_from_json(const nlohmann::json& value, const std::string& where);
 
 // Reads a file; writes one as a whole or not at all: to a temporary file beside it that is then
 // renamed. Throw Error{Input} or Error{Runtime} beginning with the path.

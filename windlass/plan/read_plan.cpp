@@ -240,8 +240,8 @@ Prediction read_prediction(JsonObject object, const Machine& machine) {
 Plan read(std::string_view text) {
   const nlohmann::json document = parse_json(text);
   JsonObject top(document, "");
-  know(top, {"format", "version", "model", "samples", "machine", "strategy", "prediction",
-             "provenance", "kernels"});
+  know(top, {"format", "version", "model", "samples", "machine", "strategy", "harmony",
+             "prediction", "provenance", "kernels"});
   const std::string format = top.text("format");
   if (format != "windlass plan")
     fail_input("\"format\" is \"{}\", expected \"windlass plan\"", printable(format, 60));
@@ -262,7 +262,12 @@ Plan read(std::string_view text) {
     fail_input("machine: its description has fingerprint {}, not {}: it was edited; plan again",
                format_fingerprint(fingerprint(plan.machine)),
                format_fingerprint(plan.machine_fingerprint));
-  read_strategy(require(top, "strategy"), plan);
+  if (!top.has("harmony")) {
+    read_strategy(require(top, "strategy"), plan);
+  } else {
+    if (top.has("strategy")) fail_input("\"strategy\" and \"harmony\": a plan has one of them");
+    plan.packs = packs_from_json(document["harmony"], "harmony");
+  }
   plan.prediction = read_prediction(require(top, "prediction"), plan.machine);
   JsonObject provenance = require(top, "provenance");
   know(provenance, {"windlass", "method", "seed", "cost"});

@@ -162,14 +162,16 @@ std::string plan_to_json(const Plan& plan) {
                        {"samples", plan.samples},
                        {"machine",
                         {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
-                         {"description", write_machine(plan.machine)}}},
-                       {"strategy", write_strategy(plan)},
-                       {"prediction", write_prediction(plan.prediction)},
-                       {"provenance",
-                        {{"windlass", plan.provenance.windlass},
-                         {"method", plan.provenance.method},
-                         {"seed", plan.provenance.seed},
-                         {"cost", plan.provenance.cost}}}};
+                         {"description", write_machine(plan.machine)}}}};
+  if (plan.packs)
+    json["harmony"] = packs_to_json(*plan.packs);
+  else
+    json["strategy"] = write_strategy(plan);
+  json["prediction"] = write_prediction(plan.prediction);
+  json["provenance"] = {{"windlass", plan.provenance.windlass},
+                        {"method", plan.provenance.method},
+                        {"seed", plan.provenance.seed},
+                        {"cost", plan.provenance.cost}};
   for (const MeasuredKernel& kernel : plan.kernels)
     json["kernels"].push_back({{"kernel", kernel.kernel},
                                {"time_ns", kernel.time_ns},

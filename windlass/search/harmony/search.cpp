@@ -7,6 +7,7 @@
 #include "windlass/search/harmony/pack_search.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/paging.h"
+#include "windlass/search/harmony/stream_bounds.h"
 #include "windlass/search/harmony/stream_search.h"
 #include "windlass/search/harmony/timeline.h"
 #include "windlass/sim/summary.h"
@@ -128,6 +129,37 @@ void time_paging(LayerSearchResult& result, ChainTables& chain, const Machine& m
   }
 }
 
+// What the simulator says of a strategy.
+void describe(LayerSearchResult& result, ChainTables& chain, const Machine& machine,
+              int64_t minibatch, int64_t limit, const PackStrategy& strategy) {
+  result.strategy = strategy;
+  result.plan = harmony_plan_of(strategy);
+  StreamPricer pricer(chain, machine, minibatch, limit);
+  const StreamCost cost = pricer.price(strategy);
+  if (!pricer.steps())
+    fail_input("a window of {} bytes for weights and gradients is too small for a pack",
+               strategy.state_bytes);
+  result.step_seconds = cost.seconds;
+  result.volume = cost.volume;
+  result.host_bytes = cost.host_bytes;
+  for (int32_t d = 0; d < strategy.devices(); ++d) {
+    const Device& device = machine.devices[static_cast<size_t>(d)];
+    const auto team = static_cast<size_t>(d % strategy.depth);
+    result.devices.push_back(
+        {device.name, pricer.simulation()->peaks[team].bytes, device.limit.value});
+  }
+  result.timeline = draw_timeline(*pricer.steps(), *pricer.simulation());
+  const auto steps = static_cast<int64_t>(pricer.steps()->begin.size()) - 1;
+  for (const LinkLoad& load : link_bytes(*pricer.steps()->graph, *pricer.simulation())) {
+    const Link& link = machine[load.direction.link];
+    const auto name = [&](EndpointId id) { return machine[id].name; };
+    result.links.push_back({load.direction.forward
+                                ? fmt::format("{} -> {}", name(link.a), name(link.b))
+                                : fmt::format("{} -> {}", name(link.b), name(link.a)),
+                            load.bytes.value / steps});
+  }
+}
+
 // By the simulator, on the machine's links.
 LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64_t minibatch,
                                int64_t limit, const LayerSearchOptions& options) {
@@ -143,33 +175,21 @@ LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64
     return result;
   }
   result.termination = Termination::Feasible;
-  result.strategy = found.strategy;
-  result.plan = harmony_plan_of(*found.strategy);
-  result.step_seconds = found.cost.seconds;
   result.lower_bound = found.lower_bound;
-  result.volume = found.cost.volume;
-  result.host_bytes = found.cost.host_bytes;
-
-  StreamPricer pricer(chain, machine, minibatch, limit);
-  pricer.price(*found.strategy);
-  const int32_t depth = found.strategy->depth;
-  for (int32_t d = 0; d < found.strategy->devices(); ++d) {
-    const Device& device = machine.devices[static_cast<size_t>(d)];
-    result.devices.push_back({device.name,
-                              pricer.simulation()->peaks[static_cast<size_t>(d % depth)].bytes,
-                              device.limit.value});
-  }
-  result.timeline = draw_timeline(*pricer.steps(), *pricer.simulation());
-  const auto steps = static_cast<int64_t>(pricer.steps()->begin.size()) - 1;
-  for (const LinkLoad& load : link_bytes(*pricer.steps()->graph, *pricer.simulation())) {
-    const Link& link = machine[load.direction.link];
-    const auto name = [&](EndpointId id) { return machine[id].name; };
-    result.links.push_back({load.direction.forward
-                                ? fmt::format("{} -> {}", name(link.a), name(link.b))
-                                : fmt::format("{} -> {}", name(link.b), name(link.a)),
-                            load.bytes.value / steps});
-  }
+  describe(result, chain, machine, minibatch, limit, *found.strategy);
   return result;
+}
+
+// Host memory, whatever the devices have.
+void look_at_host(LayerSearchResult& result, const ChainTables& chain, const Machine& machine,
+                  int64_t minibatch) {
+  result.least = least_volume(chain, minibatch);
+  result.host_limit = machine.nodes.front().memory.value;
+  if (result.termination == Termination::Infeasible || result.host_bytes <= result.host_limit)
+    return;
+  result.termination = Termination::Infeasible;
+  result.host_needed = result.host_bytes;
+  result.reason = "weights, gradients, optimizer state and stashes do not fit into host memory";
 }
 
 void add_simulated_baselines(LayerSearchResult& result, ChainTables& chain, const Machine& machine,
@@ -199,15 +219,30 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
   LayerSearchResult result = simulated ? by_simulator(chain, machine, minibatch, limit, options)
                                        : by_estimate(chain, machine, minibatch, limit, options);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  result.least = least_volume(chain, minibatch);
-  result.host_limit = machine.nodes.front().memory.value;
-  if (result.termination != Termination::Infeasible && result.host_bytes > result.host_limit) {
-    result.termination = Termination::Infeasible;
-    result.host_needed = result.host_bytes;
-    result.reason = "weights, gradients, optimizer state and stashes do not fit into host memory";
-  }
+  look_at_host(result, chain, machine, minibatch);
   if (simulated && result.termination != Termination::Infeasible)
     add_simulated_baselines(result, chain, machine, minibatch, limit);
+  return result;
+}
+
+LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& machine,
+                                 int64_t minibatch, const PackStrategy& strategy) {
+  const int64_t limit = check_problem(profile, machine, minibatch, 0);
+  check_pack_strategy(profile, strategy, minibatch, static_cast<int64_t>(machine.devices.size()));
+  ChainTables chain(profile);
+  LayerSearchResult result;
+  result.termination = Termination::Feasible;
+  describe(result, chain, machine, minibatch, limit, strategy);
+  StreamBounds bounds(chain, minibatch, limit);
+  result.lower_bound = bounds.bound({strategy.replicas, strategy.depth}, false);
+  int64_t peak = 0;
+  for (const LayerDevice& device : result.devices) peak = std::max(peak, device.peak_bytes);
+  if (peak > limit) {
+    result.termination = Termination::Infeasible;
+    result.least_limit = peak;
+    result.reason = "the packs need more than the limit";
+  }
+  look_at_host(result, chain, machine, minibatch);
   return result;
 }
 

@@ -87,4 +87,10 @@ struct LayerSearchResult {
 LayerSearchResult search_layers(const LayerProfile& profile, const Machine& machine,
                                 int64_t minibatch, const LayerSearchOptions& options = {});
 
+// What a strategy takes by the simulator: everything of a result but what comes of searching.
+// Infeasible, with the reason, if it does not fit the machine. Throws Error{Input} if it is no
+// strategy for the chain and the machine, and as search_layers() does.
+LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& machine,
+                                 int64_t minibatch, const PackStrategy& strategy);
+
 }  // namespace windlass

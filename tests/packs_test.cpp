@@ -1,0 +1,153 @@
+// Plans of packs of layers from the command line to the file and back.
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <unistd.h>
+
+#include "tests/program.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace windlass {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+// Eight layers of 200 MB of weights and a loss, measured at 1 and 4 samples.
+std::string profile_text() {
+  json profile = {{"source", "made up"}, {"R", 9}, {"u_fwd", {1, 4}}, {"u_bwd", {1, 4}}};
+  const auto each = [](auto layer, auto loss) {
+    json list = json::array();
+    for (int l = 0; l < 8; ++l) list.push_back(layer);
+    list.push_back(loss);
+    return list;
+  };
+  profile["W"] = each(200'000'000, 0);
+  profile["B"] = each(0, 0);
+  profile["K"] = each(400'000'000, 0);
+  profile["X_bytes_u1"] = each(4'000'000, 4'000'000);
+  profile["upd_cpu_s"] = each(0.02, 0.0);
+  for (int u : {1, 4}) {
+    const std::string size = std::to_string(u);
+    profile["fwd_s"][size] = each(0.02 * u, 0.001);
+    profile["bwd_incl_recompute_s"][size] = each(0.06 * u, 0.003);
+    profile["fwd_mem"][size] = each(200'000'000 + 12'000'000 * u, 12'000'000 * u);
+    profile["bwd_mem"][size] = each(400'000'000 + 40'000'000 * u, 20'000'000 * u);
+  }
+  return profile.dump();
+}
+
+class PackPlans : public testing::Test {
+ protected:
+  PackPlans() {
+    std::string pattern = (fs::temp_directory_path() / "windlass-packs-XXXXXX").string();
+    folder_ = mkdtemp(pattern.data());
+    std::ofstream(folder_ / "layers.json") << profile_text();
+  }
+  ~PackPlans() override {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  ProgramResult plan(std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {
+        "plan", path("layers.json"), "--on",    "4x1080ti", "--batch",
+        "16",   "--search",          "harmony", "--memory", "1GB"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_windlass(arguments);
+  }
+  json read(const std::string& name) const {
+    std::ifstream file(path(name));
+    return json::parse(file);
+  }
+  // Changes the plan and returns what `verb` says of it.
+  ProgramResult changed(const std::string& verb, const std::function<void(json&)>& change) const {
+    json document = read("plan.json");
+    change(document);
+    std::ofstream(path("changed.json")) << document.dump();
+    return run_windlass({verb, path("changed.json")});
+  }
+  fs::path folder_;
+};
+
+TEST_F(PackPlans, AreWrittenCheckedAndSimulated) {
+  const ProgramResult planned = plan({"-o", path("plan.json"), "--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const json shown = json::parse(planned.out), file = read("plan.json");
+  for (const char* key :
+       {"mode", "forward_packs", "backward_packs", "forward_microbatch", "backward_microbatch"})
+    EXPECT_EQ(shown["harmony"][key], file["harmony"][key]) << key;
+  EXPECT_EQ(shown["step_time_s"], file["prediction"]["step_time_s"]);
+
+  const ProgramResult again = plan({"-o", path("again.json")});
+  EXPECT_EQ(again.exit_code, 0);
+  EXPECT_EQ(read("again.json"), file);
+
+  const ProgramResult checked = run_windlass({"check", path("plan.json"), "--json"});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out;
+  EXPECT_EQ(json::parse(checked.out)["valid"], true);
+
+  const ProgramResult simulated = run_windlass({"simulate", path("plan.json"), "--json"});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  EXPECT_EQ(json::parse(simulated.out)["step_time_s"], shown["step_time_s"]);
+  EXPECT_EQ(json::parse(simulated.out)["devices"], shown["devices"]);
+  EXPECT_THAT(run_windlass({"simulate", path("plan.json")}).out, HasSubstr("backward"));
+}
+
+TEST_F(PackPlans, OfHarmonysRuntimeAndOfModels) {
+  ASSERT_EQ(plan({"-o", path("plan.json"), "--cost", "harmony", "--mode", "pp"}).exit_code, 0);
+  EXPECT_EQ(run_windlass({"check", path("plan.json")}).exit_code, 0);
+  const ProgramResult model =
+      run_windlass({"plan", "gpt2:layers=4,hidden=256", "--on", "4x1080ti", "--batch", "8",
+                    "--memory", "1GB", "--search", "harmony", "-o", path("model.json")});
+  ASSERT_EQ(model.exit_code, 0) << model.err;
+  const ProgramResult checked = run_windlass({"check", path("model.json")});
+  EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+}
+
+TEST_F(PackPlans, AreNotTrainedYet) {
+  ASSERT_EQ(plan({"-o", path("plan.json")}).exit_code, 0);
+  const ProgramResult trained =
+      run_windlass({"train", path("plan.json"), "--data", path("plan.json")});
+  EXPECT_EQ(trained.exit_code, 1);
+  EXPECT_THAT(trained.err, HasSubstr("not trainable yet"));
+}
+
+TEST_F(PackPlans, ChangedOnesAreFoundOut) {
+  ASSERT_EQ(plan({"-o", path("plan.json")}).exit_code, 0);
+  EXPECT_EQ(changed("check", [](json&) {}).exit_code, 0);
+  const auto expect = [&](const std::string& part, const std::function<void(json&)>& change) {
+    const ProgramResult result = changed("check", change);
+    EXPECT_EQ(result.exit_code, 1) << part;
+    EXPECT_THAT(result.out + result.err, HasSubstr(part));
+  };
+  expect("promises a step", [](json& d) { d["prediction"]["step_time_s"] = 1e-3; });
+  expect("promises a peak", [](json& d) { d["prediction"]["hosts"][0]["peak_bytes"] = 1; });
+  expect("promises a peak", [](json& d) { d["prediction"]["devices"][0]["peak_bytes"] = 1; });
+  expect("other layers", [](json& d) { d["model"]["fingerprint"] = "0123456789abcdef"; });
+  expect("does not follow", [](json& d) { d["harmony"]["backward_packs"][0][0] = 1; });
+  expect("was not measured", [](json& d) {
+    d["harmony"]["forward_microbatch"] = d["harmony"]["backward_microbatch"] = 5;
+  });
+  expect("too small for a pack", [](json& d) { d["harmony"]["state_bytes"] = 1; });
+  expect("the machine has 4", [](json& d) { d["harmony"]["replicas"] = 1000; });
+  expect("tasks", [](json& d) { d["samples"] = int64_t{1} << 39; });
+  // One pack of everything does not fit.
+  const auto all = [](json& d) {
+    d["harmony"]["forward_packs"] = json::array();
+    d["harmony"]["backward_packs"] = {{0, 8}};
+    d["harmony"]["backward"] = {{{"first", 0}, {"count", 1}, {"action", "recompute"}}};
+    d["harmony"]["state_bytes"] = int64_t{1} << 40;
+  };
+  expect("did not come to its end", all);
+  const ProgramResult simulated = changed("simulate", all);
+  EXPECT_EQ(simulated.exit_code, 2);
+  EXPECT_THAT(simulated.out, HasSubstr("least limit"));
+}
+
+}  // namespace
+}  // namespace windlass
