@@ -131,7 +131,8 @@ TEST_F(PackPlans, ChangedOnesAreFoundOut) {
   expect("other layers", [](json& d) { d["model"]["fingerprint"] = "0123456789abcdef"; });
   expect("does not follow", [](json& d) { d["harmony"]["backward_packs"][0][0] = 1; });
   expect("was not measured", [](json& d) {
-    d["harmony"]["forward_microbatch"] = d["harmony"]["backward_microbatch"] = 5;
+    d["samples"] = 64;
+    d["harmony"]["forward_microbatch"] = d["harmony"]["backward_microbatch"] = 8;
   });
   expect("too small for a pack", [](json& d) { d["harmony"]["state_bytes"] = 1; });
   expect("the machine has 4", [](json& d) { d["harmony"]["replicas"] = 1000; });
