@@ -109,6 +109,23 @@ TEST_F(PackPlans, OfHarmonysRuntimeAndOfModels) {
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
 }
 
+// Weights and optimizer state of 77 million parameters, 1.2 GB, do not fit into four devices of
+// 200 MB. With room for everything there is no reason for packs.
+TEST_F(PackPlans, AreFoundWhereWeightsDoNotFit) {
+  const auto automatic = [&](const std::string& memory) {
+    const ProgramResult result = run_windlass(
+        {"plan", "gpt2:layers=6,hidden=1024,vocab=1000", "--on", "4x1080ti", "--batch", "8",
+         "--memory", memory, "--time-limit", "5", "--json", "-o", path("plan.json")});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(run_windlass({"check", path("plan.json")}).exit_code, 0);
+    return json::parse(result.out);
+  };
+  const json tight = automatic("200MB");
+  ASSERT_TRUE(tight.contains("harmony"));
+  EXPECT_LE(tight["devices"][0]["peak_bytes"], 200'000'000);
+  EXPECT_FALSE(automatic("8GB").contains("harmony"));
+}
+
 TEST_F(PackPlans, AreNotTrainedYet) {
   ASSERT_EQ(plan({"-o", path("plan.json")}).exit_code, 0);
   const ProgramResult trained =

@@ -207,15 +207,7 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   return run_plan_graph(*graph, graph_flags);
 }
 
-// Chains of layers, measured or priced by the cost model, that are moved through the devices.
-std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
-  const bool profile = is_layer_profile_file(flags.model.model);
-  if (!profile && flags.search != "harmony") {
-    if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
-    return std::nullopt;
-  }
-  if (flags.search != "harmony" && flags.search != "auto")
-    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search);
+PlanLayersFlags pack_flags(const PlanFlags& flags, bool profile) {
   PlanLayersFlags layers;
   if (profile)
     layers.profile = flags.model.model;
@@ -229,7 +221,35 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
   layers.prefetch = flags.prefetch;
   layers.output = flags.output;
   layers.json = flags.json;
-  return run_plan_layers(layers);
+  return layers;
+}
+
+// Chains of layers, measured or priced by the cost model, that are moved through the devices.
+std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
+  const bool profile = is_layer_profile_file(flags.model.model);
+  if (!profile && flags.search != "harmony") {
+    if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
+    return std::nullopt;
+  }
+  if (flags.search != "harmony" && flags.search != "auto")
+    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search);
+  return run_plan_layers(pack_flags(flags, profile));
+}
+
+// Where weights or optimizer state do not fit into device memory, packs of layers may be the better
+// plan. What is planned for this host is meant to be trained here, which packs cannot be yet.
+std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const PlannedSubject& planned) {
+  if (flags.search != "auto" || planned.subject.machine.name == "local") return std::nullopt;
+  if (flags.micro_batches > 0) return std::nullopt;
+  const bool moved = std::ranges::any_of(
+      planned.subject.strategy.weights,
+      [](const Residency& weight) { return weight.host || weight.host_update; });
+  if (planned.fits && !moved) return std::nullopt;
+  std::optional<double> seconds;
+  if (planned.fits) seconds = planned.step.step_time().value;
+  PlanLayersFlags packs = pack_flags(flags, false);
+  packs.batch = planned.subject.facts.samples;
+  return run_plan_packs_instead(packs, seconds);
 }
 
 ExitCode run_plan(const PlanFlags& flags) {
@@ -240,6 +260,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   Machine machine = named.load();
+  set_host_memory(machine, flags.host_memory);
   Pricing pricing(runs_here(machine), named.threads);
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
                                               {.method = flags.search,
@@ -247,6 +268,7 @@ ExitCode run_plan(const PlanFlags& flags) {
                                                .micro_batches = flags.micro_batches,
                                                .threads = flags.threads});
   const Subject& subject = planned.subject;
+  if (const auto done = plan_packs_instead(flags, planned)) return *done;
   if (!planned.fits) return print_infeasible(flags, planned);
   if (!flags.output.empty())
     write_plan(
@@ -308,8 +330,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--prefetch", flags->prefetch, "of --cost harmony: on or off")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
-  verb->add_option("--host-memory", flags->host_memory,
-                   "of packs of layers: instead of the machine's")
+  verb->add_option("--host-memory", flags->host_memory, "of each node, instead of the machine's")
       ->type_name("BYTES");
   verb->add_option("--pase-teraflops", flags->pase.teraflops, "of a device, for --cost pase")
       ->capture_default_str()

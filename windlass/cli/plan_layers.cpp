@@ -34,7 +34,58 @@ LayerSearchOptions options_of(const PlanLayersFlags& flags) {
   return options;
 }
 
+struct Searched {
+  ModelRequest request;
+  Machine machine;
+  LayerProfile profile;
+  LayerSearchResult result;
+};
+
+Searched search(const PlanLayersFlags& flags) {
+  Searched searched;
+  LayerSearchOptions options = options_of(flags);
+  if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. 4x1080ti");
+  if (flags.batch < 1) fail_input("--batch is missing: say how many samples a step has");
+  MachineFlags machine_flags = flags.machine;
+  if (machine_flags.machine != "local" && machine_flags.devices) {
+    options.devices = static_cast<int32_t>(std::clamp<int64_t>(*machine_flags.devices, 0, 1 << 20));
+    machine_flags.devices.reset();
+  }
+  searched.machine = machine_flags.load();
+  set_host_memory(searched.machine, flags.host_memory);
+  searched.request.source = flags.profile;
+  if (flags.model) {
+    ModelFlags model = *flags.model;
+    model.batch = flags.batch;
+    searched.request = request_of(model);
+  }
+  searched.profile = load_chain(searched.request, searched.machine);
+  searched.result = search_layers(searched.profile, searched.machine, flags.batch, options);
+  return searched;
+}
+
+// Prints, and writes the plan if there is one and it is wanted.
+ExitCode report(const PlanLayersFlags& flags, const Searched& searched) {
+  const bool fits = searched.result.termination != Termination::Infeasible;
+  if (fits && !flags.output.empty())
+    write_plan(pack_plan(searched.request, searched.profile, searched.machine, flags.batch,
+                         searched.result),
+               flags.output);
+  report_packs({.model = searched.request.source,
+                .samples = flags.batch,
+                .cost = flags.cost,
+                .searched = true,
+                .written = flags.output},
+               searched.result, searched.profile.layers(), flags.json);
+  return fits ? ExitCode::Done : ExitCode::NoPlan;
+}
+
 }  // namespace
+
+void set_host_memory(Machine& machine, const std::string& bytes) {
+  if (bytes.empty()) return;
+  for (Node& node : machine.nodes) node.memory = parse_bytes(bytes);
+}
 
 bool is_layer_profile_file(const std::string& path) {
   constexpr uintmax_t kMost = uintmax_t{256} << 20;
@@ -48,37 +99,22 @@ bool is_layer_profile_file(const std::string& path) {
   return is_layer_profile(std::string{std::istreambuf_iterator<char>(file), {}});
 }
 
-ExitCode run_plan_layers(const PlanLayersFlags& flags) {
-  LayerSearchOptions options = options_of(flags);
-  if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. 4x1080ti");
-  if (flags.batch < 1) fail_input("--batch is missing: say how many samples a step has");
-  MachineFlags machine_flags = flags.machine;
-  if (machine_flags.machine != "local" && machine_flags.devices) {
-    options.devices = static_cast<int32_t>(std::clamp<int64_t>(*machine_flags.devices, 0, 1 << 20));
-    machine_flags.devices.reset();
+ExitCode run_plan_layers(const PlanLayersFlags& flags) { return report(flags, search(flags)); }
+
+std::optional<ExitCode> run_plan_packs_instead(const PlanLayersFlags& flags,
+                                               std::optional<double> seconds) {
+  try {
+    const Searched searched = search(flags);
+    const LayerSearchResult& result = searched.result;
+    const bool fits = result.termination != Termination::Infeasible;
+    if (fits ? seconds && *seconds <= result.step_seconds : seconds || !result.host_needed)
+      return std::nullopt;
+    return report(flags, searched);
+  } catch (const Error& error) {
+    // A model that cannot be cut into layers, or devices that are not alike.
+    if (error.kind() == ErrorKind::Unsupported) return std::nullopt;
+    throw;
   }
-  Machine machine = machine_flags.load();
-  if (!flags.host_memory.empty())
-    for (Node& node : machine.nodes) node.memory = parse_bytes(flags.host_memory);
-  ModelRequest request;
-  request.source = flags.profile;
-  if (flags.model) {
-    ModelFlags model = *flags.model;
-    model.batch = flags.batch;
-    request = request_of(model);
-  }
-  const LayerProfile profile = load_chain(request, machine);
-  const LayerSearchResult result = search_layers(profile, machine, flags.batch, options);
-  const bool fits = result.termination != Termination::Infeasible;
-  if (fits && !flags.output.empty())
-    write_plan(pack_plan(request, profile, machine, flags.batch, result), flags.output);
-  report_packs({.model = request.source,
-                .samples = flags.batch,
-                .cost = flags.cost,
-                .searched = true,
-                .written = flags.output},
-               result, profile.layers(), flags.json);
-  return fits ? ExitCode::Done : ExitCode::NoPlan;
 }
 
 }  // namespace windlass

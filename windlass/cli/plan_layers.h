@@ -25,8 +25,18 @@ struct PlanLayersFlags {
   bool json = false;
 };
 
+// --host-memory: instead of the machine's; empty: leave it.
+void set_host_memory(Machine& machine, const std::string& bytes);
+
 // Whether the argument is a file with a layer profile. Never throws Error.
 bool is_layer_profile_file(const std::string& path);
+
+// For --search auto, where weights do not fit into device memory: packs of the model's layers, if
+// they are faster than `seconds`, what the other methods found (nothing: none of them fits). Prints
+// and writes as run_plan_layers() does; nothing if packs do not help. Without any other plan, too
+// little host memory for packs is an answer as well.
+std::optional<ExitCode> run_plan_packs_instead(const PlanLayersFlags& flags,
+                                               std::optional<double> seconds);
 
 // Searches and prints. Throws Error{Input} naming the flag that is wrong.
 ExitCode run_plan_layers(const PlanLayersFlags& flags);
