@@ -40,7 +40,7 @@ TEST(PlanningSlow, NeverAboveTheLimit) {
         const Machine machine =
             with_limit(name, Bytes(static_cast<int64_t>(share * static_cast<double>(peak))));
         const Problem problem = {.network = network, .machine = machine, .cost = *cost};
-        const SearchResult found = search_all(problem);
+        const SearchResult found = search_all(problem, {.effort = 0.02});
         for (size_t i = 1; i < found.frontier.size(); ++i) {
           EXPECT_LT(found.frontier[i - 1].limit, found.frontier[i].limit);
           EXPECT_GT(found.frontier[i - 1].step_time, found.frontier[i].step_time);

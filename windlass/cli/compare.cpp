@@ -22,9 +22,7 @@ struct CompareFlags {
   ModelFlags model;
   MachineFlags machine;
   std::vector<std::string> strategies;
-  std::string search = "auto";
-  double time_limit = 60;
-  int threads = 0;
+  SearchFlags search;
   bool json = false;
 };
 
@@ -116,12 +114,12 @@ ExitCode run_compare(const CompareFlags& flags) {
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
-  named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
+  named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
   Pricing pricing(runs_here(machine), named.threads);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing,
-                   {.method = flags.search, .time_limit = Seconds(flags.time_limit)});
+                   {.search = flags.search});
   const Subject& subject = planned.subject;
   Row found;
   found.name = "windlass";
@@ -175,14 +173,10 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
   flags->machine.add_to(*verb);
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
-  verb->add_option("--search", flags->search, "how: auto, exact, grid, one-device")
+  verb->add_option("--search", flags->search.method, "how: auto, exact, grid, chain, mcmc, one-device")
       ->capture_default_str()
       ->type_name("METHOD");
-  verb->add_option("--time-limit", flags->time_limit, "seconds to search")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", flags->threads, "threads that kernels use; default: all cores")
-      ->check(CLI::PositiveNumber);
+  flags->search.add_to(*verb);
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
       "Times of strategies that do not fit are those they would take if they did.\n"

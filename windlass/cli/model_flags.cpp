@@ -31,8 +31,20 @@ void ModelFlags::add_to(CLI::App& verb) {
           "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
           "or gpt2:layers=10,hidden=256")
       ->required();
-  verb.add_option("--batch", batch, "samples per step")
-      ->check(CLI::Range(int64_t{1}, kMaxDimension));
+  verb.add_option_function<std::string>(
+          "--batch",
+          [this](const std::string& text) {
+            batch_choice = text == "max"    ? BatchChoice::Largest
+                           : text == "auto" ? BatchChoice::Fastest
+                                            : BatchChoice::Given;
+            batch = 0;
+            if (batch_choice != BatchChoice::Given) return;
+            batch = parse_dimension(text, "--batch");
+            if (batch < 1) fail_input("--batch: \"{}\" is not a number from 1", text);
+          },
+          "samples per step; plan also takes max (the most that fit at once) and auto (the most "
+          "samples a second)")
+      ->type_name("N");
   verb.add_option("--seq", sequence, "tokens per sample")
       ->check(CLI::Range(int64_t{1}, kMaxDimension));
   verb.add_option("--image", image, "image height and width in pixels")
@@ -75,6 +87,8 @@ void ModelFlags::refuse_beside_plan() const {
 
 ModelOptions ModelFlags::model_options() const {
   ModelOptions options;
+  if (batch_choice != BatchChoice::Given && batch == 0)
+    fail_input("--batch max and auto are for plan and compare; give a number");
   if (batch > 0) options.batch = batch;
   if (sequence > 0) options.sequence = sequence;
   if (image > 0) options.image = image;

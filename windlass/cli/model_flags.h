@@ -13,10 +13,13 @@ class App;
 
 namespace windlass {
 
+enum class BatchChoice : uint8_t { Given, Largest, Fastest };
+
 // Raw values of the flags, to be turned into options after parsing.
 struct ModelFlags {
   std::string model;
   int64_t batch = 0;
+  BatchChoice batch_choice = BatchChoice::Given;  // --batch max, auto
   int64_t sequence = 0;
   int64_t image = 0;
   std::vector<std::string> dimensions;

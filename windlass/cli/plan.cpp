@@ -26,12 +26,10 @@ struct PlanFlags {
   ModelFlags model;
   MachineFlags machine;
   std::string output;
-  std::string search = "auto";
+  SearchFlags search;
+  std::string from;
   std::string cost = "windlass";
   PaseMachine pase;  // for PaSE's cost model
-  double time_limit = 60;
-  int threads = 0;
-  int64_t micro_batches = 0;
   // Of plans that move packs of layers through the devices.
   std::string mode = "auto";
   std::string prefetch = "on";
@@ -189,14 +187,14 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
         flags.model.model);
   if (flags.cost != "pase")
     fail_input("{}: a graph of layers has PaSE's costs only; add --cost pase", flags.model.model);
-  if (flags.search != "auto" && flags.search != "exact")
+  if (flags.search.method != "auto" && flags.search.method != "exact")
     fail_input("--search {}: a graph of layers is searched exactly; use --search exact",
-               flags.search);
+               flags.search.method);
   if (!flags.output.empty())
     fail_input("-o: PaSE's strategies name no devices and cannot be trained; use --json");
   PlanGraphFlags graph_flags = {.machine = flags.pase,
-                                .time_limit = flags.time_limit,
-                                .threads = flags.threads,
+                                .time_limit = flags.search.time_limit,
+                                .threads = flags.search.threads,
                                 .json = flags.json};
   if (!flags.machine.machine.empty())
     graph_flags.machine.devices = static_cast<int64_t>(flags.machine.load().devices.size());
@@ -227,23 +225,24 @@ PlanLayersFlags pack_flags(const PlanFlags& flags, bool profile) {
 // Chains of layers, measured or priced by the cost model, that are moved through the devices.
 std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
   const bool profile = is_layer_profile_file(flags.model.model);
-  if (!profile && flags.search != "harmony") {
+  if (!profile && flags.search.method != "harmony") {
     if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
     return std::nullopt;
   }
-  if (flags.search != "harmony" && flags.search != "auto")
-    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search);
+  if (flags.search.method != "harmony" && flags.search.method != "auto")
+    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search.method);
   return run_plan_layers(pack_flags(flags, profile));
 }
 
 // Where weights or optimizer state do not fit into device memory, packs of layers may be the better
 // plan. What is planned for this host is meant to be trained here, which packs cannot be yet.
 std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const PlannedSubject& planned) {
-  if (flags.search != "auto" || planned.subject.machine.name == "local") return std::nullopt;
-  if (flags.micro_batches > 0) return std::nullopt;
+  if (flags.search.method != "auto" || planned.subject.machine.name == "local") return std::nullopt;
+  const SearchOptions options = flags.search.options();
+  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty()) return std::nullopt;
   const bool moved = std::ranges::any_of(
       planned.subject.strategy.weights,
-      [](const Residency& weight) { return weight.host || weight.host_update; });
+      [](const Residency& weight) { return weight.host; });
   if (planned.fits && !moved) return std::nullopt;
   std::optional<double> seconds;
   if (planned.fits) seconds = planned.step.step_time().value;
@@ -258,22 +257,19 @@ ExitCode run_plan(const PlanFlags& flags) {
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. --on local");
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
-  named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
+  named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
   set_host_memory(machine, flags.host_memory);
   Pricing pricing(runs_here(machine), named.threads);
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
-                                              {.method = flags.search,
-                                               .time_limit = Seconds(flags.time_limit),
-                                               .micro_batches = flags.micro_batches,
-                                               .threads = flags.threads});
+                                              {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
   if (const auto done = plan_packs_instead(flags, planned)) return *done;
   if (!planned.fits) return print_infeasible(flags, planned);
   if (!flags.output.empty())
     write_plan(
         plan_of(subject, planned.step, std::string(termination_name(planned.search.termination)),
-                planned.method, pricing),
+                planned.method, pricing, flags.search.seed),
         flags.output);
   const SimulationReport report = report_simulation(planned.step, &subject.training.graph,
                                                     subject.machine, subject.facts, flags.top);
@@ -317,7 +313,8 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("MACHINE");
   flags->machine.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
-  verb->add_option("--search", flags->search, "how: auto, exact, grid, one-device, harmony")
+  verb->add_option("--search", flags->search.method,
+                   "how: auto, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
   verb->add_option("--cost", flags->cost,
@@ -338,13 +335,9 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--pase-bandwidth", flags->pase.gigabytes, "GB/s of a link, for --cost pase")
       ->capture_default_str()
       ->check(CLI::Range(1e-6, 1e9));
-  verb->add_option("--micro-batches", flags->micro_batches, "only so many; default: any")
-      ->check(CLI::PositiveNumber);
-  verb->add_option("--time-limit", flags->time_limit, "seconds to search")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  verb->add_option("--threads", flags->threads, "threads that kernels use; default: all cores")
-      ->check(CLI::PositiveNumber);
+  flags->search.add_to(*verb);
+  verb->add_option("--from", flags->from, "start from the strategy of another plan of this model")
+      ->type_name("PLAN");
   verb->add_option("--top", flags->top, "how many tensors and links to list")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

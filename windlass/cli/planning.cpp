@@ -3,38 +3,91 @@
 #include <fmt/format.h>
 
 #include "windlass/cli/cli.h"
+#include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
 #include "windlass/plan/check.h"
+#include "windlass/search/batch_size.h"
 
 namespace windlass {
+namespace {
 
-PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
+// The strategy of another plan of the same model, to go on from.
+StartStrategy start_of(const std::string& path, const Graph& network,
+                       const TrainingOptions& training) {
+  const Plan plan = read_plan(path);
+  if (plan.packs)
+    fail_input("--from {}: a plan of packs of layers is none that a search can go on from", path);
+  try {
+    check_model(plan, network);
+    const Graph cut = cut_batch(network, find_batch(network), plan.strategy.micro_batches);
+    return {strategy_of(plan, differentiate(cut, training)), "--from " + path};
+  } catch (const Error& error) {
+    throw error.within("--from " + path);
+  }
+}
+
+int64_t choose_batch(const ModelFlags& model, const Machine& machine, Pricing& pricing,
+                     const SearchOptions& options, Progress& progress) {
+  const BatchProblem problem = {.network =
+                                    [&](int64_t samples) {
+                                      progress.show(
+                                          fmt::format("choosing the batch: {} samples", samples));
+                                      ModelFlags sized = model;
+                                      sized.batch = samples;
+                                      return load_model(model.model, sized.model_options()).graph;
+                                    },
+                                .machine = machine,
+                                .training = model.training_options(),
+                                .cost = pricing.cost(),
+                                .reprice = pricing.reprice()};
+  const bool largest = model.batch_choice == BatchChoice::Largest;
+  const auto found = largest ? largest_batch(problem, options) : fastest_batch(problem, options);
+  return found.value_or(1);  // whose plan says why not
+}
+
+}  // namespace
+
+PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& pricing,
                             const PlanningOptions& planning) {
   PlannedSubject planned;
   Subject& subject = planned.subject;
   subject.machine = std::move(machine);
-  const SearchMethod& method = find_search_method(planning.method, subject.machine);
+  const SearchMethod& method = find_search_method(planning.search.method, subject.machine);
   planned.method = method.name;
-  subject.request = request_of(model);
-  subject.model = load_model(model.model, model.model_options());
-
   Progress progress("planning");
   pricing.watch(&progress);
+  const InterruptScope interrupts;
+  SearchOptions options = planning.search.options();
+  options.stop = [] { return InterruptScope::interrupted(); };
+  options.progress = [&](const SearchProgress& now) {
+    std::string text = fmt::format("planning: {:.0f} s, {} strategies tried", now.seconds.value,
+                                   now.tried);
+    if (now.best) text += ", best " + format_seconds(*now.best);
+    if (now.best && now.bound)
+      text += fmt::format(" ({:.0f} % above the bound)", 100 * (*now.best / *now.bound - 1));
+    if (now.proposals_per_second > 0)
+      text += fmt::format(", {:.0f} proposals/s", now.proposals_per_second);
+    progress.show(text);
+  };
+
+  ModelFlags model = given;
+  if (model.batch_choice != BatchChoice::Given) {
+    model.batch = choose_batch(model, subject.machine, pricing, options, progress);
+    // The largest batch is that of one pass.
+    if (model.batch_choice == BatchChoice::Largest && options.micro_batches == 0)
+      options.micro_batches = 1;
+    model.batch_choice = BatchChoice::Given;
+  }
+  subject.request = request_of(model);
+  subject.model = load_model(model.model, model.model_options());
   const Problem problem = {.network = subject.model.graph,
                            .machine = subject.machine,
                            .training = model.training_options(),
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
-  SearchOptions options = {.time_limit = planning.time_limit,
-                           .micro_batches = planning.micro_batches,
-                           .threads = planning.threads};
-  options.progress = [&](const SearchProgress& now) {
-    std::string text = fmt::format("planning: {} strategies tried", now.tried);
-    if (now.best) text += ", best " + format_seconds(*now.best);
-    if (now.proposals_per_second > 0)
-      text += fmt::format(", {:.0f} proposals/s", now.proposals_per_second);
-    progress.show(text);
-  };
+  if (!planning.from.empty())
+    options.starts.push_back(
+        start_of(planning.from, subject.model.graph, model.training_options()));
   planned.search = method.search(problem, options);
   subject.training = std::move(planned.search.training);
   subject.strategy = std::move(planned.search.strategy);
@@ -47,12 +100,14 @@ PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& p
 }
 
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,
-             const std::string& method, Pricing& pricing) {
+             const std::string& method, Pricing& pricing, uint64_t seed) {
   Plan plan = make_plan(subject.request, subject.model.graph, subject.facts.samples,
                         subject.training, subject.machine, subject.strategy);
   plan.prediction = predict(subject.machine, step.tasks, step.result, termination, step.overhead);
-  plan.provenance = {
-      .windlass = std::string(kVersion), .method = method, .seed = 0, .cost = pricing.provenance()};
+  plan.provenance = {.windlass = std::string(kVersion),
+                     .method = method,
+                     .seed = static_cast<int64_t>(seed),
+                     .cost = pricing.provenance()};
   plan.kernels = pricing.used_by(subject.training, step.tasks);
   return plan;
 }

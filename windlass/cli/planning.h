@@ -1,9 +1,10 @@
-// What the verbs plan and train share: finding a plan for a model on a machine.
+// What the verbs plan, compare and train share: finding a plan for a model on a machine.
 #pragma once
 
 #include <optional>
 #include <string>
 
+#include "windlass/cli/search_flags.h"
 #include "windlass/cli/subject.h"
 #include "windlass/search/search.h"
 
@@ -18,18 +19,17 @@ struct PlannedSubject {
 };
 
 struct PlanningOptions {
-  std::string method = "auto";  // of the search
-  Seconds time_limit{60};
-  int64_t micro_batches = 0;  // the only number to try; 0: any
-  int threads = 0;            // of the search; 0: all cores
+  SearchFlags search = {};
+  std::string from = {};  // a plan file to start from
 };
 
 // Loads the model, searches, simulates what was found. `pricing` must be the one for the machine.
+// Ctrl-C ends the search with the best so far. If the flags leave the batch open, it is chosen.
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
                             const PlanningOptions& options);
 
 // The plan file of a subject and its simulated step.
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,
-             const std::string& method, Pricing& pricing);
+             const std::string& method, Pricing& pricing, uint64_t seed = 0);
 
 }  // namespace windlass

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -18,6 +17,7 @@
 
 #include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/interrupt.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
 #include "windlass/report/comparison.h"
@@ -57,31 +57,6 @@ struct TrainFlags {
   std::string resume;
   std::string save, log, trace;
   bool json = false;
-};
-
-// Ctrl-C and SIGTERM: the step is finished, a checkpoint written, and then the program ends.
-std::atomic<int> interrupted = 0;
-extern "C" void note_signal(int signal) { interrupted = signal; }
-
-class SignalScope {
- public:
-  SignalScope() {
-    interrupted = 0;
-    struct sigaction action = {};
-    action.sa_handler = note_signal;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second one ends at once
-    sigaction(SIGINT, &action, &old_interrupt_);
-    sigaction(SIGTERM, &action, &old_terminate_);
-  }
-  ~SignalScope() {
-    sigaction(SIGINT, &old_interrupt_, nullptr);
-    sigaction(SIGTERM, &old_terminate_, nullptr);
-  }
-  SignalScope(const SignalScope&) = delete;
-  SignalScope& operator=(const SignalScope&) = delete;
-
- private:
-  struct sigaction old_interrupt_ = {}, old_terminate_ = {};
 };
 
 std::vector<double> numbers(const std::string& text, const char* flag) {
@@ -206,10 +181,10 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =
       plan_subject(flags.model, machine, pricing,
-                   {.time_limit = Seconds(flags.time_limit), .micro_batches = before});
+                   {.search = {.time_limit = flags.time_limit, .micro_batches = before}});
   if (!planned.fits && before > 0)  // the limit or the batch is another one
     planned =
-        plan_subject(flags.model, machine, pricing, {.time_limit = Seconds(flags.time_limit)});
+        plan_subject(flags.model, machine, pricing, {.search = {.time_limit = flags.time_limit}});
   if (!planned.fits)
     throw DoesNotFit(fmt::format("no plan fits {}; the least limit is {} bytes ({})",
                                  format_bytes(planned.subject.machine.devices[0].limit),
@@ -319,16 +294,16 @@ class TrainingRun {
 
   ExitCode run() {
     introduce();
-    const SignalScope signals;
+    const InterruptScope signals;
     {
       Progress progress("training");
       bool first = true;
-      while (trainer_.steps_done() < flags_.steps && interrupted == 0) {
+      while (trainer_.steps_done() < flags_.steps && !InterruptScope::interrupted()) {
         one_step(progress, first);
         first = false;
       }
     }
-    const bool stopped = interrupted != 0;
+    const bool stopped = InterruptScope::interrupted();
     if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_.steps_done()) checkpoint();
     if (stopped)
       fmt::print(stderr, "stopped after step {}{}\n", trainer_.steps_done(),

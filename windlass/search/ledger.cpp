@@ -42,9 +42,17 @@ bool Ledger::memory_binds() const {
 }
 
 void Ledger::report() {
-  if (!options_.progress) return;
-  SearchProgress progress = {.tried = tried(), .seconds = Seconds(elapsed())};
+  SearchProgress progress;
   if (fits()) progress.best = step_time(problem_, best_time());
+  report(progress);
+}
+
+void Ledger::report(SearchProgress progress) {
+  if (!options_.progress) return;
+  if (!bound_) bound_ = work_bound(problem_);
+  progress.tried += tried();
+  progress.seconds = Seconds(elapsed());
+  progress.bound = bound_;
   options_.progress(progress);
 }
 

@@ -44,6 +44,7 @@ class Ledger {
   // Asked to stop, or past `share` of the time limit.
   bool out_of_time(double share = 1) const;
   void report();
+  void report(SearchProgress progress);
 
   // --- micro-batches
   // Powers of two and, if there is an only one, that; up to `most`.
@@ -88,6 +89,7 @@ class Ledger {
   std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks
   std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
   int64_t elsewhere_ = 0;
+  std::optional<Seconds> bound_;  // of the work, if progress is shown
 };
 
 // Methods: each adds what it finds.

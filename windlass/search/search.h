@@ -32,7 +32,7 @@ struct Problem {
 struct SearchProgress {
   int64_t tried = 0;  // strategies simulated
   Seconds seconds;
-  std::optional<Seconds> best = {};  // step
+  std::optional<Seconds> best = {}, bound = {};  // step, and what it cannot be below
   double proposals_per_second = 0;   // of Markov chains, while they run
 };
 

@@ -91,7 +91,9 @@ class Walks {
     Cut& cut = ledger_.cut(micro);
     const std::vector<Strategy> starts = starts_of(entries, micro);
     cut.evaluator->evaluate_unlimited(starts.front());
-    const double effort = share * ledger_.options().effort;
+    // Measured prices are looked up by name, and cannot be bounded.
+    const double slow = ledger_.problem().reprice ? 0.05 : 1;
+    const double effort = share * slow * ledger_.options().effort;
     WalkOptions options;
     options.mix = mix();
     options.chains = kChains;
@@ -104,14 +106,13 @@ class Walks {
     options.stop = [&] { return ledger_.out_of_time(); };
     const double begin = ledger_.elapsed();
     options.progress = [&](int64_t proposals, int64_t simulated, double energy) {
-      if (!ledger_.options().progress) return;
-      SearchProgress progress = {.tried = ledger_.tried() + simulated,
-                                 .seconds = Seconds(ledger_.elapsed())};
+      SearchProgress progress;
+      progress.tried = simulated;
       if (energy < StepJudge::kMisfit)
         progress.best = step_time(ledger_.problem(), static_cast<Nanoseconds>(energy));
       progress.proposals_per_second =
           static_cast<double>(proposals) / std::max(1e-9, ledger_.elapsed() - begin);
-      ledger_.options().progress(progress);
+      ledger_.report(progress);
     };
     const auto judge = [&] { return std::make_unique<StepJudge>(ledger_.problem(), cut.training); };
     WalkResult found = walk(cut.training, ledger_.problem().machine, starts, judge, options);

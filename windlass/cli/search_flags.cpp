@@ -1,0 +1,106 @@
+#include "windlass/cli/search_flags.h"
+
+#include <charconv>
+
+#include <CLI/CLI.hpp>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+
+namespace windlass {
+namespace {
+
+int64_t number(std::string_view key, std::string_view text, int64_t least, int64_t most) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    fail_input("--fix {}={}: expected a whole number from {} to {}", key, text, least, most);
+  return value;
+}
+
+bool on_or_off(std::string_view key, std::string_view text) {
+  if (text == "on") return true;
+  if (text == "off") return false;
+  fail_input("--fix {}={}: expected on or off", key, text);
+}
+
+RecomputePolicy policy(std::string_view text) {
+  if (text == "off" || text == "none") return RecomputePolicy::None;
+  if (text == "selective") return RecomputePolicy::Selective;
+  if (text == "full") return RecomputePolicy::Full;
+  if (text == "sqrt") return RecomputePolicy::Sqrt;
+  fail_input("--fix recompute={}: expected off, selective, sqrt or full", text);
+}
+
+}  // namespace
+
+void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_batches) {
+  constexpr int64_t kMost = 1 << 20;
+  size_t at = 0;
+  while (at <= text.size()) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string_view part = std::string_view(text).substr(at, comma - at);
+    at = comma + 1;
+    const size_t equals = part.find('=');
+    if (equals == std::string_view::npos)
+      fail_input("--fix \"{}\": expected NAME=VALUE, e.g. tp=2", part);
+    const std::string_view key = part.substr(0, equals), value = part.substr(equals + 1);
+    if (key == "dp")
+      fixed.dp = number(key, value, 1, kMost);
+    else if (key == "tp")
+      fixed.tp = number(key, value, 1, kMost);
+    else if (key == "pp")
+      fixed.pp = number(key, value, 1, kMost);
+    else if (key == "micro-batches")
+      micro_batches = number(key, value, 1, kMost);
+    else if (key == "zero")
+      fixed.zero = static_cast<int>(number(key, value, 0, 3));
+    else if (key == "recompute")
+      fixed.recompute = policy(value);
+    else if (key == "offload")
+      fixed.offload = on_or_off(key, value);
+    else if (key == "host-weights")
+      fixed.host_weights = on_or_off(key, value);
+    else if (key == "host-update")
+      fixed.host_update = on_or_off(key, value);
+    else
+      fail_input(
+          "--fix {}: there is no such decision; known: dp, tp, pp, micro-batches, zero, "
+          "recompute, offload, host-weights, host-update",
+          key);
+  }
+}
+
+void SearchFlags::add_to(CLI::App& verb) {
+  verb.add_option("--time-limit", time_limit, "seconds to search at most")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--effort", effort, "how long Markov chains run, relative to the usual")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  verb.add_option("--seed", seed, "of random choices: the same one gives the same plan")
+      ->capture_default_str();
+  verb.add_option("--micro-batches", micro_batches, "only so many; default: any")
+      ->check(CLI::PositiveNumber);
+  verb.add_option("--fix", fix, "decisions that are yours: tp=2,pp=1,zero=1,recompute=off,...")
+      ->type_name("NAME=VALUE,...");
+  verb.add_option("--allow", allow,
+                  "what changes the mathematics: compress (saved tensors in fewer bits)")
+      ->check(CLI::IsMember({"compress"}));
+  verb.add_option("--threads", threads,
+                  "threads that kernels and the search use; default: all cores")
+      ->check(CLI::PositiveNumber);
+}
+
+SearchOptions SearchFlags::options() const {
+  SearchOptions options = {.time_limit = Seconds(time_limit),
+                           .micro_batches = micro_batches,
+                           .threads = threads,
+                           .seed = seed,
+                           .effort = effort};
+  options.compress = std::ranges::find(allow, "compress") != allow.end();
+  for (const std::string& text : fix) read_fixed(text, options.fixed, options.micro_batches);
+  return options;
+}
+
+}  // namespace windlass

@@ -1,0 +1,36 @@
+// Flags that every verb that searches shares.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "windlass/search/search.h"
+
+namespace CLI {
+class App;
+}
+
+namespace windlass {
+
+struct SearchFlags {
+  std::string method = "auto";
+  double time_limit = 60;
+  int64_t micro_batches = 0;
+  int threads = 0;
+  uint64_t seed = 0;
+  double effort = 1;
+  std::vector<std::string> allow = {};
+  std::vector<std::string> fix = {};
+
+  void add_to(CLI::App& verb);
+
+  // Throws Error{Input} naming the flag.
+  SearchOptions options() const;
+};
+
+// "tp=2,zero=1,recompute=off": throws Error{Input} with the known names. Micro-batches are set
+// beside.
+void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_batches);
+
+}  // namespace windlass
