@@ -31,6 +31,13 @@ class Evaluator {
   std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
   // As if memory were no matter: it always fits.
   Evaluation evaluate_unlimited(const Strategy& strategy);
+  // The same, with everything that happens. Valid until the next strategy.
+  struct Run {
+    const TaskGraph& tasks;
+    const TaskTimes& times;
+    const SimResult& result;
+  };
+  Run run_unlimited(const Strategy& strategy);
   // The least limit of all devices at which the strategy runs, exact to the byte; none if it does
   // not run at any (a host is too small). By bisection between what is live at the start and the
   // peak without limits.
