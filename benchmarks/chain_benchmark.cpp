@@ -90,7 +90,7 @@ int main() {
             int64_t all = 0;
             for (const ChainBlock& block : chain.blocks) all += block.options[0].kept;
             double best = 1e9;
-            ChainOptions options = {.mode = mode, .resolution = resolution * (all / 1024)};
+            ChainSolverOptions options = {.mode = mode, .resolution = resolution * (all / 1024)};
             size_t points = 0;
             bool exact = false;
             int64_t error = 0;

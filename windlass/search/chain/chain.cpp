@@ -32,7 +32,8 @@ namespace {
 bool same(const ChainOption& a, const ChainOption& b) {
   return a.forward == b.forward && a.backward == b.backward && a.kept == b.kept &&
          a.forward_bytes == b.forward_bytes && a.backward_bytes == b.backward_bytes &&
-         a.sent == b.sent && a.sends_output == b.sends_output && a.again == b.again;
+         a.sent == b.sent && a.sends_output == b.sends_output && a.first == b.first &&
+         a.again == b.again;
 }
 
 bool same(const ChainBlock& a, const ChainBlock& b) {
@@ -43,7 +44,7 @@ bool same(const ChainBlock& a, const ChainBlock& b) {
 
 }  // namespace
 
-ChainSolver::ChainSolver(const Chain& chain, const ChainOptions& options)
+ChainSolver::ChainSolver(const Chain& chain, const ChainSolverOptions& options)
     : chain_(chain), options_(options) {
   check();
   moved_.assign(size() + 1, 0);
@@ -71,8 +72,9 @@ void ChainSolver::check() const {
   if (chain_.blocks.empty()) fail_input("chain: no blocks");
   for (size_t i = 0; i < size(); ++i) {
     const auto& list = chain_.blocks[i].options;
-    if (std::ranges::none_of(list, [](const ChainOption& option) { return option.again; }))
-      fail_input("chain: block {} has no option for a second run", i);
+    if (std::ranges::none_of(list, &ChainOption::first) ||
+        std::ranges::none_of(list, &ChainOption::again))
+      fail_input("chain: block {} has no option for its first or second run", i);
     if (std::ranges::any_of(list,
                             [](const auto& option) { return option.again && option.sent > 0; }))
       fail_input("chain: block {} sends something in a second run", i);
@@ -190,6 +192,7 @@ void ChainSolver::outer_steps(const State& from, Steps& steps) const {
   step.in_flight = chain_.in_flight;
   for (size_t k = 0; k < block.options.size(); ++k) {
     const ChainOption& option = block.options[k];
+    if (!option.first) continue;
     step.option = static_cast<int32_t>(k);
     step.time = option.forward + option.backward;
     step.bytes = beside + option.kept + std::max(option.forward_bytes, option.backward_bytes);

@@ -34,7 +34,8 @@ struct ChainOption {
   int64_t forward_bytes = 0, backward_bytes = 0;
   int64_t sent = 0;           // bytes that go to the host and come back
   bool sends_output = false;  // the output is among them: it is live again when the next block is
-  bool again = true;  // also when the block is run for the second time; then nothing is sent
+  bool first = true;          // for the first run of the block
+  bool again = true;          // for a second run; not if something is sent
 };
 
 struct ChainBlock {
@@ -60,7 +61,7 @@ enum class ChainMode : uint8_t {
   Nested,  // it may be dropped and computed once more
 };
 
-struct ChainOptions {
+struct ChainSolverOptions {
   ChainMode mode = ChainMode::Single;
   // Points of a list that are this close in bytes to a faster one are left out. 0: none, and the
   // frontier is exact.
@@ -92,7 +93,7 @@ struct ChainStep {
 class ChainSolver {
  public:
   // Throws Error{Input} if a block has no option, or none for a second run.
-  explicit ChainSolver(const Chain& chain, const ChainOptions& options = {});
+  explicit ChainSolver(const Chain& chain, const ChainSolverOptions& options = {});
 
   // Bytes ascending, times descending. Never empty.
   const std::vector<ChainCost>& frontier() const { return frontier_; }
@@ -163,7 +164,7 @@ class ChainSolver {
   int32_t after(size_t first, size_t last, int32_t waiting) const;
 
   const Chain chain_;
-  const ChainOptions options_;
+  const ChainSolverOptions options_;
   std::vector<int32_t> class_;       // by block: the first that is the same
   std::vector<int64_t> moved_;       // by block: units the engine moves before it
   std::vector<int32_t> inner_of_;    // by first and last block: list of inner_

@@ -74,7 +74,7 @@ class Walk {
       return true;
     }
     const ChainOption& option = block.options[static_cast<size_t>(step.option)];
-    if (!first && !option.again) return false;
+    if (first ? !option.first : !option.again) return false;
     note(held_ + beside_[b] + option.kept + option.forward_bytes);
     time_ += option.forward;
     held_ += option.kept;

@@ -129,9 +129,11 @@ Chain random_chain(Rng& rng, bool link) {
       option.forward_bytes = rng.integer(0, top);
       option.backward_bytes = rng.integer(0, 2 * top);
       option.again = k == 0 || rng.chance(0.7);
+      option.first = k == 0 || rng.chance(0.8);
       if (link && k > 0 && rng.chance(0.7)) {
         option.sent = rng.integer(1, 2 * top);
         option.sends_output = rng.chance(0.5);
+        option.first = true;
         option.again = false;
       }
       block.options.push_back(option);
