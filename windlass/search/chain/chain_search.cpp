@@ -1,0 +1,166 @@
+#include "windlass/search/chain/chain_search.h"
+
+#include <algorithm>
+#include <map>
+
+namespace windlass {
+namespace {
+
+// Points of a list closer than this part of everything kept are one.
+constexpr int64_t kResolution = 2048;
+
+class Planner {
+ public:
+  Planner(const TrainingGraph& training, const Strategy& base, Evaluator& evaluator,
+          const ChainSearchOptions& options)
+      : base_(base), profile_(profile_chain(training, base, evaluator, options)) {
+    for (MemoryAction& action : base_.saved)
+      if (action != MemoryAction::Regather) action = MemoryAction::Keep;
+    for (const GroupChain& group : profile_.groups) {
+      int64_t all = 0;
+      for (const ChainBlock& block : group.chain.blocks) all += block.options.front().kept;
+      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / kResolution});
+    }
+  }
+
+  bool empty() const { return solvers_.empty(); }
+  size_t groups() const { return solvers_.size(); }
+  int32_t group(size_t g) const { return profile_.groups[g].group; }
+  const std::vector<ChainCost>& frontier(size_t g) const { return solvers_[g].frontier(); }
+
+  // The fastest point of each group inside of its limit; the most frugal one if none is.
+  ChainPoint at(const std::vector<int64_t>& limits) const {
+    ChainPoint point = {.saved = base_.saved, .time = profile_.makespan};
+    Nanoseconds slowest = 0;
+    for (size_t g = 0; g < solvers_.size(); ++g) {
+      const auto& list = frontier(g);
+      const auto above = std::ranges::upper_bound(list, limits[g], {}, &ChainCost::bytes);
+      const auto chosen = above == list.begin() ? above : std::prev(above);
+      const auto index = static_cast<size_t>(chosen - list.begin());
+      point.bytes = std::max(point.bytes, chosen->bytes);
+      slowest = std::max(slowest, chosen->time - list.back().time);
+      apply_schedule(profile_.groups[g], solvers_[g].schedule(index), point.saved);
+    }
+    point.time += slowest * base_.micro_batches;
+    return point;
+  }
+
+ private:
+  Strategy base_;
+  const ChainProfile profile_;
+  std::vector<ChainSolver> solvers_;
+};
+
+// Along the frontier, by what is kept free below the limits: the more, the more frugal.
+class Probing {
+ public:
+  Probing(const Planner& planner, const Strategy& base, Evaluator& evaluator,
+          std::vector<int64_t> limits, int64_t probes)
+      : planner_(planner),
+        base_(base),
+        evaluator_(evaluator),
+        limits_(std::move(limits)),
+        left_(probes) {
+    for (size_t g = 0; g < planner.groups(); ++g)
+      for (const ChainCost& cost : planner.frontier(g)) free_.push_back(limits_[g] - cost.bytes);
+    std::ranges::sort(free_);
+    free_.erase(std::ranges::unique(free_).begin(), free_.end());
+  }
+
+  std::optional<Candidate> run() {
+    // Where the chain says that it just fits.
+    const auto start = std::ranges::lower_bound(free_, 0) - free_.begin();
+    size_t low = 0, high = free_.size() - 1;  // does not fit below low, fits at high
+    auto at = std::min(static_cast<size_t>(start), high);
+    bool known_fit = false, known_too_much = false;
+    for (size_t step = 1; left_ > kNeighbours; step *= 2) {
+      if (fits(at)) {
+        high = at;
+        known_fit = true;
+        if (at == low) break;
+        at = known_too_much ? low + (high - low) / 2 : std::max(low + step, at) - step;
+      } else {
+        low = at + 1;
+        known_too_much = true;
+        if (low > high) break;
+        at = known_fit ? low + (high - low) / 2 : std::min(high, at + step);
+      }
+    }
+    // What is a little more frugal may be faster: the chain does not see everything.
+    for (size_t k = 1; k <= kNeighbours && high + k < free_.size(); ++k) fits(high + k);
+    return std::move(best_);
+  }
+
+ private:
+  static constexpr int64_t kNeighbours = 3;
+
+  bool fits(size_t index) {
+    if (const auto found = tried_.find(index); found != tried_.end()) return found->second;
+    if (left_ <= 0) return false;
+    std::vector<int64_t> limits = limits_;
+    for (int64_t& limit : limits) limit -= free_[index];
+    Strategy strategy = base_;
+    strategy.saved = planner_.at(limits).saved;
+    auto [known, fresh] = simulated_.try_emplace(strategy.saved);
+    if (fresh) {
+      --left_;
+      known->second = evaluator_.evaluate(strategy);
+    }
+    const Evaluation& found = known->second;
+    if (found.fits && (!best_ || found.time < best_->time))
+      best_ = {std::move(strategy), found.time};
+    return tried_[index] = found.fits;
+  }
+
+  const Planner& planner_;
+  const Strategy& base_;
+  Evaluator& evaluator_;
+  const std::vector<int64_t> limits_;  // by chain
+  int64_t left_;
+  std::vector<int64_t> free_;  // ascending: at which something changes
+  std::map<size_t, bool> tried_;
+  std::map<std::vector<MemoryAction>, Evaluation> simulated_;
+  std::optional<Candidate> best_;
+};
+
+}  // namespace
+
+std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
+                                       Evaluator& evaluator, const ChainSearchOptions& options) {
+  const Planner planner(training, base, evaluator, options);
+  std::vector<int64_t> limits;
+  for (size_t g = 0; g < planner.groups(); ++g)
+    for (const ChainCost& cost : planner.frontier(g)) limits.push_back(cost.bytes);
+  std::ranges::sort(limits, std::greater<>{});
+  limits.erase(std::ranges::unique(limits).begin(), limits.end());
+  std::vector<ChainPoint> points;
+  for (int64_t limit : limits) {
+    ChainPoint point = planner.at(std::vector<int64_t>(planner.groups(), limit));
+    // Below what the neediest group can do, nothing changes for the better.
+    if (point.bytes > limit) break;
+    if (points.empty() || point.saved != points.back().saved) points.push_back(std::move(point));
+  }
+  return points;
+}
+
+std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
+                                       const Strategy& base, Evaluator& evaluator,
+                                       const ChainSearchOptions& options) {
+  const Planner planner(training, base, evaluator, options);
+  if (planner.empty()) return std::nullopt;
+  std::vector<int64_t> limits;
+  for (size_t g = 0; g < planner.groups(); ++g) {
+    int64_t least = INT64_MAX;
+    for (DeviceId device : base.groups[static_cast<size_t>(planner.group(g))])
+      least = std::min(least, problem.machine.devices[device.index()].limit.value);
+    limits.push_back(least);
+  }
+  std::optional<Candidate> best =
+      Probing(planner, base, evaluator, std::move(limits), options.probes).run();
+  if (!best || options.polish <= 0) return best;
+  const int64_t last = evaluator.evaluations() + options.polish;
+  spend_memory(training, evaluator, *best, [&] { return evaluator.evaluations() >= last; });
+  return best;
+}
+
+}  // namespace windlass

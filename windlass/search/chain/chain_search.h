@@ -1,0 +1,32 @@
+// What becomes of saved tensors under a given structure (shardings, stages, micro-batches, homes of
+// weights): the dynamic program over the chain of blocks proposes, the simulator decides.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "windlass/search/chain/profile.h"
+#include "windlass/search/spend_memory.h"
+
+namespace windlass {
+
+// A way to treat saved tensors, and what the chain says of it.
+struct ChainPoint {
+  std::vector<MemoryAction> saved;  // parallel to TrainingGraph::saved
+  Nanoseconds time = 0;
+  int64_t bytes = 0;  // on the fullest device
+};
+
+// From the fastest to the most frugal; every group of devices with the same limit. Actions of
+// `base` do not matter, but for Regather. Empty if the passes of a stage are on different groups.
+std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
+                                       Evaluator& evaluator,
+                                       const ChainSearchOptions& options = {});
+
+// The fastest on the frontier that fits the machine's limits in the simulator, a little improved;
+// none if nothing of it fits. At most about probes + polish simulations. Deterministic.
+std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
+                                       const Strategy& base, Evaluator& evaluator,
+                                       const ChainSearchOptions& options = {});
+
+}  // namespace windlass

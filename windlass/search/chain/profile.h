@@ -1,0 +1,40 @@
+// From a training graph under a strategy to the chains that the dynamic program solves: one for
+// each group of devices, with prices from a simulated step.
+#pragma once
+
+#include <vector>
+
+#include "windlass/search/chain/chain.h"
+#include "windlass/search/chain/piece_options.h"
+
+namespace windlass {
+
+struct ChainSearchOptions {
+  bool send = true;          // saved tensors may go to the host
+  bool compress = false;     // they may be stored in fewer bits: changes the mathematics
+  size_t most_pieces = 100;  // in a stage
+  // Simulations of best_on_chain: along the frontier, and to improve what was found.
+  int64_t probes = 16, polish = 16;
+};
+
+// The stages of a group in a row: on one device they share the memory.
+struct GroupChain {
+  int32_t group = 0;
+  Chain chain = {};
+  std::vector<ChainPiece> pieces = {};             // parallel to the blocks
+  std::vector<std::vector<Actions>> actions = {};  // by block and option; none for second runs
+};
+
+struct ChainProfile {
+  Nanoseconds makespan = 0;        // everything kept, without limits
+  std::vector<GroupChain> groups;  // none if passes of a stage are on different groups
+};
+
+// Takes one simulation, one more if tensors may be sent, one more if they may be compressed.
+ChainProfile profile_chain(const TrainingGraph& training, const Strategy& base,
+                           Evaluator& evaluator, const ChainSearchOptions& options);
+
+// Enters what a schedule of a group's chain says into the actions of saved tensors.
+void apply_schedule(const GroupChain& group, const std::vector<ChainStep>& steps, Actions& saved);
+
+}  // namespace windlass
