@@ -10,8 +10,8 @@
 //                time  pass_i + .. + pass_j-1, F(j, q', sent) and T(i, j-1)
 //                bytes max( q unit + e + max pass_bytes, q unit + e + those of T,
 //                           (input[j] unless sent) + those of F )
-//     q' = what is left of q when the forward time is over, plus what is sent. After an option, all
-//     of it may be waited for, out and back: 2 q' unit_time.
+//     q' = what is left of q when the forward time is over, plus what is sent. After an option that
+//     sends, all of it may be waited for, out and back: 2 q' unit_time.
 //   T(i, l): blocks i..l run for the second time, nothing sent. Single: options only. Nested:
 //   passes as well, F replaced by T(j, l).
 //
@@ -172,7 +172,7 @@ void ChainSolver::add_step(const Step& step, int32_t left, int64_t sent, Steps& 
       made.following = &outer_[index(made.next)];
     steps.push_back(made);
   }
-  if (now == 0 || made.end || chain_.most_units == 0 || step.option < 0) return;
+  if (sent == 0 || made.end || chain_.most_units == 0 || step.option < 0) return;
   made = step;
   made.wait = true;
   made.next.waiting = 0;

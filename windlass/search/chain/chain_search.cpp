@@ -30,7 +30,8 @@ class Planner {
 
   // The fastest point of each group inside of its limit; the most frugal one if none is.
   ChainPoint at(const std::vector<int64_t>& limits) const {
-    ChainPoint point = {.saved = base_.saved, .time = profile_.makespan};
+    ChainPoint point = {
+        .saved = base_.saved, .prefetch = profile_.prefetch, .time = profile_.makespan};
     Nanoseconds slowest = 0;
     for (size_t g = 0; g < solvers_.size(); ++g) {
       const auto& list = frontier(g);
@@ -100,7 +101,9 @@ class Probing {
     std::vector<int64_t> limits = limits_;
     for (int64_t& limit : limits) limit -= free_[index];
     Strategy strategy = base_;
-    strategy.saved = planner_.at(limits).saved;
+    ChainPoint point = planner_.at(limits);
+    strategy.saved = std::move(point.saved);
+    strategy.prefetch = point.prefetch;
     auto [known, fresh] = simulated_.try_emplace(strategy.saved);
     if (fresh) {
       --left_;
@@ -122,6 +125,18 @@ class Probing {
   std::map<std::vector<MemoryAction>, Evaluation> simulated_;
   std::optional<Candidate> best_;
 };
+
+// Fetching later takes less memory, earlier hides more.
+void try_prefetch(Evaluator& evaluator, Candidate& best) {
+  const auto& saved = best.strategy.saved;
+  if (std::ranges::find(saved, MemoryAction::Offload) == saved.end()) return;
+  for (const int32_t prefetch : {best.strategy.prefetch / 2, 2 * best.strategy.prefetch}) {
+    Strategy changed = best.strategy;
+    changed.prefetch = prefetch;
+    const Evaluation found = evaluator.evaluate(changed);
+    if (found.fits && found.time < best.time) best = {std::move(changed), found.time};
+  }
+}
 
 }  // namespace
 
@@ -158,6 +173,7 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   std::optional<Candidate> best =
       Probing(planner, base, evaluator, std::move(limits), options.probes).run();
   if (!best || options.polish <= 0) return best;
+  try_prefetch(evaluator, *best);
   const int64_t last = evaluator.evaluations() + options.polish;
   spend_memory(training, evaluator, *best, [&] { return evaluator.evaluations() >= last; });
   return best;

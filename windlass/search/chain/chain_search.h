@@ -13,6 +13,7 @@ namespace windlass {
 // A way to treat saved tensors, and what the chain says of it.
 struct ChainPoint {
   std::vector<MemoryAction> saved;  // parallel to TrainingGraph::saved
+  int32_t prefetch = 0;             // for Strategy::prefetch
   Nanoseconds time = 0;
   int64_t bytes = 0;  // on the fullest device
 };

@@ -52,6 +52,7 @@ class Enumeration {
       }
       for (const bool wait : waits)
         for (const Steps& rest : outer(i + 1)) {
+          if (wait && chain_.blocks[i].options[k].sent == 0) continue;
           Steps steps = {keep};
           if (wait) steps.push_back({Kind::Wait, static_cast<int32_t>(i + 1)});
           steps = joined(std::move(steps), rest);

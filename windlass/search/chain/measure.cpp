@@ -209,4 +209,11 @@ std::vector<double> byte_times(const Strategy& strategy, const Evaluator::Run& r
   return times;
 }
 
+bool runs_beside(const Evaluator::Run& run, TaskKind kind) {
+  for (size_t t = 0; t < run.tasks.size(); ++t)
+    if (run.tasks.tasks[t].kind == kind)
+      return run.tasks[run.tasks.lanes_of(TaskId(t)).front()].kind != LaneKind::Compute;
+  return true;
+}
+
 }  // namespace windlass

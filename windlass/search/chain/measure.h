@@ -27,5 +27,7 @@ StepMeasure measure_step(const TrainingFacts& facts, const Strategy& strategy,
 // Nanoseconds that a byte takes in tasks of a kind, by group, as they are in `run`. 0: there are
 // none.
 std::vector<double> byte_times(const Strategy& strategy, const Evaluator::Run& run, TaskKind kind);
+// Whether tasks of this kind run beside the kernels of their device.
+bool runs_beside(const Evaluator::Run& run, TaskKind kind);
 
 }  // namespace windlass

@@ -138,30 +138,50 @@ class Choosing {
     found_ = std::move(good);
   }
 
-  // What is not computed again goes to the host: all, all but the largest, the largest, the output.
+  // What is not computed again goes to the host: all, with and without the output, and the largest.
   void add_sent(const std::vector<Actions>& recomputed, std::vector<Actions>& result) const {
     const int32_t output = model_.output();
-    for (size_t k = 0; k < recomputed.size(); ++k) {
-      Actions actions = recomputed[k];
-      size_t count = 0, largest = model_.size();
+    for (const Actions& base : recomputed) {
+      Actions actions = base;
+      size_t count = 0, largest = 0;
       for (size_t s : open_) {
         if (actions[s] == MemoryAction::Recompute) continue;
         actions[s] = MemoryAction::Offload;
-        ++count;
-        if (largest == model_.size() || model_.bytes(s) > model_.bytes(largest)) largest = s;
+        if (count++ == 0 || model_.bytes(s) > model_.bytes(largest)) largest = s;
       }
       if (count > 0) result.push_back(actions);
       if (output >= 0) {
-        Actions all = actions;
-        all[static_cast<size_t>(output)] = MemoryAction::Offload;
-        result.push_back(all);
+        actions[static_cast<size_t>(output)] = MemoryAction::Offload;
+        result.push_back(actions);
       }
       if (count > 1) {
-        Actions one = recomputed[k];
-        one[largest] = MemoryAction::Offload;
-        result.push_back(one);
+        actions = base;
+        actions[largest] = MemoryAction::Offload;
+        result.push_back(actions);
       }
     }
+    drop_beaten(result);
+  }
+
+  // The first stays in any case.
+  void drop_beaten(std::vector<Actions>& list) const {
+    std::vector<ChainOption> prices;
+    for (const Actions& actions : list) prices.push_back(model_.price(actions));
+    const auto beats = [](const ChainOption& a, const ChainOption& b) {
+      return a.forward + a.backward <= b.forward + b.backward && a.kept <= b.kept &&
+             a.sent <= b.sent && a.sends_output <= b.sends_output &&
+             a.kept + a.forward_bytes <= b.kept + b.forward_bytes &&
+             a.kept + a.backward_bytes <= b.kept + b.backward_bytes;
+    };
+    std::vector<Actions> good;
+    for (size_t k = 0; k < list.size(); ++k) {
+      bool beaten = false;
+      for (size_t other = 0; other < list.size() && k > 0; ++other)
+        beaten = beaten || (other != k && beats(prices[other], prices[k]) &&
+                            (other < k || !beats(prices[k], prices[other])));
+      if (!beaten) good.push_back(list[k]);
+    }
+    list = std::move(good);
   }
 
   void add_compressed(const std::vector<Actions>& recomputed, std::vector<Actions>& result) const {

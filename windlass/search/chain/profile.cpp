@@ -41,6 +41,7 @@ class Profiling {
     std::vector<double> send_times(base_.groups.size(), 0), compress_times = send_times;
     if (options_.send) send_times = times_of(MemoryAction::Offload, TaskKind::SwapOut);
     if (options_.compress) compress_times = times_of(MemoryAction::Compress8, TaskKind::Compress);
+    profile.prefetch = sends_beside_ ? find_prefetch(pieces) : 0;
     const std::vector<int64_t> in_flight = find_in_flight();
     for (size_t g = 0; g < base_.groups.size(); ++g) {
       GroupChain group = {.group = static_cast<int32_t>(g)};
@@ -64,7 +65,20 @@ class Profiling {
       const TensorId tensor = training_.saved[s].tensor;
       if (decides_[s] && is_float(training_.graph[tensor].type.dtype)) strategy.saved[s] = action;
     }
-    return byte_times(strategy, evaluator_.run_unlimited(strategy), kind);
+    const Evaluator::Run run = evaluator_.run_unlimited(strategy);
+    if (kind == TaskKind::SwapOut) sends_beside_ = runs_beside(run, kind);
+    return byte_times(strategy, run, kind);
+  }
+
+  // The ops of two pieces: copies come back while the piece before runs.
+  static int32_t find_prefetch(const std::vector<std::vector<ChainPiece>>& stages) {
+    size_t ops = 0, pieces = 0;
+    for (const auto& stage : stages)
+      for (const ChainPiece& piece : stage) {
+        ops += piece.backward.size();
+        ++pieces;
+      }
+    return static_cast<int32_t>(std::max<size_t>(4, 2 * ops / pieces));
   }
 
   // Micro-batches that a group is between the passes of, at most; for each of its stages alike.
@@ -106,13 +120,20 @@ class Profiling {
       block.input = before;
       block.pass = model.pass_time();
       block.pass_bytes = model.pass_bytes() + before;
-      for (const Actions& actions : found->second) block.options.push_back(model.price(actions));
+      for (const Actions& actions : found->second) {
+        ChainOption& option = block.options.emplace_back(model.price(actions));
+        if (sends_beside_) continue;
+        // Kernels wait for the copies, both ways.
+        option.backward +=
+            2 * static_cast<Nanoseconds>(send_time * static_cast<double>(option.sent));
+        option.sent = 0;
+      }
       group.actions.push_back(found->second);
       block.options.push_back(model.price_again());
       chain.blocks.push_back(std::move(block));
       before = model.output() < 0 ? 0 : model.bytes(static_cast<size_t>(model.output()));
     }
-    if (!choices.send) return;
+    if (!choices.send || !sends_beside_) return;
     int64_t time = 0;
     for (const ChainBlock& block : chain.blocks) time += block.pass;
     const auto count = static_cast<int64_t>(chain.blocks.size());
@@ -129,6 +150,7 @@ class Profiling {
   const ChainSearchOptions& options_;
   std::vector<bool> decides_;
   StepMeasure measure_;
+  bool sends_beside_ = true;  // copies to the host do not hold up kernels
 };
 
 }  // namespace

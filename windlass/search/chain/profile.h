@@ -26,7 +26,9 @@ struct GroupChain {
 };
 
 struct ChainProfile {
-  Nanoseconds makespan = 0;        // everything kept, without limits
+  Nanoseconds makespan = 0;  // everything kept, without limits
+  // Backward ops ahead that what was sent is fetched, so that it is there in time.
+  int32_t prefetch = 0;
   std::vector<GroupChain> groups;  // none if passes of a stage are on different groups
 };
 
