@@ -68,10 +68,10 @@ Chain make_chain(size_t blocks, bool alike, bool compress, bool send) {
                       : make_block(rng.integer(50, 200), rng.integer(1000, 4000), compress, send));
   }
   if (send) {
-    // 10 MiB in a millisecond; a unit is half of what is sent during a block.
-    chain.link_unit = 10 << 20;
+    // 30 MiB in a millisecond; a unit is half of what goes out during a block.
+    chain.link_unit = 30 << 20;
     chain.unit_time = 1000000;
-    chain.most_units = 16;
+    chain.most_units = 8;
   }
   return chain;
 }

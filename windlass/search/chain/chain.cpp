@@ -45,7 +45,9 @@ bool same(const ChainBlock& a, const ChainBlock& b) {
 }  // namespace
 
 ChainSolver::ChainSolver(const Chain& chain, const ChainSolverOptions& options)
-    : chain_(chain), options_(options) {
+    : chain_(chain),
+      options_(options),
+      longest_pass_(options.longest_pass == 0 ? chain.blocks.size() : options.longest_pass) {
   check();
   moved_.assign(size() + 1, 0);
   if (chain_.most_units > 0) {
@@ -113,7 +115,7 @@ void ChainSolver::solve_inner() {
   std::map<std::pair<int32_t, int32_t>, int32_t> known;
   inner_.reserve(size() * size() / 2);  // steps point to lists
   Steps steps;
-  for (size_t length = 1; length < size(); ++length)
+  for (size_t length = 1; length < size() && length <= longest_pass_; ++length)
     for (size_t first = 0; first + length < size(); ++first) {
       const size_t last = first + length - 1;
       const std::pair key(class_[first], length == 1 ? -1 : inner_of_[(first + 1) * size() + last]);
@@ -147,7 +149,7 @@ void ChainSolver::inner_steps(size_t first, size_t last, Steps& steps) const {
   if (options_.mode == ChainMode::Single) return;
   step = {};
   step.first = first;
-  for (size_t next = first + 1; next <= last; ++next) {
+  for (size_t next = first + 1; next <= std::min(last, first + longest_pass_); ++next) {
     step.time += chain_.blocks[next - 1].pass;
     step.bytes = std::max(step.bytes, chain_.blocks[next - 1].pass_bytes);
     step.kept = chain_.blocks[next].input;
@@ -204,7 +206,8 @@ void ChainSolver::outer_steps(const State& from, Steps& steps) const {
   step.time = 0;
   step.bytes = 0;
   step.offset = beside;
-  for (size_t next = from.block + 1; next < size(); ++next) {
+  const size_t past = std::min(size(), from.block + longest_pass_ + 1);
+  for (size_t next = from.block + 1; next < past; ++next) {
     step.time += chain_.blocks[next - 1].pass;
     step.bytes = std::max(step.bytes, beside + chain_.blocks[next - 1].pass_bytes);
     step.next.block = next;
@@ -262,23 +265,22 @@ void ChainSolver::combine(const Step& step, List& list) {
   const List& again = step.again == nullptr ? kNothing : *step.again;
   // Nothing can follow if the copy engine has too much to do.
   if (next.empty()) return;
-  // Nothing of it is new if a point is better than its best time and its least bytes.
-  const bool alone = step.in_flight == 1;
-  const int64_t least = bytes_of(step, next.front(), again.front());
-  const int64_t fastest = next.back().time + again.back().time + step.time;
-  const auto above = std::ranges::upper_bound(list, least, {}, &Entry::bytes);
-  if (alone && above != list.begin() && std::prev(above)->time <= fastest) return;
-
   stream_.clear();
   const auto add = [&](const Entry& x, const Entry& y) {
     stream_.push_back({x.time + y.time + step.time, bytes_of(step, x, y), step.kept + x.kept});
   };
-  if (!alone) {
+  if (step.in_flight > 1) {
     for (const Entry& x : next)
       for (const Entry& y : again) add(x, y);
     std::ranges::stable_sort(stream_, {}, &Entry::bytes);
     return merge(list);
   }
+  // Nothing of it is new if a point is better than its best time and its least bytes.
+  const int64_t least = bytes_of(step, next.front(), again.front());
+  const int64_t fastest = next.back().time + again.back().time + step.time;
+  const auto above = std::ranges::upper_bound(list, least, {}, &Entry::bytes);
+  if (above != list.begin() && std::prev(above)->time <= fastest) return;
+  if (again.size() == 1) return combine_shifted(step, next, again.front(), list);
   size_t a = 0, b = 0;
   int64_t limit = least;
   while (true) {
@@ -291,35 +293,61 @@ void ChainSolver::combine(const Step& step, List& list) {
     if (more_next) limit = next[a + 1].bytes + step.kept;
     if (more_again) limit = std::min(limit, again[b + 1].bytes + step.offset);
   }
-  if (improves(list)) merge(list);
+  merge(list);
 }
 
-// Whether a point of the stream is not beaten by one of the list.
-bool ChainSolver::improves(const List& list) const {
-  auto at = std::ranges::upper_bound(list, stream_.front().bytes, {}, &Entry::bytes);
-  for (const Entry& entry : stream_) {
-    while (at != list.end() && at->bytes <= entry.bytes) ++at;
-    if (at == list.begin() || std::prev(at)->time > entry.time) return true;
+// The same where only what follows has a choice: its list, shifted. Mostly nothing of it is new, so
+// that is found out first, and only what comes after the first new point is written.
+void ChainSolver::combine_shifted(const Step& step, const List& next, const Entry& again,
+                                  List& list) {
+  const int64_t here = bytes_of(step, {.bytes = INT64_MIN / 2}, again);
+  const int64_t time = step.time + again.time;
+  const Entry* x = next.data();
+  const Entry* const end = x + next.size();
+  // Of those that stay below what is live here anyway, the last is the fastest.
+  x = std::max(x, std::ranges::upper_bound(x, end, here - step.kept, {}, &Entry::bytes) - 1);
+  // The first that is new: runs of points whose least bytes and best time are beaten by one point
+  // of the list are skipped, longer and longer ones.
+  const Entry* at = list.data();
+  const Entry* const list_end = at + list.size();
+  std::ptrdiff_t run = end - x;
+  while (x < end) {
+    at = std::ranges::upper_bound(at, list_end, std::max(here, x->bytes + step.kept), {},
+                                  &Entry::bytes);
+    const int64_t beaten_by = at == list.data() ? INT64_MAX : at[-1].time;
+    while (run > 1 && x[run - 1].time + time < beaten_by) run /= 2;
+    if (x[run - 1].time + time < beaten_by) break;
+    x += run;
+    run = std::min(2 * run, end - x);
   }
-  return false;
+  if (x == end) return;
+  auto from = static_cast<size_t>(at - list.data());
+  if (from > 0 && list[from - 1].bytes == std::max(here, x->bytes + step.kept)) --from;
+  stream_.clear();
+  for (; x < end; ++x)
+    stream_.push_back({x->time + time, std::max(here, x->bytes + step.kept), step.kept + x->kept});
+  merge(list, from);
 }
 
-// The points of the list and of the stream, both by bytes, without those that another one beats.
-void ChainSolver::merge(List& list) {
-  room_.clear();
-  room_.reserve(list.size() + stream_.size());
+// The points of the list from an index on and of the stream, both by bytes, without those that
+// another one beats.
+void ChainSolver::merge(List& list, size_t from) {
+  room_.resize(list.size() - from + stream_.size());
+  Entry* out = room_.data();
   const auto put = [&](const Entry& entry) {
-    if (!room_.empty()) {
-      if (room_.back().time <= entry.time) return;
-      if (room_.back().bytes == entry.bytes) room_.pop_back();
+    if (out != room_.data()) {
+      if (out[-1].time <= entry.time) return;
+      if (out[-1].bytes == entry.bytes) --out;
     }
-    room_.push_back(entry);
+    *out++ = entry;
   };
-  auto a = list.begin(), b = stream_.begin();
+  auto a = list.begin() + static_cast<std::ptrdiff_t>(from);
+  auto b = stream_.begin();
   while (a != list.end() && b != stream_.end()) put(a->bytes <= b->bytes ? *a++ : *b++);
   for (; a != list.end(); ++a) put(*a);
   for (; b != stream_.end(); ++b) put(*b);
-  list.swap(room_);
+  list.resize(from);
+  list.insert(list.end(), room_.data(), out);
 }
 
 // Of points in the same interval of bytes the fastest stays. The first of all stays too, so that

@@ -66,6 +66,9 @@ struct ChainSolverOptions {
   // Points of a list that are this close in bytes to a faster one are left out. 0: none, and the
   // frontier is exact.
   int64_t resolution = 0;
+  // Blocks in a row that may be passed; 0: any number. The frontier is of the schedules that keep
+  // to it.
+  size_t longest_pass = 0;
 };
 
 struct ChainCost {
@@ -142,8 +145,8 @@ class ChainSolver {
   void add_step(const Step& step, int32_t left, int64_t sent, Steps& steps) const;
   static int64_t bytes_of(const Step& step, const Entry& following, const Entry& again);
   void combine(const Step& step, List& list);
-  bool improves(const List& list) const;
-  void merge(List& list);
+  void combine_shifted(const Step& step, const List& next, const Entry& again, List& list);
+  void merge(List& list, size_t from = 0);
   void thin(List& list) const;
   std::pair<const Step*, std::pair<size_t, size_t>> origin(const Steps& steps,
                                                            const Entry& entry) const;
@@ -165,6 +168,7 @@ class ChainSolver {
 
   const Chain chain_;
   const ChainSolverOptions options_;
+  const size_t longest_pass_;
   std::vector<int32_t> class_;       // by block: the first that is the same
   std::vector<int64_t> moved_;       // by block: units the engine moves before it
   std::vector<int32_t> inner_of_;    // by first and last block: list of inner_

@@ -7,25 +7,32 @@ namespace windlass {
 namespace {
 
 // Points of a list closer than this part of everything kept are one.
-constexpr int64_t kResolution = 2048;
+constexpr int64_t kResolution = 1024;
+// Longer runs of pieces are hardly ever worth it: all of it is live at once when it is run again.
+constexpr size_t kLongestPass = 16;
+// Backward ops ahead that offloaded tensors are fetched where memory is short.
+constexpr int32_t kLatePrefetch = 2;
 
 class Planner {
  public:
   Planner(const TrainingGraph& training, const Strategy& base, Evaluator& evaluator,
           const ChainSearchOptions& options)
       : base_(base), profile_(profile_chain(training, base, evaluator, options)) {
-    for (MemoryAction& action : base_.saved)
-      if (action != MemoryAction::Regather) action = MemoryAction::Keep;
     for (const GroupChain& group : profile_.groups) {
       int64_t all = 0;
       for (const ChainBlock& block : group.chain.blocks) all += block.options.front().kept;
-      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / kResolution});
+      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / kResolution,
+                                                            .longest_pass = kLongestPass});
     }
   }
 
   bool empty() const { return solvers_.empty(); }
   size_t groups() const { return solvers_.size(); }
   int32_t group(size_t g) const { return profile_.groups[g].group; }
+  int32_t prefetch() const { return profile_.prefetch; }
+  const Strategy& base() const { return base_; }
+  // Whether the chain decides about a saved tensor.
+  const std::vector<bool>& decides() const { return profile_.decides; }
   const std::vector<ChainCost>& frontier(size_t g) const { return solvers_[g].frontier(); }
 
   // The fastest point of each group inside of its limit; the most frugal one if none is.
@@ -55,23 +62,19 @@ class Planner {
 // Along the frontier, by what is kept free below the limits: the more, the more frugal.
 class Probing {
  public:
-  Probing(const Planner& planner, const Strategy& base, Evaluator& evaluator,
-          std::vector<int64_t> limits, int64_t probes)
-      : planner_(planner),
-        base_(base),
-        evaluator_(evaluator),
-        limits_(std::move(limits)),
-        left_(probes) {
+  Probing(const Planner& planner, Evaluator& evaluator, std::vector<int64_t> limits, int64_t probes)
+      : planner_(planner), evaluator_(evaluator), limits_(std::move(limits)), left_(probes) {
     for (size_t g = 0; g < planner.groups(); ++g)
       for (const ChainCost& cost : planner.frontier(g)) free_.push_back(limits_[g] - cost.bytes);
     std::ranges::sort(free_);
     free_.erase(std::ranges::unique(free_).begin(), free_.end());
+    prefetch_ = planner.prefetch();
   }
 
   std::optional<Candidate> run() {
     // Where the chain says that it just fits.
     const auto start = std::ranges::lower_bound(free_, 0) - free_.begin();
-    size_t low = 0, high = free_.size() - 1;  // does not fit below low, fits at high
+    size_t low = 0, high = free_.size() - 1;  // nothing fits below low; high fits, if anything does
     auto at = std::min(static_cast<size_t>(start), high);
     bool known_fit = false, known_too_much = false;
     for (size_t step = 1; left_ > kNeighbours; step *= 2) {
@@ -87,9 +90,17 @@ class Probing {
         at = known_fit ? low + (high - low) / 2 : std::min(high, at + step);
       }
     }
+    // Copies that come back early take memory: the most frugal ones once more with late ones.
+    if (!best_ && prefetch_ > kLatePrefetch) {
+      prefetch_ = kLatePrefetch;
+      tried_.clear();
+      simulated_.clear();
+      for (size_t k = 0; k < 2 * kNeighbours && !best_ && k < free_.size(); ++k)
+        fits(free_.size() - 1 - k);
+    }
     // What is a little more frugal may be faster: the chain does not see everything.
     for (size_t k = 1; k <= kNeighbours && high + k < free_.size(); ++k) fits(high + k);
-    return std::move(best_);
+    return best_;
   }
 
  private:
@@ -100,10 +111,11 @@ class Probing {
     if (left_ <= 0) return false;
     std::vector<int64_t> limits = limits_;
     for (int64_t& limit : limits) limit -= free_[index];
-    Strategy strategy = base_;
-    ChainPoint point = planner_.at(limits);
-    strategy.saved = std::move(point.saved);
-    strategy.prefetch = point.prefetch;
+    Strategy strategy = planner_.base();
+    strategy.saved = planner_.at(limits).saved;
+    const bool sends =
+        std::ranges::find(strategy.saved, MemoryAction::Offload) != strategy.saved.end();
+    if (sends) strategy.prefetch = prefetch_;
     auto [known, fresh] = simulated_.try_emplace(strategy.saved);
     if (fresh) {
       --left_;
@@ -116,10 +128,10 @@ class Probing {
   }
 
   const Planner& planner_;
-  const Strategy& base_;
   Evaluator& evaluator_;
   const std::vector<int64_t> limits_;  // by chain
   int64_t left_;
+  int32_t prefetch_ = 0;
   std::vector<int64_t> free_;  // ascending: at which something changes
   std::map<size_t, bool> tried_;
   std::map<std::vector<MemoryAction>, Evaluation> simulated_;
@@ -130,12 +142,28 @@ class Probing {
 void try_prefetch(Evaluator& evaluator, Candidate& best) {
   const auto& saved = best.strategy.saved;
   if (std::ranges::find(saved, MemoryAction::Offload) == saved.end()) return;
-  for (const int32_t prefetch : {best.strategy.prefetch / 2, 2 * best.strategy.prefetch}) {
+  constexpr int kMostDoubled = 3;
+  const auto better = [&](int32_t prefetch) {
     Strategy changed = best.strategy;
     changed.prefetch = prefetch;
     const Evaluation found = evaluator.evaluate(changed);
-    if (found.fits && found.time < best.time) best = {std::move(changed), found.time};
-  }
+    if (!found.fits || found.time >= best.time) return false;
+    best = {std::move(changed), found.time};
+    return true;
+  };
+  const int32_t first = best.strategy.prefetch;
+  for (int k = 0; k < kMostDoubled; ++k)
+    if (!better(2 * best.strategy.prefetch)) break;
+  if (best.strategy.prefetch == first) better(first / 2);
+}
+
+// Tensors that are read all along the network, and belong to no piece, on the host too.
+Strategy with_rest_sent(const TrainingGraph& training, const Planner& planner) {
+  Strategy strategy = planner.base();
+  for (size_t s = 0; s < training.saved.size(); ++s)
+    if (!planner.decides()[s] && training.saved[s].producer.valid())
+      strategy.saved[s] = MemoryAction::Offload;
+  return strategy;
 }
 
 }  // namespace
@@ -170,8 +198,20 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
       least = std::min(least, problem.machine.devices[device.index()].limit.value);
     limits.push_back(least);
   }
-  std::optional<Candidate> best =
-      Probing(planner, base, evaluator, std::move(limits), options.probes).run();
+  std::optional<Candidate> best = Probing(planner, evaluator, limits, options.probes).run();
+  if (!best && options.send) {
+    const Strategy frugal = with_rest_sent(training, planner);
+    if (frugal.saved != planner.base().saved) {
+      const Planner other(training, frugal, evaluator, options);
+      best = Probing(other, evaluator, limits, options.probes).run();
+    }
+  }
+  if (!best && options.send) {
+    Strategy all = base;
+    for (size_t s = 0; s < training.saved.size(); ++s)
+      if (training.saved[s].producer.valid()) all.saved[s] = MemoryAction::Offload;
+    if (const Evaluation found = evaluator.evaluate(all); found.fits) best = {all, found.time};
+  }
   if (!best || options.polish <= 0) return best;
   try_prefetch(evaluator, *best);
   const int64_t last = evaluator.evaluations() + options.polish;

@@ -18,14 +18,16 @@ struct ChainPoint {
   int64_t bytes = 0;  // on the fullest device
 };
 
-// From the fastest to the most frugal; every group of devices with the same limit. Actions of
-// `base` do not matter, but for Regather. Empty if the passes of a stage are on different groups.
+// From the fastest to the most frugal; every group of devices with the same limit. Tensors that are
+// read all along the network stay as `base` has them; its other actions do not matter, but for
+// Regather. Empty if the passes of a stage are on different groups.
 std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
                                        Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});
 
 // The fastest on the frontier that fits the machine's limits in the simulator, a little improved;
-// none if nothing of it fits. At most about probes + polish simulations. Deterministic.
+// none if nothing fits. At most about probes + polish + 8 simulations; twice the probes if what
+// the chain does not decide about has to leave the devices too. Deterministic.
 std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
                                        const Strategy& base, Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});

@@ -17,7 +17,8 @@ using Steps = std::vector<ChainStep>;
 // Every schedule of a chain, without thought.
 class Enumeration {
  public:
-  Enumeration(const Chain& chain, ChainMode mode) : chain_(chain), mode_(mode) {}
+  Enumeration(const Chain& chain, ChainMode mode, size_t longest_pass = 9)
+      : chain_(chain), mode_(mode), longest_pass_(longest_pass) {}
 
   std::vector<ChainCost> frontier() {
     std::vector<ChainCost> costs;
@@ -60,7 +61,7 @@ class Enumeration {
           all.push_back(steps);
         }
     }
-    for (size_t j = i + 1; j < count; ++j)
+    for (size_t j = i + 1; j < count && j <= i + longest_pass_; ++j)
       for (const Kind kind : {Kind::Store, Kind::Send}) {
         if (kind == Kind::Send && chain_.most_units == 0) continue;
         for (const Steps& rest : outer(j))
@@ -90,7 +91,7 @@ class Enumeration {
       }
     }
     if (mode_ == ChainMode::Single) return all;
-    for (size_t j = i + 1; j <= last; ++j)
+    for (size_t j = i + 1; j <= last && j <= i + longest_pass_; ++j)
       for (const Steps& rest : inner(j, last))
         for (const Steps& again : inner(i, j - 1)) {
           Steps steps = passes(i, j);
@@ -108,6 +109,7 @@ class Enumeration {
 
   const Chain& chain_;
   ChainMode mode_;
+  size_t longest_pass_;
 };
 
 Chain random_chain(Rng& rng, bool link) {
@@ -173,6 +175,10 @@ TEST(Chain, EqualsEnumeration) {
       expect_points_are_true(chain, solver);
       points += solver.frontier().size();
     }
+    const size_t longest = 1 + seed % 2;
+    ASSERT_EQ(ChainSolver(chain, {.longest_pass = longest}).frontier(),
+              Enumeration(chain, ChainMode::Single, longest).frontier())
+        << "seed " << seed;
   }
   EXPECT_GT(points, 10000u);
 }

@@ -23,10 +23,7 @@ class Profiling {
         base_(base),
         evaluator_(evaluator),
         options_(options),
-        decides_(training.saved.size(), false) {
-    for (MemoryAction& action : base_.saved)
-      if (action != MemoryAction::Regather) action = MemoryAction::Keep;
-  }
+        decides_(training.saved.size(), false) {}
 
   ChainProfile run() {
     ChainProfile profile;
@@ -36,6 +33,10 @@ class Profiling {
     for (const auto& stage : pieces)
       for (const ChainPiece& piece : stage)
         for (int32_t s : piece.saved) decides_[static_cast<size_t>(s)] = true;
+    profile.decides = decides_;
+    for (size_t s = 0; s < decides_.size(); ++s)
+      if (decides_[s] && base_.saved[s] != MemoryAction::Regather)
+        base_.saved[s] = MemoryAction::Keep;
     measure_ = measure_step(facts_, base_, decides_, evaluator_.run_unlimited(base_));
     profile.makespan = measure_.makespan;
     std::vector<double> send_times(base_.groups.size(), 0), compress_times = send_times;

@@ -29,10 +29,13 @@ struct ChainProfile {
   Nanoseconds makespan = 0;  // everything kept, without limits
   // Backward ops ahead that what was sent is fetched, so that it is there in time.
   int32_t prefetch = 0;
-  std::vector<GroupChain> groups;  // none if passes of a stage are on different groups
+  std::vector<bool> decides = {};       // by saved tensor: whether a chain decides about it
+  std::vector<GroupChain> groups = {};  // none if passes of a stage are on different groups
 };
 
-// Takes one simulation, one more if tensors may be sent, one more if they may be compressed.
+// Saved tensors that no chain decides about are treated as `base` says, the others' actions do not
+// matter (but for Regather). Takes one simulation, one more if tensors may be sent, one more if
+// they may be compressed.
 ChainProfile profile_chain(const TrainingGraph& training, const Strategy& base,
                            Evaluator& evaluator, const ChainSearchOptions& options);
 
