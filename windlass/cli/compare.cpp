@@ -118,8 +118,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   Machine machine = named.load();
   Pricing pricing(runs_here(machine), named.threads);
   const PlannedSubject planned =
-      plan_subject(flags.model, std::move(machine), pricing,
-                   {.search = flags.search});
+      plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});
   const Subject& subject = planned.subject;
   Row found;
   found.name = "windlass";
@@ -173,7 +172,8 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
   flags->machine.add_to(*verb);
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
-  verb->add_option("--search", flags->search.method, "how: auto, exact, grid, chain, mcmc, one-device")
+  verb->add_option("--search", flags->search.method,
+                   "how: auto, exact, grid, chain, mcmc, one-device")
       ->capture_default_str()
       ->type_name("METHOD");
   flags->search.add_to(*verb);

@@ -230,7 +230,8 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
     return std::nullopt;
   }
   if (flags.search.method != "harmony" && flags.search.method != "auto")
-    fail_input("--search {}: a layer profile is planned with --search harmony", flags.search.method);
+    fail_input("--search {}: a layer profile is planned with --search harmony",
+               flags.search.method);
   return run_plan_layers(pack_flags(flags, profile));
 }
 
@@ -240,9 +241,8 @@ std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const Planned
   if (flags.search.method != "auto" || planned.subject.machine.name == "local") return std::nullopt;
   const SearchOptions options = flags.search.options();
   if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty()) return std::nullopt;
-  const bool moved = std::ranges::any_of(
-      planned.subject.strategy.weights,
-      [](const Residency& weight) { return weight.host; });
+  const bool moved = std::ranges::any_of(planned.subject.strategy.weights,
+                                         [](const Residency& weight) { return weight.host; });
   if (planned.fits && !moved) return std::nullopt;
   std::optional<double> seconds;
   if (planned.fits) seconds = planned.step.step_time().value;

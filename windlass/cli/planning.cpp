@@ -28,18 +28,18 @@ StartStrategy start_of(const std::string& path, const Graph& network,
 
 int64_t choose_batch(const ModelFlags& model, const Machine& machine, Pricing& pricing,
                      const SearchOptions& options, Progress& progress) {
-  const BatchProblem problem = {.network =
-                                    [&](int64_t samples) {
-                                      progress.show(
-                                          fmt::format("choosing the batch: {} samples", samples));
-                                      ModelFlags sized = model;
-                                      sized.batch = samples;
-                                      return load_model(model.model, sized.model_options()).graph;
-                                    },
-                                .machine = machine,
-                                .training = model.training_options(),
-                                .cost = pricing.cost(),
-                                .reprice = pricing.reprice()};
+  const BatchProblem problem = {
+      .network =
+          [&](int64_t samples) {
+            progress.show(fmt::format("choosing the batch: {} samples", samples));
+            ModelFlags sized = model;
+            sized.batch = samples;
+            return load_model(model.model, sized.model_options()).graph;
+          },
+      .machine = machine,
+      .training = model.training_options(),
+      .cost = pricing.cost(),
+      .reprice = pricing.reprice()};
   const bool largest = model.batch_choice == BatchChoice::Largest;
   const auto found = largest ? largest_batch(problem, options) : fastest_batch(problem, options);
   return found.value_or(1);  // whose plan says why not
@@ -60,8 +60,8 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   SearchOptions options = planning.search.options();
   options.stop = [] { return InterruptScope::interrupted(); };
   options.progress = [&](const SearchProgress& now) {
-    std::string text = fmt::format("planning: {:.0f} s, {} strategies tried", now.seconds.value,
-                                   now.tried);
+    std::string text =
+        fmt::format("planning: {:.0f} s, {} strategies tried", now.seconds.value, now.tried);
     if (now.best) text += ", best " + format_seconds(*now.best);
     if (now.best && now.bound)
       text += fmt::format(" ({:.0f} % above the bound)", 100 * (*now.best / *now.bound - 1));

@@ -13,8 +13,9 @@ namespace windlass {
 
 struct Evaluation {
   bool fits = false;
-  Nanoseconds time = 0;  // of the step if it fits
-  int64_t peak = 0;      // of the fullest device
+  Nanoseconds time = 0;       // of the step if it fits
+  Nanoseconds free_time = 0;  // without limits, if that was asked for
+  int64_t peak = 0;           // of the fullest device
 };
 
 // A step of so many nanoseconds of tasks, with what it takes on the host beside them.

@@ -1,14 +1,16 @@
-// Data x tensor x pipeline splits with the usual remedies against full memory, all simulated.
+// Data x tensor x pipeline splits with the remedies against full memory, all simulated.
 //
 // Every way to write the number of devices as a product of replicas, tensor-parallel parts and
 // pipeline stages, with several numbers of micro-batches, is simulated without limits. From the
-// fastest on: if it does not fit, the remedies are tried (optimizer state, gradients and weights
-// shared out or on the host; activations recomputed or moved to the host). Remedies only add time,
-// so structures slower than the best plan that fits are left out.
+// fastest on: if it does not fit, weights, gradients and optimizer state are shared out or kept on
+// the host, and the chain search decides what becomes of saved tensors. All of that only adds time,
+// so whatever is slower without limits than the best plan that fits is left out. If nothing fits,
+// or the user has decided about recomputation, the usual policies are tried one by one.
 
 #include <algorithm>
 
 #include "windlass/base/error.h"
+#include "windlass/search/chain/chain_search.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
 
@@ -31,8 +33,17 @@ class GridSearch {
   void run() {
     std::vector<Structure> structures = measured(all_structures());
     std::ranges::stable_sort(structures, {}, &Structure::time);
+    if (!fixed_.recompute)
+      for (const Structure& structure : structures) {
+        if (ledger_.out_of_time(share_)) break;
+        if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
+        for (const BaselineSpec& spec : homes(structure.spec)) {
+          if (ledger_.out_of_time(share_)) break;
+          by_chain(spec, structure.micro_batches);
+        }
+      }
+    if (ledger_.fits()) return;
     for (const Structure& structure : structures) {
-      if (ledger_.out_of_time(share_)) break;
       if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
       for (const BaselineSpec& spec : remedies(structure.spec)) {
         if (ledger_.out_of_time(share_)) break;
@@ -43,6 +54,46 @@ class GridSearch {
   }
 
  private:
+  // Where weights and optimizer state live, from the mildest to the strongest.
+  std::vector<BaselineSpec> homes(const BaselineSpec& plain) const {
+    std::vector<BaselineSpec> list;
+    for (const int home : {0, 1, 2})
+      for (const int zero : {0, 1, 2, 3}) {
+        if (zero > 0 && plain.dp == 1) continue;
+        BaselineSpec spec = plain;
+        spec.zero = zero;
+        spec.host_update = home >= 1;
+        spec.host_weights = home == 2;
+        if (fixed_.offload) spec.offload = *fixed_.offload;
+        if (allowed(spec)) list.push_back(spec);
+      }
+    return list;
+  }
+
+  // Saved tensors as the chain search says, if keeping them all does not fit.
+  void by_chain(const BaselineSpec& spec, int64_t micro) {
+    std::optional<Strategy> strategy = ledger_.named(spec, micro);
+    if (!strategy) return;
+    const Evaluation plain = ledger_.consider(*strategy, micro);
+    if (plain.fits || (ledger_.fits() && plain.free_time >= ledger_.best_time())) return;
+    Cut& cut = ledger_.cut(micro);
+    const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
+                                        .compress = ledger_.options().compress};
+    const auto found =
+        best_on_chain(ledger_.problem(), cut.training, *strategy, *cut.evaluator, options);
+    if (found) {
+      ledger_.add(found->strategy, micro, found->time);
+    } else if (!ledger_.fits()) {
+      // What needs least is the answer to why not.
+      const auto frontier = chain_frontier(cut.training, *strategy, *cut.evaluator, options);
+      if (frontier.empty()) return;
+      strategy->saved = frontier.back().saved;
+      strategy->prefetch = 0;
+      ledger_.consider(*strategy, micro);
+    }
+    ledger_.report();
+  }
+
   // What fits with activations recomputed or moved away may fit with some of them kept. Those first
   // that are fast as they are.
   void improve() {

@@ -1,6 +1,7 @@
 #include "windlass/search/ledger.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "windlass/base/error.h"
 
@@ -120,13 +121,14 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
     points_.emplace_back(free.peak, free.time);
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);
     if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
-      return {.fits = false, .time = free.time, .peak = free.peak};
+      return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
     Evaluation inside = evaluator.evaluate(strategy);
+    inside.free_time = free.time;
     if (inside.fits) add(strategy, micro_batches, inside.time);
     return inside;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Internal) throw;
-    return {};
+    return {.free_time = std::numeric_limits<Nanoseconds>::max()};
   }
 }
 

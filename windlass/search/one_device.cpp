@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "windlass/base/error.h"
+#include "windlass/search/chain/chain_search.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
 
@@ -90,7 +91,10 @@ class OneDevice {
       if (out() && ledger_.fits()) return false;
       const Evaluation found = ledger_.consider(base, cuts);
       if (found.fits && plain) return cuts == 1;
-      if (found.fits && !fixed_.recompute) {
+      const bool keeps = std::ranges::all_of(
+          base.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
+      if (keeps && !fixed_.recompute) by_chain(base, found, cuts);
+      if (found.fits && !keeps && !fixed_.recompute) {
         Candidate candidate = {base, found.time};
         spend_memory(here.training, *here.evaluator, candidate, out);
         ledger_.add(candidate.strategy, cuts, candidate.time);
@@ -98,6 +102,17 @@ class OneDevice {
       plain = false;
     }
     return false;
+  }
+
+  // Saved tensors as the chain search says.
+  void by_chain(const Strategy& base, const Evaluation& kept, int64_t cuts) {
+    if (kept.fits || (ledger_.fits() && kept.free_time >= ledger_.best_time())) return;
+    Cut& cut = ledger_.cut(cuts);
+    const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
+                                        .compress = ledger_.options().compress};
+    const auto found =
+        best_on_chain(ledger_.problem(), cut.training, base, *cut.evaluator, options);
+    if (found) ledger_.add(found->strategy, cuts, found->time);
   }
 
   Ledger& ledger_;

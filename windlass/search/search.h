@@ -33,7 +33,7 @@ struct SearchProgress {
   int64_t tried = 0;  // strategies simulated
   Seconds seconds;
   std::optional<Seconds> best = {}, bound = {};  // step, and what it cannot be below
-  double proposals_per_second = 0;   // of Markov chains, while they run
+  double proposals_per_second = 0;               // of Markov chains, while they run
 };
 
 // A strategy to start from, for the training graph of one of its micro-batches.
