@@ -31,6 +31,8 @@ class Evaluator {
   // then, in a small part of the time.
   std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
   // As if memory were no matter: it always fits.
+  // No more than a step of it takes, whatever the limits.
+  Nanoseconds bound(const Strategy& strategy) { return bound_(strategy, kLongest); }
   Evaluation evaluate_unlimited(const Strategy& strategy);
   // The same, with everything that happens. Valid until the next strategy.
   struct Run {
@@ -53,6 +55,7 @@ class Evaluator {
   size_t tasks() const { return tasks_->size(); }
 
  private:
+  static constexpr Nanoseconds kLongest = Nanoseconds{1} << 60;
   Evaluation simulate(const Strategy& strategy, bool limits);
   const TaskTimes& prepare(const Strategy& strategy);
 

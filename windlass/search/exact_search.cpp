@@ -67,6 +67,12 @@ class ExactSearch {
     const ParetoNetwork hidden = sharding.network(kHidden);
     const EliminationResult other = minimise(weighted(hidden, {}), elimination());
     consider(sharding, with_variants(hidden, other.choice, {}));
+    // Less memory takes more time: where the fastest shardings are far behind what other methods
+    // found, so is the rest.
+    constexpr double kFarBehind = 1.15;
+    if (ledger_.fits() &&
+        static_cast<double>(fastest_) > kFarBehind * static_cast<double>(ledger_.best_time()))
+      return;
     // The frontier of the sums; small problems have all of it.
     FrontierOptions frontier;
     frontier.elimination = elimination();
@@ -105,6 +111,7 @@ class ExactSearch {
     if (left() < 0 && ledger_.fits()) return;  // there is an answer
     ledger_.report();
     const Evaluation inside = ledger_.consider(strategy, cuts_);
+    if (all_.empty() || inside.free_time < fastest_) fastest_ = inside.free_time;
     if (inside.fits && (!best_ || inside.time < best_->time))
       best_ = Ledger::Entry{strategy, cuts_, inside.time};
     all_.push_back(std::move(strategy));
@@ -131,6 +138,7 @@ class ExactSearch {
   const double until_;         // seconds since the search began
   std::vector<Strategy> all_;  // simulated
   std::optional<Ledger::Entry> best_;
+  Nanoseconds fastest_ = 0;  // of the simulated, without limits
   double best_bytes_ = 0, least_work_ = 0;
 };
 

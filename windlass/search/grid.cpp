@@ -1,8 +1,8 @@
 // Data x tensor x pipeline splits with the remedies against full memory, all simulated.
 //
 // Every way to write the number of devices as a product of replicas, tensor-parallel parts and
-// pipeline stages, with several numbers of micro-batches, is simulated without limits. From the
-// fastest on: if it does not fit, weights, gradients and optimizer state are shared out or kept on
+// pipeline stages, with several numbers of micro-batches, is bounded from below. From the least
+// bound on: if it does not fit, weights, gradients and optimizer state are shared out or kept on
 // the host, and the chain search decides what becomes of saved tensors. All of that only adds time,
 // so whatever is slower without limits than the best plan that fits is left out. If nothing fits,
 // or the user has decided about recomputation, the usual policies are tried one by one.
@@ -143,20 +143,14 @@ class GridSearch {
     return list;
   }
 
-  // Those that are possible, with their times if memory were no matter.
+  // Those that are possible, with what they take at least.
   std::vector<Structure> measured(std::vector<Structure> structures) {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
       if (ledger_.out_of_time(share_) && !result.empty()) break;
       const auto strategy = ledger_.named(structure.spec, structure.micro_batches);
       if (!strategy) continue;
-      try {
-        structure.time =
-            ledger_.cut(structure.micro_batches).evaluator->evaluate_unlimited(*strategy).time;
-      } catch (const Error& error) {
-        if (error.kind() == ErrorKind::Internal) throw;
-        continue;
-      }
+      structure.time = ledger_.cut(structure.micro_batches).evaluator->bound(*strategy);
       result.push_back(structure);
       ledger_.report();
     }

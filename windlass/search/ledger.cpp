@@ -117,6 +117,11 @@ void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t
 Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
   Evaluator& evaluator = *cut(micro_batches).evaluator;
   try {
+    if (fits()) {
+      const Nanoseconds least = evaluator.bound(strategy);
+      if (static_cast<double>(least) >= kPromising * static_cast<double>(best_time()))
+        return {.time = least, .free_time = least};
+    }
     const Evaluation free = evaluator.evaluate_unlimited(strategy);
     points_.emplace_back(free.peak, free.time);
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);

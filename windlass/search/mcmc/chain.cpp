@@ -41,7 +41,8 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     const double progress =
         std::max(share(i, proposals), share(judge_.simulated() - before, simulations));
     if (progress >= 1) return;
-    const double temperature = options_.hot * std::pow(options_.cold / options_.hot, progress);
+    const double temperature =
+        options_.hot > 0 ? options_.hot * std::pow(options_.cold / options_.hot, progress) : 0;
     if (!moves_.propose(now_, rng_, proposal_)) {
       Moves::take_back(now_, proposal_);
       continue;
@@ -49,7 +50,8 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     ++proposals_;
     // The draw that decides comes first: it says up to which energy the proposal is accepted, so
     // that most need no simulation.
-    const double most = energy_ * (1 - temperature * std::log(1 - rng_.uniform()));
+    const double scale = options_.absolute > 0 ? options_.absolute : energy_ * temperature;
+    const double most = energy_ - scale * std::log(1 - rng_.uniform());
     const uint64_t key = Moves::key_after(key_, now_, proposal_);
     const std::optional<double> energy = judge_.energy(now_, key, most);
     if (!energy) {

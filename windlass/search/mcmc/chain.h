@@ -13,6 +13,7 @@ namespace windlass {
 // probability exp(-x / temperature).
 struct ChainOptions {
   double hot = 5e-4, cold = 2e-5;  // first and last temperature of a round
+  double absolute = 0;             // if not 0: a temperature in units of energy, all the time
 };
 
 class MarkovChain {

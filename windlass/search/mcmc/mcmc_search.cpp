@@ -5,13 +5,14 @@
 #include "windlass/base/error.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/mcmc/walks.h"
+#include "windlass/search/tidy.h"
 
 namespace windlass {
 namespace {
 
 // Tasks that the simulations of all chains together may have, and proposals of each chain.
-constexpr double kTasks = 2.4e7;
-constexpr double kProposals = 40000;
+constexpr double kTasks = 4e6;
+constexpr double kProposals = 20000;
 constexpr int kChains = 4;
 
 bool same_structure(const Strategy& a, const Strategy& b) {
@@ -69,6 +70,8 @@ class Walks {
   }
 
  private:
+  bool fixed() const { return ledger_.options().fixed.any(); }
+
   MoveMix mix() const {
     const FixedDecisions& fixed = ledger_.options().fixed;
     MoveMix mix;
@@ -119,6 +122,13 @@ class Walks {
     facts_.proposals += found.proposals;
     ledger_.count(found.simulated);
     compact(found.best);
+    if (found.valid) {
+      constexpr int64_t kTidying = 60;
+      Candidate best = {std::move(found.best), static_cast<Nanoseconds>(found.energy)};
+      if (!fixed()) tidy(*cut.evaluator, best, kTidying);
+      found.best = std::move(best.strategy);
+    }
+    found.best.name = "windlass";
     ledger_.consider(found.best, micro);
   }
 

@@ -83,7 +83,6 @@ Moves::Moves(const TrainingGraph& training, const Machine& machine, const MoveMi
   }
   for (const auto& group : group_of) tensors_alike_.push_back(groups[group]);
   actions_ = {MemoryAction::Keep};
-  if (mix.regather) actions_.push_back(MemoryAction::Regather);
   if (mix.recompute) actions_.push_back(MemoryAction::Recompute);
   if (mix.offload) actions_.push_back(MemoryAction::Offload);
   if (mix.compress)
@@ -349,6 +348,9 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
 }
 
 MemoryAction Moves::draw_action(size_t s, Rng& rng) const {
+  // Gathering again is the same as keeping for most tensors: drawn seldom.
+  constexpr double kGatherAgain = 0.1;
+  if (mix_.regather && rng.chance(kGatherAgain)) return MemoryAction::Regather;
   const auto drawn = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(actions_.size()) - 1));
   const bool floats = is_float(training_.graph[training_.saved[s].tensor].type.dtype);
   return compressed_bits(actions_[drawn]) > 0 && !floats ? MemoryAction::Keep : actions_[drawn];
