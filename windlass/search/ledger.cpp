@@ -164,6 +164,7 @@ SearchResult Ledger::finish() {
     points_.emplace_back(free.peak, free.time);
   } else {
     std::optional<int64_t> least;
+    frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());
     for (const Entry& entry : frugal_) {
       Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
       // What is there from the start cannot be waited for.

@@ -59,6 +59,10 @@ class Ledger {
   // Simulates without limits and, unless it is much slower than the best, inside of them.
   // Strategies that cannot be carried out do not fit.
   Evaluation consider(const Strategy& strategy, int64_t micro_batches);
+  // One that does not fit but needs little, as found by looking for that.
+  void add_frugal(const Strategy& strategy, int64_t micro_batches) {
+    sought_.push_back({strategy, micro_batches, 0});
+  }
   // One that is known to fit.
   void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
 
@@ -87,6 +91,7 @@ class Ledger {
   BatchAxes batch_;
   std::map<int64_t, std::unique_ptr<Cut>> cuts_;
   std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks
+  std::vector<Entry> sought_;                            // found by looking for what needs least
   std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
   int64_t elsewhere_ = 0;
   std::optional<Seconds> bound_;  // of the work, if progress is shown

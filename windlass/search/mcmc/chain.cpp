@@ -50,7 +50,8 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     ++proposals_;
     // The draw that decides comes first: it says up to which energy the proposal is accepted, so
     // that most need no simulation.
-    const double scale = options_.absolute > 0 ? options_.absolute : energy_ * temperature;
+    const double scale =
+        options_.absolute > 0 ? options_.absolute : judge_.scale(energy_) * temperature;
     const double most = energy_ - scale * std::log(1 - rng_.uniform());
     const uint64_t key = Moves::key_after(key_, now_, proposal_);
     const std::optional<double> energy = judge_.energy(now_, key, most);

@@ -29,6 +29,10 @@ std::optional<double> StepJudge::simulate(const Strategy& strategy, double most)
     ++simulated_;
     const Evaluation inside = evaluator_.evaluate(strategy);
     if (inside.fits) return static_cast<double>(inside.time);
+    // The least limit takes many simulations, the peak one.
+    if (evaluator_.tasks() < kFewTasks)
+      if (const auto least = evaluator_.least_limit(strategy))
+        return kMisfit + static_cast<double>(*least);
     return kMisfit + static_cast<double>(evaluator_.evaluate_unlimited(strategy).peak);
   } catch (const Error& error) {
     // A loop with fewer turns than parts, a transfer of terabytes: not a strategy.

@@ -18,6 +18,8 @@ class Judge {
   virtual std::optional<double> energy(const Strategy& strategy, uint64_t key, double most) = 0;
   // Whether a strategy of this energy keeps to the limits.
   virtual bool valid(double energy) const = 0;
+  // What relative differences of energy are relative to.
+  virtual double scale(double energy) const { return energy; }
 
   int64_t simulated() const { return simulated_; }
 
@@ -25,8 +27,9 @@ class Judge {
   int64_t simulated_ = 0;
 };
 
-// The step inside of the limits, in nanoseconds. As long as nothing fits: kMisfit plus the bytes of
-// the fullest device, so that the chain first looks for what fits and then for what is fast.
+// The step inside of the limits, in nanoseconds. As long as nothing fits: kMisfit plus the least
+// limit at which the strategy runs (of large steps: the peak of the fullest device without limits),
+// so that the chain first looks for what fits and then for what is fast.
 //
 // Strategies are looked up, then bounded, then simulated; the answer is the same as if all were
 // simulated.
@@ -36,7 +39,9 @@ class StepJudge : public Judge {
 
   std::optional<double> energy(const Strategy& strategy, uint64_t key, double most) override;
   bool valid(double energy) const override { return energy < kMisfit; }
+  double scale(double energy) const override { return valid(energy) ? energy : energy - kMisfit; }
   static constexpr double kMisfit = 0x1.0p52;
+  static constexpr size_t kFewTasks = 600;  // of steps whose least limit is found
 
   int64_t bounded() const { return bounded_; }
   int64_t remembered() const { return remembered_; }

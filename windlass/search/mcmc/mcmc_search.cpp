@@ -129,7 +129,10 @@ class Walks {
       found.best = std::move(best.strategy);
     }
     found.best.name = "windlass";
-    ledger_.consider(found.best, micro);
+    if (found.valid)
+      ledger_.consider(found.best, micro);
+    else
+      ledger_.add_frugal(found.best, micro);
   }
 
   Ledger& ledger_;
@@ -185,6 +188,12 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
     run_one_device(ledger);
   } else {
     run_grid(ledger, 0.4);
+    // Small steps are fastest on one device.
+    if (!options.fixed.structure())
+      for (const char* name : {"single", "single:host-update=on"})
+        if (const auto strategy =
+                ledger.named(parse_baseline(name), ledger.micro_batches(1).front()))
+          ledger.consider(*strategy, strategy->micro_batches);
     if (!options.fixed.any()) run_exact(ledger, 0.8, facts);
   }
   run_walks(ledger, facts);

@@ -33,8 +33,7 @@ class PlainJudge : public Judge {
       if (inside.fits)
         found = static_cast<double>(inside.time);
       else if (most >= StepJudge::kMisfit)
-        found =
-            StepJudge::kMisfit + static_cast<double>(evaluator_.evaluate_unlimited(strategy).peak);
+        found = StepJudge::kMisfit + static_cast<double>(needed(strategy));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::Internal) throw;
     }
@@ -42,8 +41,17 @@ class PlainJudge : public Judge {
     return found;
   }
   bool valid(double energy) const override { return energy < StepJudge::kMisfit; }
+  double scale(double energy) const override {
+    return valid(energy) ? energy : energy - StepJudge::kMisfit;
+  }
 
  private:
+  int64_t needed(const Strategy& strategy) {
+    if (evaluator_.tasks() < StepJudge::kFewTasks)
+      if (const auto least = evaluator_.least_limit(strategy)) return *least;
+    return evaluator_.evaluate_unlimited(strategy).peak;
+  }
+
   Evaluator evaluator_;
 };
 

@@ -337,7 +337,11 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
     const bool forward = edges_[e].from == op;
     const size_t other = forward ? edges_[e].to : edges_[e].from;
     if (group_size(strategy, other) != size) break;
-    const auto& fits = matching(e, forward, strategy.ops[op], size);
+    // Mostly so that nothing moves on the edge; now and then anyhow, since two ops may only pay
+    // together.
+    constexpr double kAnyhow = 0.25;
+    const auto& fits =
+        rng.chance(kAnyhow) ? options(size)[other] : matching(e, forward, strategy.ops[op], size);
     if (fits.empty()) break;
     changed |= set_sharding(
         strategy, other,

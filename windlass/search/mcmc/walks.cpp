@@ -55,9 +55,9 @@ WalkResult walk(const TrainingGraph& training, const Machine& machine,
     for (Strategy& start : adopted) walker.moves->adopt(start);
     Strategy& start = adopted[c % adopted.size()];
     walker.moves->refresh(start);
-    walker.chain =
-        std::make_unique<MarkovChain>(*walker.moves, *walker.judge, std::move(start),
-                                      Rng(options.seed, static_cast<uint64_t>(c)), options.chain);
+    walker.chain = std::make_unique<MarkovChain>(
+        *walker.moves, *walker.judge, std::move(start), Rng(options.seed, static_cast<uint64_t>(c)),
+        options.temperatures[c % options.temperatures.size()]);
   });
   WalkResult result;
   const auto best_of_all = [&] {
@@ -76,8 +76,10 @@ WalkResult walk(const TrainingGraph& training, const Machine& machine,
     const Strategy leader = walkers[best].chain->best();
     const double energy = walkers[best].chain->best_energy();
     for (size_t c = 0; c < count; ++c) {
-      // Some go on from where they are, so that not all look in the same place.
-      const bool follows = c != best && (c % 2 == 1 || !walkers[c].chain->valid());
+      // In the first half all stay with what they began with; later some still do, so that not all
+      // look in the same place.
+      const bool follows =
+          c != best && 2 * (round + 1) >= rounds && (c % 2 == 1 || !walkers[c].chain->valid());
       if (follows) walkers[c].chain->restart(leader, energy);
       walkers[c].chain->back_to_best();
     }

@@ -11,7 +11,11 @@ namespace windlass {
 
 struct WalkOptions {
   MoveMix mix = {};
-  ChainOptions chain = {};
+  // Of the chains in turn: cold ones look near, hot ones far.
+  std::vector<ChainOptions> temperatures = {{.hot = 5e-4, .cold = 2e-5},
+                                            {.hot = 2e-3, .cold = 1e-5},
+                                            {.hot = 1e-4, .cold = 1e-5},
+                                            {.hot = 2e-2, .cold = 1e-4}};
   int chains = 4;
   int rounds = 4;           // after each of which chains that lag behind go on from the best
   int64_t proposals = 0;    // of each chain, in all rounds

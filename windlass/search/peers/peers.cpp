@@ -106,7 +106,7 @@ class Peer {
     walks.mix.regather = walks.mix.offload = false;
     walks.mix.batch_only = true;
     // exp(-0.05 x milliseconds), and back to the best a hundred times.
-    walks.chain = {.hot = 0, .cold = 0, .absolute = 20e6};
+    walks.temperatures = {{.hot = 0, .cold = 0, .absolute = 20e6}};
     walks.chains = 1;
     walks.rounds = 100;
     walks.proposals = options_.simulations * 4;

@@ -1,0 +1,145 @@
+// The joint search against brute force over small spaces of strategies.
+
+#include <algorithm>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/base/rng.h"
+#include "windlass/plan/cases.h"
+#include "windlass/plan/check.h"
+#include "windlass/search/evaluate.h"
+#include "windlass/search/search.h"
+#include "windlass/search/sharding/options.h"
+
+namespace windlass {
+namespace {
+
+// A network of one or two dense layers of random sizes.
+Graph small_network(Rng& rng) {
+  cases::Net net("small");
+  const int64_t batch = 4 << rng.integer(0, 3);
+  const auto width = [&] { return int64_t{8} << rng.integer(0, 4); };
+  const int64_t classes = width();
+  TensorId x = net.b.input("x", cases::f32({batch, width()}));
+  if (rng.chance(0.6)) x = net.linear(x, width(), "first");
+  if (rng.chance(0.5)) x = net.relu(x, "relu");
+  x = net.linear(x, classes, "last");
+  return net.finish(x);
+}
+
+struct Truth {
+  std::optional<Nanoseconds> best;  // inside of the limit
+  int64_t least_limit = INT64_MAX;  // of any
+  int64_t strategies = 0;
+};
+
+// Every sharding of every op, every action of every saved tensor, and some homes of all weights
+// together.
+Truth brute_force(const Problem& problem, const TrainingGraph& training) {
+  Evaluator evaluator(problem, training);
+  const auto hints = block_hints(training.graph, training.forward_ops);
+  const auto devices = static_cast<int64_t>(problem.machine.devices.size());
+  Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
+  strategy.groups[0].clear();
+  for (size_t d = 0; d < problem.machine.devices.size(); ++d)
+    strategy.groups[0].push_back(DeviceId(d));
+  std::vector<std::vector<Sharding>> options;
+  for (size_t i = 0; i < training.forward_ops; ++i)
+    options.push_back(
+        shardings_of(loops_of(training.graph, training.graph.ops[i]), hints[i], devices));
+  std::vector<size_t> tensors;
+  for (size_t s = 0; s < training.saved.size(); ++s)
+    if (training.saved[s].producer.valid()) tensors.push_back(s);
+  constexpr MemoryAction kActions[] = {MemoryAction::Keep, MemoryAction::Recompute,
+                                       MemoryAction::Offload};
+  constexpr Residency kHomes[] = {{.zero = 0},
+                                  {.zero = 1},
+                                  {.zero = 3},
+                                  {.zero = 0, .host = false, .host_update = true},
+                                  {.zero = 0, .host = true, .host_update = true}};
+  strategy.shardings.resize(training.forward_ops);
+  for (size_t i = 0; i < training.forward_ops; ++i) strategy.ops[i] = static_cast<int32_t>(i);
+  Truth truth;
+  std::vector<size_t> shard(training.forward_ops, 0), action(tensors.size(), 0);
+  const auto next = [](std::vector<size_t>& digits, auto&& size) {
+    for (size_t i = 0; i < digits.size(); ++i) {
+      if (++digits[i] < size(i)) return true;
+      digits[i] = 0;
+    }
+    return false;
+  };
+  do {
+    for (size_t i = 0; i < shard.size(); ++i) strategy.shardings[i] = options[i][shard[i]];
+    do {
+      for (size_t t = 0; t < tensors.size(); ++t) strategy.saved[tensors[t]] = kActions[action[t]];
+      for (const Residency& home : kHomes) {
+        std::ranges::fill(strategy.weights, home);
+        ++truth.strategies;
+        const Evaluation free = evaluator.evaluate_unlimited(strategy);
+        if (evaluator.standing(strategy) < truth.least_limit)
+          if (const auto least = evaluator.least_limit(strategy))
+            truth.least_limit = std::min(truth.least_limit, *least);
+        if (truth.best && free.time >= *truth.best) continue;
+        const Evaluation inside = evaluator.evaluate(strategy);
+        if (inside.fits && (!truth.best || inside.time < *truth.best)) truth.best = inside.time;
+      }
+    } while (next(action, [&](size_t) { return std::size(kActions); }));
+  } while (next(shard, [&](size_t i) { return options[i].size(); }));
+  return truth;
+}
+
+TEST(JointSlow, FindsWhatBruteForceFinds) {
+  const auto cost = analytic_cost_model();
+  int decided = 0, optimal = 0, infeasible = 0;
+  double worst = 0;
+  for (uint64_t seed = 0; seed < 16; ++seed) {
+    Rng rng(seed);
+    const Graph network = small_network(rng);
+    const TrainingGraph training = differentiate(network);
+    Machine machine = cases::machine(2);
+    const Problem free = {.network = network, .machine = machine, .cost = *cost};
+    const Truth all = brute_force(free, training);
+    ASSERT_TRUE(all.best.has_value());
+    Evaluator evaluator(free, training);
+    const auto peak = static_cast<double>(
+        evaluator.evaluate_unlimited(plain_strategy(training, DeviceId(size_t{0}))).peak);
+    const auto low = static_cast<double>(all.least_limit);
+    // From a little below what anything needs to what everything on one device needs.
+    const double limit = 0.9 * low + (peak - 0.9 * low) * rng.uniform() * rng.uniform();
+    for (Device& device : machine.devices) device.limit = Bytes(static_cast<int64_t>(limit));
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    const Truth truth = brute_force(problem, training);
+    const SearchResult found = search_all(problem, {.micro_batches = 1, .seed = seed});
+    EXPECT_LE(found.lower_bound,
+              found.termination == Termination::Infeasible ? found.lower_bound : found.step_time);
+    if (found.termination == Termination::Infeasible) {
+      ++infeasible;
+      EXPECT_FALSE(truth.best.has_value()) << seed;
+      ASSERT_TRUE(found.least_limit.has_value());
+      EXPECT_GT(found.least_limit->value, machine.devices[0].limit.value);
+      // It knows more strategies than brute force tries.
+      EXPECT_LE(found.least_limit->value, truth.least_limit) << seed;
+      continue;
+    }
+    const SimulatedStep step = simulate_step(found.training, found.strategy, machine, *cost);
+    ASSERT_EQ(step.result.status, SimStatus::Done);
+    EXPECT_EQ(check_tasks(found.training, machine, found.strategy, step.tasks),
+              std::vector<std::string>{});
+    if (!truth.best) continue;
+    ++decided;
+    const double best = step_time(problem, *truth.best).value;
+    worst = std::max(worst, found.step_time.value / best - 1);
+    optimal += found.step_time.value <= best * (1 + 1e-12) ? 1 : 0;
+    // Never below what the bound allows.
+    EXPECT_LE(found.lower_bound.value, best);
+  }
+  RecordProperty("decided", decided);
+  EXPECT_GE(decided, 8);
+  EXPECT_GE(infeasible, 1);
+  EXPECT_GE(optimal, (decided * 95 + 99) / 100) << "worst " << worst;
+}
+
+}  // namespace
+}  // namespace windlass
