@@ -25,7 +25,8 @@ ordered_json strategy_json(const PackStrategy& strategy) {
         {{"layers", {strategy.backward_packs[p].first, strategy.backward_packs[p].last}},
          {"action", pack_action_name(strategy.actions[p])},
          {"input_on_host", strategy.stash_on_host[p] != 0},
-         {"device_update", strategy.device_update[p] != 0}});
+         {"device_update", strategy.device_update[p] != 0},
+         {"keep_shares", strategy.keep_shares[p] != 0}});
   return {{"replicas", strategy.replicas},
           {"depth", strategy.depth},
           {"piece_bytes", strategy.piece_bytes},
@@ -81,6 +82,8 @@ std::string packs_text(const LayerSearchResult& result, size_t layers) {
                          result.strategy->stash_on_host[p] ? "the host" : "the device");
     if (result.strategy && result.strategy->device_update[p])
       what += fmt::format("{}updated on the device", what.empty() ? "" : ", ");
+    if (result.strategy && result.strategy->keep_shares[p] && result.strategy->replicas > 1)
+      what += fmt::format("{}shares of weights kept", what.empty() ? "" : ", ");
     row("backward", plan.backward_packs[p], std::move(what));
   }
   return table.text("  ");

@@ -65,7 +65,8 @@ ordered_json packs_to_json(const PackStrategy& packs) {
   const auto same = [&](size_t a, size_t b) {
     return packs.actions[a] == packs.actions[b] &&
            packs.stash_on_host[a] == packs.stash_on_host[b] &&
-           packs.device_update[a] == packs.device_update[b];
+           packs.device_update[a] == packs.device_update[b] &&
+           packs.keep_shares[a] == packs.keep_shares[b];
   };
   for (size_t p = 0; p < packs.backward_packs.size();) {
     size_t end = p;
@@ -74,7 +75,8 @@ ordered_json packs_to_json(const PackStrategy& packs) {
                         {"count", end - p},
                         {"action", pack_action_name(packs.actions[p])},
                         {"input_on_host", packs.stash_on_host[p] != 0},
-                        {"device_update", packs.device_update[p] != 0}});
+                        {"device_update", packs.device_update[p] != 0},
+                        {"keep_shares", packs.keep_shares[p] != 0}});
     p = end;
   }
   return {{"mode", packs.depth == 1 ? "dp" : "pp"},
@@ -111,7 +113,8 @@ PackStrategy packs_from_json(const json& value, const std::string& where) {
   const auto count = static_cast<int64_t>(packs.backward_packs.size());
   int64_t next = 0;
   for (JsonObject& run : object.objects("backward")) {
-    for (const char* key : {"first", "count", "action", "input_on_host", "device_update"})
+    for (const char* key :
+         {"first", "count", "action", "input_on_host", "device_update", "keep_shares"})
       run.has(key);
     const int64_t first = run.integer("first", 0, count);
     if (first != next)
@@ -123,6 +126,8 @@ PackStrategy packs_from_json(const json& value, const std::string& where) {
                                run.boolean("input_on_host", true) ? 1 : 0);
     packs.device_update.insert(packs.device_update.end(), length,
                                run.boolean("device_update", false) ? 1 : 0);
+    packs.keep_shares.insert(packs.keep_shares.end(), length,
+                             run.boolean("keep_shares", false) ? 1 : 0);
     run.finish();
     next = first + static_cast<int64_t>(length);
   }

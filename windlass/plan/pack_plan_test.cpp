@@ -22,6 +22,7 @@ Plan pack_plan() {
   packs.actions = {PackAction::Offload, PackAction::Keep, PackAction::Recompute};
   packs.stash_on_host = {1, 0, 1};
   packs.device_update = {0, 0, 1};
+  packs.keep_shares = {1, 0, 0};
   packs.piece_bytes = 12345;
   packs.state_bytes = 67890;
   Plan plan;

@@ -62,10 +62,9 @@ void check_packs(const PackStrategy& strategy, int64_t layers, int64_t minibatch
   check_cover(strategy.backward_packs, layers, "backward");
   check_cover(strategy.forward_packs, strategy.backward_packs.back().first, "forward");
   const size_t packs = strategy.backward_packs.size();
-  if (strategy.actions.size() != packs || strategy.stash_on_host.size() != packs ||
-      strategy.device_update.size() != packs)
-    fail_input("what becomes of {}, {} and {} packs, expected all {}", strategy.actions.size(),
-               strategy.stash_on_host.size(), strategy.device_update.size(), packs);
+  for (size_t length : {strategy.actions.size(), strategy.stash_on_host.size(),
+                        strategy.device_update.size(), strategy.keep_shares.size()})
+    if (length != packs) fail_input("what becomes of {} packs, expected all {}", length, packs);
   if (strategy.piece_bytes < 1 || strategy.state_bytes < 0)
     fail_input("pieces of {} bytes in a window of {}", strategy.piece_bytes, strategy.state_bytes);
   const int64_t share = (minibatch + strategy.replicas - 1) / strategy.replicas;
@@ -84,8 +83,9 @@ void check_packs(const PackStrategy& strategy, int64_t layers, int64_t minibatch
                pack_action_name(strategy.actions.back()));
   for (size_t p = 0; p < packs; ++p) {
     if (strategy.actions[p] != PackAction::Recompute) check_kept(strategy, p);
-    if (!strategy.streams && (strategy.actions[p] != PackAction::Recompute ||
-                              strategy.stash_on_host[p] == 0 || strategy.device_update[p] != 0))
+    if (!strategy.streams &&
+        (strategy.actions[p] != PackAction::Recompute || strategy.stash_on_host[p] == 0 ||
+         strategy.device_update[p] != 0 || strategy.keep_shares[p] != 0))
       fail_input(
           "backward pack {}: without streaming, packs are recomputed from inputs on the host and "
           "updated there",

@@ -45,8 +45,13 @@ struct PackStrategy {
   // By backward pack: whether its weights are updated on the device, for which optimizer state
   // comes in and goes out with the weights, instead of the gradients.
   std::vector<uint8_t> device_update;
+  // By backward pack: whether replicas keep the share of its weights that they have read for the
+  // forward pass, so that the backward pass gathers them without the host. Without effect where the
+  // passes are on different devices, or there is one replica.
+  std::vector<uint8_t> keep_shares;
 
-  // Weights move in pieces of whole layers, at least so large.
+  // Weights move in pieces of whole layers, at least so large; a layer of several times as much in
+  // several pieces.
   int64_t piece_bytes = int64_t{48} << 20;
   // Most bytes of weights and gradients on a device at once: pieces are loaded ahead, and those of
   // the last packs stay for the backward pass, as far as this goes. At least the largest pack's.

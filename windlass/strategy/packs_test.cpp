@@ -22,6 +22,7 @@ PackStrategy legal() {
   strategy.actions.assign(3, PackAction::Recompute);
   strategy.stash_on_host.assign(3, 1);
   strategy.device_update.assign(3, 0);
+  strategy.keep_shares.assign(3, 0);
   strategy.state_bytes = 1;
   return strategy;
 }

@@ -70,15 +70,17 @@ void PackChecker::need_weights(TaskId id) {
   for (int32_t l = label(id).layers.first; l <= label(id).layers.last; ++l) {
     const auto at = static_cast<size_t>(l);
     if (profile_.weights[at] + profile_.buffers[at] == 0) continue;
-    const BufferId buffer = weights_at_[memory.index()][at];
-    if (buffer.valid() && buffer == known) continue;
-    if (!buffer.valid() || !held_[buffer.index()].there || !held_[buffer.index()].whole ||
-        held_[buffer.index()].fresh || held_[buffer.index()].last_use.index() < id.index()) {
-      complain("{}: the weights of layer {} are not there", name(id), l);
-      continue;
+    for (BufferId buffer : weights_at_[memory.index()][at]) {
+      if (buffer.valid() && buffer == known) continue;
+      const Held* held = buffer.valid() ? &held_[buffer.index()] : nullptr;
+      if (!held || !held->there || !held->whole || held->fresh || held->step != step_ ||
+          held->last_use.index() < id.index()) {
+        complain("{}: the weights of layer {} are not there", name(id), l);
+        break;
+      }
+      known = buffer;
+      touch(id, buffer, false);
     }
-    known = buffer;
-    touch(id, buffer, false);
   }
 }
 
@@ -190,7 +192,8 @@ void PackChecker::run_backward(TaskId id) {
       output = true;
     } else if (found.what == PackData::Gradients && graph_[use.buffer].memory == memory) {
       for (int32_t l = found.layers.first; l <= found.layers.last; ++l)
-        gradients_at_[memory.index()][static_cast<size_t>(l)] = use.buffer;
+        gradients_at_[memory.index()][static_cast<size_t>(l)][static_cast<size_t>(found.part)] =
+            use.buffer;
       held_[use.buffer.index()].there = true;
     } else {
       complain("{} writes buffer {} ({})", name(id), use.buffer.value, name(found));
@@ -231,19 +234,20 @@ void PackChecker::add_gradients(TaskId id) {
   for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
     const auto at = static_cast<size_t>(l);
     if (profile_.weights[at] == 0) continue;
-    const BufferId buffer = gradients_at_[memory.index()][at];
-    if (!buffer.valid() || held_[buffer.index()].last_use.index() < id.index()) {
-      complain("{}: there is no place for the gradients of layer {}", name(id), l);
-      continue;
+    for (BufferId buffer : gradients_at_[memory.index()][at]) {
+      if (!buffer.valid() || held_[buffer.index()].last_use.index() < id.index()) {
+        complain("{}: there is no place for the gradients of layer {}", name(id), l);
+        break;
+      }
+      Held& held = held_[buffer.index()];
+      if (held.summed || held.done) complain("{} adds to gradients that have left", name(id));
+      if (buffer != touched) touch(id, buffer, true);
+      touched = buffer;
+      const Pack layers = label(buffer).layers;
+      held.terms.resize(static_cast<size_t>(layers.last - layers.first) + 1);
+      if (!held.terms[static_cast<size_t>(l - layers.first)].add(what.begin, what.end))
+        complain("{} adds gradients of layer {} twice", name(id), l);
     }
-    Held& held = held_[buffer.index()];
-    if (held.summed || held.done) complain("{} adds to gradients that have left", name(id));
-    if (buffer != touched) touch(id, buffer, true);
-    touched = buffer;
-    const Pack layers = label(buffer).layers;
-    held.terms.resize(static_cast<size_t>(layers.last - layers.first) + 1);
-    if (!held.terms[static_cast<size_t>(l - layers.first)].add(what.begin, what.end))
-      complain("{} adds gradients of layer {} twice", name(id), l);
   }
 }
 

@@ -12,7 +12,7 @@ std::optional<BufferId> PackChecker::used(TaskId id, PackData what, bool write, 
   const MemoryId memory = graph_.teams[static_cast<size_t>(team_of(id))].memory;
   for (const Use& use : graph_.uses_of(id))
     if (use.write == write && label(use.buffer).what == what &&
-        label(use.buffer).layers == label(id).layers &&
+        label(use.buffer).layers == label(id).layers && label(use.buffer).part == label(id).part &&
         (host ? on_host(use.buffer) : graph_[use.buffer].memory == memory))
       return use.buffer;
   complain("{}: no buffer for what it {}", name(id), write ? "writes" : "reads");
@@ -96,25 +96,29 @@ void PackChecker::swap_in(TaskId id) {
   if (!buffer) return;
   Held& held = held_[buffer->index()];
   held.there = true;
-  const bool weights = what.what == PackData::Weights;
+  held.step = step_;
+  const bool optimizer = what.what == PackData::Optimizer;
   const bool shared = strategy_.streams && strategy_.replicas > 1;
-  held.whole = !weights || !shared;
-  int64_t bytes = weights ? sum(profile_.weights, what.layers) + sum(profile_.buffers, what.layers)
-                          : sum(profile_.optimizer, what.layers);
-  if (shared || !weights) bytes = share_of(bytes);
-  expect_copies(id, true, bytes);
+  if (what.what == PackData::Shares && !shared)
+    complain("{}: there are no shares without replicas", name(id));
+  held.whole = optimizer || !shared;
+  const int64_t bytes = optimizer ? sum(profile_.optimizer, what) : state_bytes(what);
+  expect_copies(id, true, shared || optimizer ? share_of(bytes) : bytes);
   for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
-    Layer& layer = state_[static_cast<size_t>(l)];
-    order(id, weights ? layer.weights : layer.optimizer, false, "what the host has");
-    if (weights) weights_at_[graph_[*buffer].memory.index()][static_cast<size_t>(l)] = *buffer;
-    if (weights && layer.updates > 0)
+    Stored& part = stored(l, what);
+    order(id, optimizer ? part.optimizer : part.weights, false, "what the host has");
+    if (what.what == PackData::Weights)
+      weights_at_[graph_[*buffer].memory.index()][static_cast<size_t>(l)]
+                 [static_cast<size_t>(what.part)] = *buffer;
+    if (!optimizer && part.updates > 0)
       complain("{}: layer {} has been updated in this step", name(id), l);
   }
 }
 
-void PackChecker::updated(TaskId id, size_t layer) {
-  order(id, state_[layer].weights, true, "what the host has");
-  if (profile_.weights[layer] > 0 && ++state_[layer].updates > 1)
+void PackChecker::updated(TaskId id, int32_t layer) {
+  Stored& part = stored(layer, label(id));
+  order(id, part.weights, true, "what the host has");
+  if (profile_.weights[static_cast<size_t>(layer)] > 0 && ++part.updates > 1)
     complain("{}: layer {} is updated again", name(id), layer);
 }
 
@@ -153,27 +157,27 @@ void PackChecker::swap_out(TaskId id) {
       complain("{}: gradients are not summed over the replicas", name(id));
     if (held.done) complain("{}: gradients leave again", name(id));
     held.done = true;
-    const int64_t bytes = sum(profile_.weights, what.layers);
+    const int64_t bytes = sum(profile_.weights, what);
     expect_copies(id, false, replicated && strategy_.streams ? share_of(bytes) : bytes,
                   replicated && !strategy_.streams);
     for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
-      Layer& layer = state_[static_cast<size_t>(l)];
-      order(id, layer.gradients, true, "gradients on the host");
-      layer.gradient_there = true;
+      Stored& part = stored(l, what);
+      order(id, part.gradients, true, "gradients on the host");
+      part.gradient_there = true;
     }
     return;
   }
+  if (what.what == PackData::Shares) return complain("{}: no shares go out", name(id));
   if (!held.fresh) complain("{}: it was not updated", name(id));
   const bool weights = what.what == PackData::Weights;
-  expect_copies(id, false,
-                share_of(sum(weights ? profile_.weights : profile_.optimizer, what.layers)));
+  expect_copies(id, false, share_of(sum(weights ? profile_.weights : profile_.optimizer, what)));
   for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
-    Layer& layer = state_[static_cast<size_t>(l)];
+    Stored& part = stored(l, what);
     if (weights) {
-      updated(id, static_cast<size_t>(l));
+      updated(id, l);
     } else {
-      order(id, layer.optimizer, true, "optimizer state on the host");
-      layer.old_state = false;
+      order(id, part.optimizer, true, "optimizer state on the host");
+      part.old_state = false;
     }
   }
 }
@@ -200,12 +204,25 @@ void PackChecker::send(TaskId id) {
   expect_traffic(id, entry->second);
 }
 
+// From shares that are kept, or in place.
 void PackChecker::gather(TaskId id) {
+  const PackLabel& what = label(id);
   const auto buffer = used(id, PackData::Weights, true, false);
   if (!buffer) return;
   Held& held = held_[buffer->index()];
-  if (!held.there || held.whole) complain("{}: there are no shares to gather", name(id));
-  held.whole = true;
+  const Held* from = &held;
+  for (const Use& use : graph_.uses_of(id))
+    if (!use.write && label(use.buffer).what == PackData::Shares &&
+        label(use.buffer).layers == what.layers && label(use.buffer).part == what.part &&
+        graph_[use.buffer].memory == graph_[*buffer].memory)
+      from = &held_[use.buffer.index()];
+  if (!from->there || from->whole || from->step != step_)
+    complain("{}: there are no shares to gather", name(id));
+  held.there = held.whole = true;
+  held.step = step_;
+  for (int32_t l = what.layers.first; l <= what.layers.last; ++l)
+    weights_at_[graph_[*buffer].memory.index()][static_cast<size_t>(l)]
+               [static_cast<size_t>(what.part)] = *buffer;
   const std::vector<DeviceGroup> groups{graph_.teams[static_cast<size_t>(team_of(id))].devices};
   expect_traffic(
       id, plan_collective(machine_, Collective::AllGather,
@@ -233,7 +250,7 @@ void PackChecker::update(TaskId id) {
   const PackLabel& what = label(id);
   const auto gradients = used(id, PackData::Gradients, false, false);
   const auto weights = used(id, PackData::Weights, true, false);
-  const int64_t state = share_of(sum(profile_.optimizer, what.layers));
+  const int64_t state = share_of(sum(profile_.optimizer, what));
   BufferId optimizer;
   if (state > 0) optimizer = used(id, PackData::Optimizer, true, false).value_or(BufferId());
   if (!gradients || !weights || (state > 0 && !optimizer.valid())) return;
@@ -249,11 +266,10 @@ void PackChecker::update(TaskId id) {
   held_[weights->index()].fresh = true;
   if (optimizer.valid()) held_[optimizer.index()].fresh = true;
   for (int32_t l = what.layers.first; l <= what.layers.last; ++l)
-    state_[static_cast<size_t>(l)].old_state = optimizer.valid();
+    stored(l, what).old_state = optimizer.valid();
   const DeviceType& type =
       machine_.device_types[graph_.teams[static_cast<size_t>(team_of(id))].type];
-  const auto bytes =
-      static_cast<double>(3 * share_of(sum(profile_.weights, what.layers)) + 2 * state);
+  const auto bytes = static_cast<double>(3 * share_of(sum(profile_.weights, what)) + 2 * state);
   expect_time(id, bytes / type.memory_bandwidth.value, 0);
 }
 
@@ -262,12 +278,13 @@ void PackChecker::host_update(TaskId id) {
   double seconds = 0;
   for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
     const auto at = static_cast<size_t>(l);
-    seconds += profile_.host_update[at];
-    if (profile_.weights[at] > 0 && !state_[at].gradient_there)
+    Stored& part = stored(l, what);
+    seconds += profile_.host_update[at] / what.parts;
+    if (profile_.weights[at] > 0 && !part.gradient_there)
       complain("{}: the gradients of layer {} are not on the host", name(id), l);
-    order(id, state_[at].gradients, false, "gradients on the host");
-    order(id, state_[at].optimizer, true, "optimizer state on the host");
-    updated(id, at);
+    order(id, part.gradients, false, "gradients on the host");
+    order(id, part.optimizer, true, "optimizer state on the host");
+    updated(id, l);
   }
   if (strategy_.replicas > 1 && strategy_.streams) seconds /= strategy_.replicas;
   expect_time(id, seconds, 0);

@@ -43,13 +43,12 @@ PackChecker::PackChecker(const LayerProfile& profile, const Machine& machine,
 std::vector<std::string> PackChecker::run() {
   if (check_shape()) {
     clock_.emplace(graph_);
-    size_t step = 0;
     start_step();
     for (size_t i = 0; i < graph_.size() && findings_.size() < kMost; ++i) {
-      if (i == steps_.begin[step + 1]) {
+      if (i == steps_.begin[step_ + 1]) {
         end_step();
         start_step();
-        ++step;
+        ++step_;
       }
       const TaskId id(i);
       clock_->enter(id);
@@ -93,21 +92,21 @@ bool PackChecker::check_shape() {
       complain("team {}: a limit of {} bytes, the least of its devices has {}", t,
                graph_[graph_.teams[t].memory].limit.value, least.value);
   }
+  state_.resize(static_cast<size_t>(layers_));
   std::array<bool, 3> resting{};
   for (size_t b = 0; b < graph_.buffers.size(); ++b) {
     const Buffer& buffer = graph_.buffers[b];
     const PackLabel& what = steps_.buffers[b];
     const bool samples = what.what >= PackData::Input;
-    if (what.layers.first < 0 || what.layers.last >= layers_ ||
-        what.layers.first > what.layers.last || what.begin < 0 || what.end > samples_ ||
-        (samples ? what.begin >= what.end : what.begin != 0 || what.end != 0)) {
-      complain("buffer {}: layers {} to {}, samples {} to {}", b, what.layers.first,
-               what.layers.last, what.begin, what.end);
+    const bool rests = buffer.at_start && buffer.at_end && on_host(BufferId(b)) &&
+                       what.what <= PackData::Optimizer && what.layers == Pack{0, layers_ - 1};
+    if (!check_label(what, rests) || (samples && what.begin >= what.end)) {
+      complain("buffer {}: {}, samples {} to {}, part {} of {}", b, name(what), what.begin,
+               what.end, what.part, what.parts);
       return false;
     }
     check_size(BufferId(b));
-    if (on_host(BufferId(b)) && buffer.at_start && buffer.at_end && !samples &&
-        what.layers == Pack{0, layers_ - 1})
+    if (rests)
       resting[static_cast<size_t>(what.what)] = true;
     else if (buffer.at_start || buffer.at_end)
       complain("buffer {} ({}) outlives the step", b, name(what));
@@ -116,10 +115,9 @@ bool PackChecker::check_shape() {
     complain("weights, gradients and optimizer state have no place on the host");
   for (size_t i = 0; i < graph_.size(); ++i) {
     const PackLabel& what = steps_.tasks[i];
-    if (what.layers.first < 0 || what.layers.last >= layers_ ||
-        what.layers.first > what.layers.last || what.begin < 0 || what.end > samples_) {
-      complain("task {}: layers {} to {}, samples {} to {}", i, what.layers.first, what.layers.last,
-               what.begin, what.end);
+    if (!check_label(what, false)) {
+      complain("task {}: {}, samples {} to {}, part {} of {}", i, name(what), what.begin, what.end,
+               what.part, what.parts);
       return false;
     }
     for (TaskId before : graph_.predecessors_of(TaskId(i)))
@@ -134,11 +132,37 @@ bool PackChecker::check_shape() {
       } else {
         held_[use.buffer.index()].last_use = TaskId(i);
       }
-  state_.resize(static_cast<size_t>(layers_));
-  const std::vector<BufferId> none(static_cast<size_t>(layers_));
+  std::vector<std::vector<BufferId>> none;
+  for (Layer& layer : state_) {
+    if (layer.parts.empty()) layer.parts.resize(1);
+    none.emplace_back(layer.parts.size());
+  }
   weights_at_.assign(graph_.memories.size(), none);
   gradients_at_ = weights_at_;
   return findings_.empty();
+}
+
+// Whether it names something. Weights of a layer are in as many parts everywhere.
+bool PackChecker::check_label(const PackLabel& what, bool resting) {
+  if (what.layers.first < 0 || what.layers.last >= layers_ ||
+      what.layers.first > what.layers.last || what.begin < 0 || what.end > samples_ ||
+      what.begin > what.end || what.parts < 1 || what.part < 0 || what.part >= what.parts)
+    return false;
+  if (what.what >= PackData::Input) return what.parts == 1;
+  if (what.begin != 0 || what.end != 0) return false;
+  if (what.parts > 1 && what.layers.first != what.layers.last) return false;
+  if (resting) return what.parts == 1;
+  for (int32_t l = what.layers.first; l <= what.layers.last; ++l) {
+    std::vector<Stored>& parts = state_[static_cast<size_t>(l)].parts;
+    if (parts.empty()) parts.resize(static_cast<size_t>(what.parts));
+    if (parts.size() != static_cast<size_t>(what.parts)) return false;
+  }
+  return true;
+}
+
+int64_t PackChecker::sum(const std::vector<int64_t>& bytes, const PackLabel& what) const {
+  const int64_t all = sum(bytes, what.layers);
+  return all * (what.part + 1) / what.parts - all * what.part / what.parts;
 }
 
 int64_t PackChecker::sum(const std::vector<int64_t>& bytes, Pack layers) const {
@@ -164,12 +188,11 @@ void PackChecker::check_size(BufferId id) {
   const int64_t samples = what.end - what.begin;
   int64_t bytes = 0;
   switch (what.what) {
-    case PackData::Weights:
-      bytes = sum(profile_.weights, what.layers) + sum(profile_.buffers, what.layers);
-      break;
-    case PackData::Gradients: bytes = sum(profile_.weights, what.layers); break;
+    case PackData::Weights: bytes = state_bytes(what); break;
+    case PackData::Shares: bytes = share_of(state_bytes(what)); break;
+    case PackData::Gradients: bytes = sum(profile_.weights, what); break;
     case PackData::Optimizer:
-      bytes = sum(profile_.optimizer, what.layers);
+      bytes = sum(profile_.optimizer, what);
       if (!on_host(id)) bytes = share_of(bytes);
       break;
     case PackData::Input:
@@ -187,8 +210,10 @@ void PackChecker::check_size(BufferId id) {
 void PackChecker::start_step() {
   for (Layer& layer : state_) {
     layer.forward = layer.recompute = layer.backward = {};
-    layer.updates = 0;
-    layer.gradient_there = layer.old_state = false;
+    for (Stored& part : layer.parts) {
+      part.updates = 0;
+      part.gradient_there = part.old_state = false;
+    }
   }
 }
 
@@ -200,8 +225,10 @@ void PackChecker::end_step() {
     if (!layer.backward.covers(0, samples_))
       complain("layer {}: the backward pass leaves samples out", l);
     const int expected = profile_.weights[static_cast<size_t>(l)] > 0 ? 1 : 0;
-    if (layer.updates < expected) complain("layer {} is not updated", l);
-    if (layer.old_state) complain("layer {}: its new optimizer state is lost", l);
+    for (const Stored& part : layer.parts) {
+      if (part.updates < expected) complain("layer {} is not updated", l);
+      if (part.old_state) complain("layer {}: its new optimizer state is lost", l);
+    }
   }
 }
 
@@ -245,8 +272,8 @@ void PackChecker::visit(TaskId id) {
 }
 
 std::string PackChecker::name(const PackLabel& label) const {
-  constexpr std::array kNames = {"weights", "gradients", "optimizer state",
-                                 "input",   "gradient",  "saved"};
+  constexpr std::array kNames = {"weights",  "gradients", "optimizer state", "shares", "input",
+                                 "gradient", "saved"};
   std::string text = kNames[static_cast<size_t>(label.what)];
   text += label.layers.first == label.layers.last
               ? fmt::format(" of layer {}", label.layers.first)

@@ -26,11 +26,13 @@ PackStrategy random_strategy(Rng& rng, const LayerProfile& profile) {
       shapes[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(shapes.size()) - 1))];
   strategy.streams = rng.chance(0.8);
   if (!strategy.streams) return strategy;
-  strategy.piece_bytes = rng.integer(1, 400'000'000);
+  strategy.piece_bytes =
+      rng.chance(0.3) ? rng.integer(1, 20'000'000) : rng.integer(20'000'000, 400'000'000);
   strategy.state_bytes = rng.integer(1, 8) * 1'000'000'000;
   for (size_t p = 0; p < strategy.backward_packs.size(); ++p) {
     strategy.stash_on_host[p] = rng.chance(0.5);
     strategy.device_update[p] = rng.chance(0.3);
+    strategy.keep_shares[p] = rng.chance(0.5);
     if (p + 1 < strategy.backward_packs.size() && strategy.depth == 1 &&
         strategy.forward_microbatch == strategy.backward_microbatch)
       strategy.actions[p] = static_cast<PackAction>(rng.integer(0, 2));
@@ -121,7 +123,7 @@ class PackMutation : public ::testing::Test {
         {HarmonyMode::Pipeline, 4, 2, 2, {{0, 1}, {2, 3}}, {{0, 1}, {2, 3}, {4, 5}}});
     strategy_.replicas = strategy_.depth = 2;
     strategy_.streams = true;
-    strategy_.piece_bytes = 1;
+    strategy_.piece_bytes = 25'000'000;
     strategy_.state_bytes = 4'000'000'000;
   }
   Mutant base() {
@@ -180,6 +182,7 @@ TEST_F(PackMutation, EveryTaskIsMissed) {
   };
   without_each();
   strategy_.device_update = {1, 0, 1};
+  strategy_.keep_shares = {1, 1, 0};
   without_each();
   strategy_.replicas = 4;
   strategy_.depth = 1;
@@ -235,7 +238,7 @@ TEST_F(PackMutation, WrongPlacesSizesAndTimes) {
   // Weights for the other device, of other layers, for fewer bytes.
   change("no buffer",
          [&](Mutant& m) { m.graph.buffers[weights.index()].memory = m.graph.teams[1].memory; });
-  change("no buffer", [&](Mutant& m) { m.steps.tasks[load].layers = {1, 1}; });
+  change("weights of layer 1", [&](Mutant& m) { m.steps.tasks[load].layers = {1, 1}; });
   change("moves", [&](Mutant& m) {
     m.graph.tasks[load].price = m.graph.tasks[find(whole, TaskKind::SwapIn, PackData::Input)].price;
   });
@@ -251,7 +254,7 @@ TEST_F(PackMutation, WrongPlacesSizesAndTimes) {
     m.steps.tasks[forward].end += 2;
   });
   change("outlives", [&](Mutant& m) { m.graph.buffers[weights.index()].at_end = true; });
-  change("place on the host", [&](Mutant& m) { m.graph.buffers[0].at_end = false; });
+  change("outlives", [&](Mutant& m) { m.graph.buffers[0].at_end = false; });
   change("limit", [&](Mutant& m) { m.graph.memories[0].limit = Bytes(INT64_MAX); });
   change("other devices", [&](Mutant& m) { std::swap(m.graph.teams[0], m.graph.teams[1]); });
 }

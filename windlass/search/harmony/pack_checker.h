@@ -49,14 +49,18 @@ class PackChecker {
     std::vector<SampleSet> terms;  // gradients, by layer
     Users users;
     TaskId last_use;  // that the graph names
+    size_t step = 0;  // weights and shares: in which they were read
   };
-  // A layer on the host and in the step.
-  struct Layer {
+  // Weights of a layer, or a part of them, on the host.
+  struct Stored {
     Users weights, gradients, optimizer;
-    SampleSet forward, recompute, backward;
-    int updates = 0;
+    int updates = 0;  // in this step
     bool gradient_there = false;
     bool old_state = false;  // the host has optimizer state from before the update
+  };
+  struct Layer {
+    SampleSet forward, recompute, backward;  // in this step
+    std::vector<Stored> parts;
   };
   // A pass at one micro-batch size: times and bytes by layer, beside weights and inputs.
   struct Pass {
@@ -78,6 +82,15 @@ class PackChecker {
   int32_t team_of(TaskId id) const { return graph_[graph_.lanes_of(id).front()].team.value; }
   bool on_host(BufferId id) const { return !graph_[graph_[id].memory].team.valid(); }
   int64_t sum(const std::vector<int64_t>& bytes, Pack layers) const;
+  // Of what a label names: all of it, or the part.
+  int64_t sum(const std::vector<int64_t>& bytes, const PackLabel& what) const;
+  int64_t state_bytes(const PackLabel& what) const {
+    return sum(profile_.weights, what) + sum(profile_.buffers, what);
+  }
+  Stored& stored(int32_t layer, const PackLabel& what) {
+    return state_[static_cast<size_t>(layer)].parts[static_cast<size_t>(what.part)];
+  }
+  bool check_label(const PackLabel& what, bool resting);
   int64_t share_of(int64_t bytes) const {
     return (bytes + strategy_.replicas - 1) / strategy_.replicas;
   }
@@ -117,7 +130,7 @@ class PackChecker {
   std::optional<BufferId> used(TaskId id, PackData what, bool write, bool host);
   void expect_traffic(TaskId id, const Traffic& traffic);
   void expect_copies(TaskId id, bool in, int64_t bytes, bool first_only = false);
-  void updated(TaskId id, size_t layer);
+  void updated(TaskId id, int32_t layer);
 
   const LayerProfile& profile_;
   const Machine& machine_;
@@ -127,9 +140,10 @@ class PackChecker {
   int64_t samples_ = 0;  // of a pipeline
   int32_t layers_ = 0;
   std::vector<Held> held_;
-  std::vector<Layer> state_;                       // by layer
-  std::vector<std::vector<BufferId>> weights_at_;  // by memory and layer: written last
-  std::vector<std::vector<BufferId>> gradients_at_;
+  std::vector<Layer> state_;  // by layer
+  size_t step_ = 0;
+  // By memory, layer and part: written last.
+  std::vector<std::vector<std::vector<BufferId>>> weights_at_, gradients_at_;
   std::map<std::pair<bool, int64_t>, Pass> passes_;
   std::map<std::array<int64_t, 5>, Traffic> traffic_;
   std::optional<HappensBefore> clock_;

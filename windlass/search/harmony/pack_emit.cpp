@@ -23,6 +23,40 @@ bool PackProgram::make_room(TeamState& state, int64_t bytes) {
   return true;
 }
 
+// Weights of a piece to a team: from the host, or from the shares that its members have kept.
+void PackProgram::bring(int32_t team, Piece& piece, bool backward) {
+  const bool shared = strategy_.streams && strategy_.replicas > 1;
+  const PackLabel what = label(PackData::Weights, piece);
+  piece.buffer = buffer(teams_.memory(team), BufferKind::Weight, piece.state, what);
+  const bool kept = backward && piece.share.valid() && piece.share_team == team;
+  const bool keep = shared && !backward &&
+                    strategy_.keep_shares[pack_of_[static_cast<size_t>(piece.layers.first)]] != 0;
+  const int64_t part = shared ? share_of(piece.state) : piece.state;
+  if (!kept) {
+    after(piece.updated);
+    if (!strategy_.streams) after(states_[static_cast<size_t>(team)].last_compute);
+    BufferId read = piece.buffer;
+    PackLabel read_label = what;
+    if (keep) {
+      read_label.what = PackData::Shares;
+      read = buffer(teams_.memory(team), BufferKind::Weight, part, read_label);
+      piece.share = read;
+      piece.share_team = team;
+    }
+    uses(read, true);
+    piece.ready =
+        move(TaskKind::SwapIn, teams_.weights_in(team), PackMove::In, team, part, read_label);
+    piece.share_ready = piece.ready;
+    volume_.weights += part * strategy_.replicas;
+  }
+  if (!shared) return;
+  after(piece.share_ready);
+  if (kept || keep) uses(piece.share);
+  uses(piece.buffer, true);
+  piece.ready =
+      move(TaskKind::Gather, teams_.gather(team), PackMove::Gather, team, piece.state, what);
+}
+
 bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
   TeamState& state = states_[static_cast<size_t>(team)];
   space_.clear();
@@ -40,7 +74,7 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
     state.held += bytes;
     if (gradient > 0)
       piece.gradient = buffer(teams_.memory(team), BufferKind::WeightGradient, gradient,
-                              {PackData::Gradients, piece.layers});
+                              label(PackData::Gradients, piece));
     if (piece.cached) {
       entries_[piece.entry].bytes += bytes;
       space_.insert(space_.end(), after_.begin(), after_.end());
@@ -58,21 +92,7 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
       after_.clear();
       continue;
     }
-    const PackLabel what{PackData::Weights, piece.layers};
-    piece.buffer = buffer(teams_.memory(team), BufferKind::Weight, piece.state, what);
-    after(piece.updated);
-    if (!strategy_.streams) after(state.last_compute);
-    uses(piece.buffer, true);
-    const bool shared = strategy_.streams && strategy_.replicas > 1;
-    const int64_t part = shared ? share_of(piece.state) : piece.state;
-    piece.ready = move(TaskKind::SwapIn, teams_.weights_in(team), PackMove::In, team, part, what);
-    volume_.weights += part * strategy_.replicas;
-    if (shared) {
-      after(piece.ready);
-      uses(piece.buffer, true);
-      piece.ready =
-          move(TaskKind::Gather, teams_.gather(team), PackMove::Gather, team, piece.state, what);
-    }
+    bring(team, piece, backward);
   }
   return true;
 }
@@ -176,8 +196,8 @@ bool PackProgram::forward_task(size_t task) {
                           : receive(task, outputs_[i], bytes, what, room);
     const bool by_piece = strategy_.streams && (i == 0 || i + 1 == count);
     if (by_piece)
-      for (size_t k = range.first; k <= range.last; ++k)
-        flow = compute_forward(i, {k, k}, false, flow, team);
+      for (size_t k = range.first; k <= range.last; k = group_at(k).last + 1)
+        flow = compute_forward(i, group_at(k), false, flow, team);
     else
       flow = compute_forward(i, range, true, flow, team);
     computed_[i] = flow.made;
@@ -264,7 +284,8 @@ bool PackProgram::backward_task(size_t task) {
                  backward_label(PackData::Saved, layers, j));
       };
       if (first && strategy_.streams)
-        for (size_t k = range.first; k <= range.last; ++k) recompute({k, k});
+        for (size_t k = range.first; k <= range.last; k = group_at(k).last + 1)
+          recompute(group_at(k));
       else
         recompute(range);
     } else {
@@ -299,11 +320,14 @@ bool PackProgram::backward_task(size_t task) {
                              ChainTables::seconds(chain_.forward(size), layers),
                          backward_label(PackData::Backward, layers, j));
       if (!last) return;
-      for (size_t k = pieces.last + 1; k-- > pieces.first;)
-        finish_piece(team, pieces_[k], output.made);
+      // The last layer first; parts of one in the order in which the next step reads them.
+      for (size_t k = pieces.last + 1; k > pieces.first; k = group_at(k - 1).first)
+        for (size_t part = group_at(k - 1).first; part < k; ++part)
+          finish_piece(team, pieces_[part], output.made);
     };
     if (last && strategy_.streams)
-      for (size_t k = range.last + 1; k-- > range.first;) backward({k, k});
+      for (size_t k = range.last + 1; k > range.first; k = group_at(k - 1).first)
+        backward(group_at(k - 1));
     else
       backward(range);
     computed_[j] = output.made;

@@ -15,15 +15,15 @@ void PackProgram::finish_piece(int32_t team, Piece& piece, TaskId last) {
     after(last);
     uses(piece.gradient, true);
     summed = strategy_.streams ? move(TaskKind::Reduce, teams_.reduce(team), PackMove::Scatter,
-                                      team, piece.weights, {PackData::Gradients, piece.layers})
+                                      team, piece.weights, label(PackData::Gradients, piece))
                                : move(TaskKind::Reduce, teams_.compute(team), PackMove::Reduce,
-                                      team, piece.weights, {PackData::Gradients, piece.layers});
+                                      team, piece.weights, label(PackData::Gradients, piece));
   }
   piece.on_device ? update_on_device(team, piece, summed) : update_on_host(team, piece, summed);
 }
 
 void PackProgram::update_on_host(int32_t team, Piece& piece, TaskId summed) {
-  const PackLabel what{PackData::Gradients, piece.layers};
+  const PackLabel what = label(PackData::Gradients, piece);
   const bool shared = strategy_.replicas > 1 && strategy_.streams;
   after(summed);
   uses(piece.gradient);
@@ -35,14 +35,14 @@ void PackProgram::update_on_host(int32_t team, Piece& piece, TaskId summed) {
   after(out);
   piece.updated = emit(TaskKind::HostUpdate, teams_.host(team),
                        shared ? piece.update / strategy_.replicas : piece.update,
-                       {PackData::Weights, piece.layers});
+                       label(PackData::Weights, piece));
 }
 
 // Each member updates its share. Two pieces of optimizer state are there at a time.
 void PackProgram::update_on_device(int32_t team, Piece& piece, TaskId summed) {
   TeamState& state = states_[static_cast<size_t>(team)];
-  const PackLabel optimizer{PackData::Optimizer, piece.layers};
-  const PackLabel weights{PackData::Weights, piece.layers};
+  const PackLabel optimizer = label(PackData::Optimizer, piece);
+  const PackLabel weights = label(PackData::Weights, piece);
   const int64_t part = share_of(piece.optimizer);
   TaskId there;
   BufferId buffered;

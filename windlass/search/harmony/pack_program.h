@@ -17,9 +17,10 @@ class PackProgram {
   const SwapVolume& volume() const { return volume_; }
 
  private:
-  // Layers whose weights move together, and where they are now.
+  // Layers whose weights move together, or a part of one layer, and where they are now.
   struct Piece {
     Pack layers;
+    int32_t part = 0, parts = 1;
     int64_t state = 0, weights = 0;  // bytes with and without buffers
     int64_t optimizer = 0;           // bytes
     double update = 0;               // seconds on the host
@@ -29,7 +30,9 @@ class PackProgram {
     size_t entry = 0;                // of that load
     bool cached = false;             // loaded forward and still there
     BufferId buffer, gradient;
-    TaskId ready, updated;
+    BufferId share;  // kept since the forward pass, on
+    int32_t share_team = -1;
+    TaskId ready, updated, share_ready;
     TaskId stored;  // optimizer state on the host, after an update on the device
   };
   // A place in the window for weights and gradients, from a load to its release.
@@ -62,6 +65,13 @@ class PackProgram {
   };
 
   void cut_pieces();
+  void cut_large(const Piece& piece);
+  void bring(int32_t team, Piece& piece, bool backward);
+  PackLabel label(PackData what, const Piece& piece) const {
+    return {what, piece.layers, 0, 0, piece.part, piece.parts};
+  }
+  // Pieces that are computed together, of those in a range: as few as can be.
+  Range group_at(size_t piece) const { return groups_[group_of_[piece]]; }
   Range pieces_of(Pack pack) const;
   int64_t working_set(bool forward, Pack layers, int64_t size);
   int64_t activation_bytes(Pack pack, int64_t size);
@@ -107,11 +117,11 @@ class PackProgram {
   // Of a micro-batch: the input of a layer or its gradient, and what a pack saves.
   PackLabel forward_label(PackData what, Pack layers, size_t part) const {
     const int64_t begin = static_cast<int64_t>(part) * strategy_.forward_microbatch;
-    return {what, layers, begin, begin + forward_sizes_[part]};
+    return {what, layers, begin, begin + forward_sizes_[part], 0, 1};
   }
   PackLabel backward_label(PackData what, Pack layers, size_t part) const {
     const int64_t begin = static_cast<int64_t>(part) * strategy_.backward_microbatch;
-    return {what, layers, begin, begin + backward_sizes_[part]};
+    return {what, layers, begin, begin + backward_sizes_[part], 0, 1};
   }
   // What one member of a team has of bytes that replicas share out.
   int64_t share_of(int64_t bytes) const {
@@ -126,7 +136,9 @@ class PackProgram {
   int64_t samples_ = 0;
   std::vector<int64_t> forward_sizes_, backward_sizes_;
   std::vector<Piece> pieces_;
-  std::vector<size_t> piece_of_;  // by layer
+  std::vector<Range> of_layer_;   // pieces of each layer
+  std::vector<Range> groups_;     // of pieces: whole layers
+  std::vector<size_t> group_of_;  // by piece
   std::vector<size_t> pack_of_;   // backward pack, by layer
   std::vector<Entry> entries_;
   std::vector<Stash> stashes_;  // by backward pack

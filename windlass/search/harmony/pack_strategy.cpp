@@ -29,6 +29,7 @@ PackStrategy harmony_runtime(const HarmonyPlan& plan) {
   strategy.actions.assign(plan.backward_packs.size(), PackAction::Recompute);
   strategy.stash_on_host.assign(plan.backward_packs.size(), 1);
   strategy.device_update.assign(plan.backward_packs.size(), 0);
+  strategy.keep_shares.assign(plan.backward_packs.size(), 0);
   strategy.piece_bytes = INT64_MAX;
   strategy.state_bytes = INT64_MAX;
   strategy.streams = false;

@@ -60,7 +60,7 @@ PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStr
        {std::tuple(BufferKind::Weight, PackData::Weights, chain_.state_bytes(all)),
         std::tuple(BufferKind::WeightGradient, PackData::Gradients, chain_.weight_bytes(all)),
         std::tuple(BufferKind::OptimizerState, PackData::Optimizer, optimizer)}) {
-    const BufferId id = buffer(teams.host_memory(), kind, bytes, {what, all});
+    const BufferId id = buffer(teams.host_memory(), kind, bytes, {what, all, 0, 0, 0, 1});
     graph_.buffers[id.index()].at_start = graph_.buffers[id.index()].at_end = true;
   }
 }
@@ -73,12 +73,13 @@ void PackProgram::cut_pieces() {
   for (size_t p = 0; p < strategy_.backward_packs.size(); ++p)
     for (int32_t l = strategy_.backward_packs[p].first; l <= strategy_.backward_packs[p].last; ++l)
       pack_of_.push_back(p);
+  std::vector<Piece> pieces;
   for (int32_t l = 0; l < chain_.layers(); ++l) {
-    if (l == 0 || cuts.contains(l) || pieces_.back().state >= strategy_.piece_bytes) {
-      pieces_.emplace_back();
-      pieces_.back().layers = {l, l};
+    if (l == 0 || cuts.contains(l) || pieces.back().state >= strategy_.piece_bytes) {
+      pieces.emplace_back();
+      pieces.back().layers = {l, l};
     }
-    Piece& piece = pieces_.back();
+    Piece& piece = pieces.back();
     const auto at = static_cast<size_t>(l);
     piece.layers.last = l;
     piece.state += profile.weights[at] + profile.buffers[at];
@@ -86,12 +87,36 @@ void PackProgram::cut_pieces() {
     piece.optimizer += profile.optimizer[at];
     piece.update += profile.host_update[at];
     piece.on_device = strategy_.device_update[pack_of_[at]] != 0;
-    piece_of_.push_back(pieces_.size() - 1);
   }
+  for (const Piece& piece : pieces) cut_large(piece);
+}
+
+// Reducing, moving, updating and gathering of the parts of a large layer overlap.
+void PackProgram::cut_large(const Piece& piece) {
+  constexpr int64_t kLarge = 4, kMostParts = 8;
+  int64_t parts = 1;
+  if (strategy_.streams && piece.layers.first == piece.layers.last &&
+      piece.weights / kLarge >= strategy_.piece_bytes)
+    parts = std::min(kMostParts, piece.weights / strategy_.piece_bytes);
+  const size_t first = pieces_.size();
+  for (int64_t i = 0; i < parts; ++i) {
+    const auto cut = [&](int64_t bytes) { return bytes * (i + 1) / parts - bytes * i / parts; };
+    Piece& part = pieces_.emplace_back(piece);
+    part.part = static_cast<int32_t>(i);
+    part.parts = static_cast<int32_t>(parts);
+    part.weights = cut(piece.weights);
+    part.state = part.weights + cut(piece.state - piece.weights);
+    part.optimizer = cut(piece.optimizer);
+    part.update = piece.update / static_cast<double>(parts);
+    group_of_.push_back(groups_.size());
+  }
+  groups_.push_back({first, pieces_.size() - 1});
+  of_layer_.resize(static_cast<size_t>(piece.layers.last) + 1, groups_.back());
 }
 
 PackProgram::Range PackProgram::pieces_of(Pack pack) const {
-  return {piece_of_[static_cast<size_t>(pack.first)], piece_of_[static_cast<size_t>(pack.last)]};
+  return {of_layer_[static_cast<size_t>(pack.first)].first,
+          of_layer_[static_cast<size_t>(pack.last)].last};
 }
 
 // Of a forward pass: beside weights and input, outputs included. Of a backward pass: beside
@@ -171,6 +196,7 @@ BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes,
 
 bool PackProgram::add_step() {
   volume_ = {};
+  for (Piece& piece : pieces_) piece.share = {};
   stashes_.assign(strategy_.backward_packs.size(), {});
   for (Stash& stash : stashes_) {
     stash.device.resize(forward_sizes_.size());

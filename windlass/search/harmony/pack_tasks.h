@@ -29,15 +29,17 @@ enum class PackData : uint8_t {
   Weights,    // of layers, with their buffers
   Gradients,  // of the weights of layers
   Optimizer,  // state of layers
+  Shares,     // of weights: what one replica reads of them
   Input,      // of the first layer
   Backward,   // the gradient of the input of the first layer
   Saved,      // what the backward pass of the layers reads beside weights and input
 };
-// Layers, and samples of a pipeline's share (none for the first three).
+// Layers, and samples of a pipeline's share (of Input and later); or a part of one layer's weights.
 struct PackLabel {
   PackData what = PackData::Weights;
   Pack layers;
   int64_t begin = 0, end = 0;
+  int32_t part = 0, parts = 1;
   bool operator==(const PackLabel&) const = default;
 };
 

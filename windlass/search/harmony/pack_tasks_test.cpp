@@ -45,7 +45,8 @@ PackStrategy layer_by_layer(int32_t replicas) {
   strategy.actions.assign(3, PackAction::Recompute);
   strategy.stash_on_host.assign(3, 0);
   strategy.device_update.assign(3, 0);
-  strategy.piece_bytes = 1;
+  strategy.keep_shares.assign(3, 0);
+  strategy.piece_bytes = 500'000'000;
   strategy.state_bytes = 5'000'000'000;
   return strategy;
 }
@@ -64,6 +65,21 @@ TEST(PackTasks, HandComputedStep) {
   EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
   EXPECT_EQ(cost.volume.activations, 1000);
   EXPECT_EQ(cost.host_bytes, 8'000'000'000);
+}
+
+// The same with layers in 8 parts. Out, update and in of layer 0 overlap: after the last
+// computation come 8 parts out (1 s), the last one's update (1/16 s) and way in (1/8 s).
+TEST(PackTasks, PartsOfALayerOverlap) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(1);
+  StreamPricer pricer(chain, machine, 1, INT64_MAX);
+  PackStrategy strategy = layer_by_layer(1);
+  strategy.piece_bytes = 100'000'000;
+  const StreamCost cost = pricer.price(strategy);
+  EXPECT_NEAR(cost.seconds, 24 + 1 + 0.0625 + 0.125, 1e-3);
+  EXPECT_EQ(cost.volume.weights, 2'000'000'000);
+  EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
 }
 
 // A window of 2 GB for weights and gradients holds one layer of the backward pass: weights of
@@ -94,6 +110,37 @@ TEST(PackTasks, ReplicasReadTheirShare) {
   EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
   EXPECT_EQ(cost.volume.peers, 4'000'000'000);
   EXPECT_EQ(cost.host_bytes, 8'000'000'000);
+}
+
+// A window for one layer. Without shares both layers are read for the forward pass and layer 0
+// again for the backward pass; with shares it is gathered from the replicas instead.
+TEST(PackTasks, KeptSharesAreNotReadAgain) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(2);
+  StreamPricer pricer(chain, machine, 2, INT64_MAX);
+  PackStrategy strategy = layer_by_layer(2);
+  strategy.state_bytes = 2'000'000'000;
+  EXPECT_EQ(pricer.price(strategy).volume.weights, 3'000'000'000);
+  strategy.keep_shares = {1, 1, 0};
+  const StreamCost cost = pricer.price(strategy);
+  EXPECT_EQ(cost.volume.weights, 2'000'000'000);
+  EXPECT_LE(cost.peak_bytes, 3'000'010'000);
+}
+
+// On the device: 2 GB of optimizer state and 1 GB of weights a layer go in, as much out, no
+// gradients; the update itself takes 3 + 4 GB at 1 TB/s.
+TEST(PackTasks, UpdatesOnTheDevice) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(1);
+  StreamPricer pricer(chain, machine, 1, INT64_MAX);
+  PackStrategy strategy = layer_by_layer(1);
+  strategy.device_update = {1, 1, 0};
+  const StreamCost cost = pricer.price(strategy);
+  EXPECT_EQ(cost.volume.weights, 4'000'000'000);
+  EXPECT_EQ(cost.volume.optimizer, 8'000'000'000);
+  EXPECT_EQ(cost.volume.gradients, 0);
 }
 
 // Random strategies: the timeline holds, nothing deadlocks, keeping saves recomputing, and what is

@@ -201,6 +201,7 @@ double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
   strategy.actions.assign(count, PackAction::Recompute);
   strategy.stash_on_host.assign(count, 1);
   strategy.device_update.assign(count, 0);
+  strategy.keep_shares.assign(count, 0);
   const int64_t ahead = room_ahead();
   strategy.state_bytes = pack_state(strategy) + ahead;
   StreamCost cost = pricer_.price(strategy);
