@@ -13,6 +13,7 @@
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/partition.h"
 #include "windlass/search/harmony/stream_bounds.h"
+#include "windlass/search/harmony/stream_fill.h"
 
 namespace windlass {
 namespace {
@@ -42,13 +43,14 @@ class StreamSearch {
         limit_(limit),
         options_(options),
         bounds_(chain, minibatch, limit),
-        pricer_(chain, machine, minibatch, limit) {}
+        pricer_(chain, machine, minibatch, limit),
+        fill_(chain, pricer_, limit) {}
 
   StreamSearchResult run();
 
  private:
   std::vector<Shape> shapes() const;
-  int64_t swap_of_harmony(Shape shape);
+  int64_t swap_of_harmony();
   // Seconds that what Harmony would not move counts.
   double excess(const SwapVolume& volume) const {
     return kByteSeconds *
@@ -59,11 +61,11 @@ class StreamSearch {
     return micro_batch_sizes(chain_.profile(), samples);
   }
   // Places inputs and weights for given packs and keeps the result if it is the best.
-  double consider(Shape shape, const HarmonyPlan& packs);
-  template <typename Set>
-  size_t most_packs(PackStrategy& strategy, StreamCost& cost, Set set);
-  int64_t room_ahead() const;
-  int64_t pack_state(const PackStrategy& strategy) const;
+  double consider(Shape shape, const HarmonyPlan& packs) {
+    return fill_.fill(
+        shape, packs, [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); },
+        [&] { return best_weighed_; });
+  }
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
   void consider_harmony(Shape shape);
@@ -83,13 +85,13 @@ class StreamSearch {
   StreamSearchOptions options_;
   StreamBounds bounds_;
   StreamPricer pricer_;
+  StreamFill fill_;
   StreamSearchResult best_;
   double best_weighed_ = kDoesNotFit;
-  // What moves more than Harmony would in the same mode is only taken if nothing else is found.
+  // What moves more than Harmony would is only taken if nothing else is found.
   int64_t harmony_swaps_ = INT64_MAX;
   StreamSearchResult other_;
   double other_weighed_ = kDoesNotFit;
-  int64_t least_limit_ = INT64_MAX;
   int64_t skipped_ = 0;
   // Of Harmony's own search, by mode, devices, limit and prefetch.
   std::map<std::tuple<HarmonyMode, int32_t, int64_t, bool>, std::optional<HarmonyBaseline>> own_;
@@ -108,45 +110,6 @@ std::vector<Shape> StreamSearch::shapes() const {
     if (options_.devices > 0) break;
   }
   return result;
-}
-
-// For pieces of weights that arrive early.
-int64_t StreamSearch::room_ahead() const {
-  int64_t bytes = 4 * PackStrategy().piece_bytes;
-  for (int32_t l = 0; l < chain_.layers(); ++l)
-    bytes = std::max(bytes, chain_.state_bytes({l, l}) + chain_.weight_bytes({l, l}));
-  return bytes;
-}
-
-int64_t StreamSearch::pack_state(const PackStrategy& strategy) const {
-  int64_t most = 0;
-  for (Pack pack : strategy.forward_packs) most = std::max(most, chain_.state_bytes(pack));
-  for (Pack pack : strategy.backward_packs)
-    most = std::max(most, chain_.state_bytes(pack) + chain_.weight_bytes(pack));
-  return most;
-}
-
-// The largest number of packs, counted from the loss, for which `set` makes a strategy that fits;
-// within a sixteenth of all.
-template <typename Set>
-size_t StreamSearch::most_packs(PackStrategy& strategy, StreamCost& cost, Set set) {
-  const size_t count = strategy.backward_packs.size();
-  const auto attempt = [&](size_t packs) {
-    PackStrategy tried = strategy;
-    for (size_t p = count - packs; p < count; ++p) set(tried, p);
-    const StreamCost result = pricer_.price(tried);
-    if (!result.fits) return false;
-    strategy = std::move(tried);
-    cost = result;
-    return true;
-  };
-  if (attempt(count)) return count;
-  size_t low = 0, high = count;
-  while (high - low > std::max<size_t>(1, count / 16)) {
-    const size_t middle = (low + high) / 2;
-    (attempt(middle) ? low : high) = middle;
-  }
-  return low;
 }
 
 // Keeps what is best; returns what it counts.
@@ -189,51 +152,6 @@ void StreamSearch::consider_harmony(Shape shape) {
     }
 }
 
-double StreamSearch::consider(Shape shape, const HarmonyPlan& packs) {
-  PackStrategy strategy;
-  strategy.replicas = shape.replicas;
-  strategy.depth = shape.depth;
-  strategy.forward_microbatch = packs.forward_microbatch;
-  strategy.backward_microbatch = packs.backward_microbatch;
-  strategy.forward_packs = packs.forward_packs;
-  strategy.backward_packs = packs.backward_packs;
-  const size_t count = packs.backward_packs.size();
-  strategy.actions.assign(count, PackAction::Recompute);
-  strategy.stash_on_host.assign(count, 1);
-  strategy.device_update.assign(count, 0);
-  strategy.keep_shares.assign(count, 0);
-  const int64_t ahead = room_ahead();
-  strategy.state_bytes = pack_state(strategy) + ahead;
-  StreamCost cost = pricer_.price(strategy);
-  if (!cost.fits) {
-    strategy.state_bytes -= ahead;
-    cost = pricer_.price(strategy);
-  }
-  least_limit_ = std::min(least_limit_, cost.peak_bytes);
-  if (!cost.fits) return kDoesNotFit;
-
-  const auto on_device = [](PackStrategy& s, size_t p) { s.stash_on_host[p] = 0; };
-  const auto kept = [&](PackStrategy& s, size_t p) {
-    if (p + 1 < count) s.actions[p] = PackAction::Keep;
-  };
-  double result = kDoesNotFit;
-  for (bool keep : {false, true}) {
-    if (keep &&
-        (shape.depth > 1 || packs.forward_microbatch != packs.backward_microbatch || count < 2))
-      continue;
-    PackStrategy filled = strategy;
-    StreamCost filled_cost = cost;
-    if (keep && most_packs(filled, filled_cost, kept) < 2) continue;
-    most_packs(filled, filled_cost, on_device);
-    result = std::min(result, note(filled, filled_cost));
-    // What is left goes to weights.
-    if (weighed(filled_cost) > best_weighed_ * 1.02) continue;
-    filled.state_bytes += limit_ - filled_cost.peak_bytes;
-    result = std::min(result, note(filled, pricer_.price(filled)));
-  }
-  return result;
-}
-
 // Computing and, roughly, what traffic counts: weights three times, and inputs of packs that do not
 // fit beside the largest pack.
 double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
@@ -246,7 +164,7 @@ double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
   }
   const Pack all{0, chain_.layers() - 1};
   const int64_t on_host =
-      std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest - room_ahead()));
+      std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest - fill_.room_ahead()));
   StreamCost cost;
   cost.fits = true;
   cost.seconds =
@@ -346,12 +264,18 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
   local.anneal(start, options_.effort, 0.004, 0.0002, 1);
 }
 
-// What the plans of Harmony's own search in the same mode move at least.
-int64_t StreamSearch::swap_of_harmony(Shape shape) {
+// What the plans of Harmony's own search move at least, in the modes that may be used.
+int64_t StreamSearch::swap_of_harmony() {
+  const auto devices =
+      options_.devices > 0 ? options_.devices : static_cast<int32_t>(machine_.devices.size());
   int64_t least = INT64_MAX;
-  for (bool prefetch : {false, true})
-    if (const auto& own = own_search(shape, 1, prefetch))
-      least = std::min(least, harmony_volume(chain_, own->plan, minibatch_).swapped());
+  for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+    const bool data = mode == HarmonyMode::Data;
+    if ((options_.mode && mode != *options_.mode) || (data && devices > minibatch_)) continue;
+    for (bool prefetch : {false, true})
+      if (const auto& own = own_search({data ? devices : 1, data ? 1 : devices}, 1, prefetch))
+        least = std::min(least, harmony_volume(chain_, own->plan, minibatch_).swapped());
+  }
   return least;
 }
 
@@ -375,27 +299,35 @@ void StreamSearch::try_frugal(Shape shape) {
 
 StreamSearchResult StreamSearch::run() {
   const std::vector<Shape> all = shapes();
+  harmony_swaps_ = swap_of_harmony();
   for (Shape shape : all) {
     if (spent()) break;
     // A pipeline does not come closer to its bound than that.
     if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_weighed_)
       continue;
-    harmony_swaps_ = swap_of_harmony(shape);
     shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
   }
   if (!other_.strategy)
     for (Shape shape : all) try_frugal(shape);
-  const StreamSearchResult& start = best_.strategy ? best_ : other_;
-  if (start.strategy && !spent()) {
-    const Shape shape{start.strategy->replicas, start.strategy->depth};
-    harmony_swaps_ = swap_of_harmony(shape);
-    polish(shape,
-           {harmony_plan_of(*start.strategy), weighed(start.cost) + excess(start.cost.volume)});
+  if (other_.strategy && !spent()) {
+    const auto counts = [&](const StreamSearchResult& result) {
+      return weighed(result.cost) + excess(result.cost.volume);
+    };
+    const auto start = [&]() -> const StreamSearchResult& {
+      return best_.strategy ? best_ : other_;
+    };
+    const Shape shape{start().strategy->replicas, start().strategy->depth};
+    polish(shape, {harmony_plan_of(*start().strategy), counts(start())});
+    const int64_t limit = effort() + options_.effort / 4;
+    fill_.refine(
+        *start().strategy, counts(start()),
+        [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); },
+        [&] { return effort() >= limit; });
   }
   if (!best_.strategy) best_ = std::move(other_);
   best_.lower_bound = lower_bound();
   best_.tried = pricer_.runs();
-  best_.least_limit = least_limit_;
+  best_.least_limit = fill_.least_limit();
   return std::move(best_);
 }
 
