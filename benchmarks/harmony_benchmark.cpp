@@ -105,8 +105,9 @@ double compute_bound(ChainTables& chain, const Point& point) {
   return least / point.plan.devices;
 }
 
-// Under windlass's simulator: Harmony's runtime with the released plan (in brackets if it does not
-// fit) and with that of its own search, windlass in the same mode and in any mode.
+// Under windlass's simulator: Harmony's runtime with the released plan and with that of its own
+// search (in brackets if they do not fit, the one by Harmony's formula, the other by the
+// simulator), windlass in the same mode and in any mode.
 void simulated(const std::vector<Point>& points, std::map<std::string, LayerProfile>& profiles,
                const Machine& machine) {
   Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right,
@@ -136,9 +137,12 @@ void simulated(const std::vector<Point>& points, std::map<std::string, LayerProf
     StreamCost theirs;
     if (own) theirs = pricer.price(harmony_runtime(own->plan));
     const auto mark = [&](const std::string& text) { return fits ? text : "(" + text + ")"; };
-    table.add({label(point), mark(number(released.seconds)), own ? number(theirs.seconds) : "none",
+    const auto mark_own = [&](const std::string& text) {
+      return !own ? "none" : theirs.fits ? text : "(" + text + ")";
+    };
+    table.add({label(point), mark(number(released.seconds)), mark_own(number(theirs.seconds)),
                number(same.cost.seconds), number(any.cost.seconds),
-               number(compute_bound(chain, point)), mark(gib(released)), own ? gib(theirs) : "none",
+               number(compute_bound(chain, point)), mark(gib(released)), mark_own(gib(theirs)),
                gib(same.cost), gib(any.cost), number(took)});
   }
   fmt::print("{}slowest search {:.2f} s\n\n", table.text(), slowest);

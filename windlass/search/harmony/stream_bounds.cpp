@@ -48,6 +48,36 @@ std::vector<Pack> StreamBounds::cut(int64_t samples, int64_t size, int64_t cap, 
   return min_sum_partition(costs);
 }
 
+StashPartition StreamBounds::cut_and_place(int64_t samples, int64_t size, int64_t cap,
+                                           double byte_seconds) {
+  const PassTable& table = chain_.backward(size);
+  const int32_t layers = chain_.layers();
+  return min_stash_partition(
+      {.layers = layers,
+       .cap = cap,
+       .bytes =
+           [&](Pack pack) {
+             return pack_peak(table, pack) + chain_.input(pack.last + 1, samples) +
+                    (pack.first > 0 ? chain_.input(pack.first, samples) : 0);
+           },
+       .hopeless = [&](Pack pack) { return pack_peak(table, pack) > cap; },
+       .stash = [&](int32_t layer) { return chain_.input(layer, samples); },
+       .room = [&](int32_t layer) { return 2 * chain_.input(layer, size); },
+       .cost =
+           [&](Pack pack) {
+             // Weights of the next pack arrive with some delay.
+             double sum = 1e-4;
+             if (pack.last + 1 == layers)
+               sum -= forward_seconds(samples, size, layers) -
+                      forward_seconds(samples, size, pack.first);
+             return sum;
+           },
+       .host_cost =
+           [&](int32_t layer) {
+             return byte_seconds * 2 * static_cast<double>(chain_.input(layer, samples));
+           }});
+}
+
 double StreamBounds::least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss) {
   int32_t computed_twice = loss;
   if (uf == ub) {

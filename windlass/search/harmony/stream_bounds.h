@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "windlass/search/harmony/plan.h"
+#include "windlass/search/harmony/stash_partition.h"
 
 namespace windlass {
 
@@ -39,6 +40,9 @@ class StreamBounds {
   // Backward packs of at most `cap` such bytes: the least traffic of inputs, and, if wanted, the
   // largest loss pack that pays, since it is not computed twice. Empty if there are none. Exact.
   std::vector<Pack> cut(int64_t samples, int64_t size, int64_t cap, bool large_loss);
+  // The same with inputs that wait on the device as far as `cap` goes. A byte that crosses to or
+  // from the host counts `byte_seconds`, a layer of the loss pack saves its forward pass.
+  StashPartition cut_and_place(int64_t samples, int64_t size, int64_t cap, double byte_seconds);
 
  private:
   // Weights, gradients and activations of a pack.

@@ -64,7 +64,8 @@ void StreamFill::keep_shares(PackStrategy& strategy, StreamCost& cost) {
 }
 
 double StreamFill::fill(PipelineShape shape, const HarmonyPlan& packs, const NoteStrategy& note,
-                        const std::function<double()>& enough) {
+                        const std::function<double()>& enough,
+                        const std::vector<uint8_t>& on_host) {
   PackStrategy strategy;
   strategy.replicas = shape.replicas;
   strategy.depth = shape.depth;
@@ -93,13 +94,22 @@ double StreamFill::fill(PipelineShape shape, const HarmonyPlan& packs, const Not
   };
   double result = kDoesNotFit;
   for (bool keep : {false, true}) {
-    if (keep &&
-        (shape.depth > 1 || packs.forward_microbatch != packs.backward_microbatch || count < 2))
+    const bool placed = !keep && !on_host.empty();
+    if (keep && (shape.depth > 1 || packs.forward_microbatch != packs.backward_microbatch ||
+                 count < 2 || result > 1.04 * enough()))
       continue;
     PackStrategy filled = strategy;
     StreamCost filled_cost = cost;
     if (keep && most_packs(filled, filled_cost, kept) < 2) continue;
-    most_packs(filled, filled_cost, on_device);
+    if (placed) {
+      filled.stash_on_host = on_host;
+      filled_cost = price(filled);
+      if (!filled_cost.fits) {
+        filled = strategy;
+        filled_cost = cost;
+      }
+    }
+    if (filled.stash_on_host == strategy.stash_on_host) most_packs(filled, filled_cost, on_device);
     keep_shares(filled, filled_cost);
     const double counts = note(filled, filled_cost);
     result = std::min(result, counts);

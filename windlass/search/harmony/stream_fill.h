@@ -20,8 +20,9 @@ class StreamFill {
   // Fills memory in the order of what a byte saves: activations, if that is possible; inputs of
   // packs, two bytes of traffic a byte and replica; shares of weights, one; whole weights, as long
   // as a strategy counts less than `enough`. Returns the least that one counts, or kDoesNotFit.
+  // `on_host`, unless empty: where inputs of packs are to wait.
   double fill(PipelineShape shape, const HarmonyPlan& packs, const NoteStrategy& note,
-              const std::function<double()>& enough);
+              const std::function<double()>& enough, const std::vector<uint8_t>& on_host = {});
 
   // Changes what becomes of single packs while that counts less and `spent` is false. Returns the
   // strategy that counts least, of those noted.

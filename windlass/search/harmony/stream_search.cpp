@@ -4,8 +4,8 @@
 #include "windlass/search/harmony/stream_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "windlass/search/harmony/local_search.h"
@@ -18,10 +18,10 @@
 namespace windlass {
 namespace {
 
-// Seconds a byte that swapping counts beside the simulated time: a tenth of what it takes on a link
-// of 12 GB/s. Decides between plans that are nearly equally fast.
+// Seconds a byte that swapping counts beside the simulated time: a small part of what it takes on a
+// link of 12 GB/s. Decides between plans that are nearly equally fast.
 constexpr double kByteSeconds = 1 / 12e9;
-constexpr double kTrafficWeight = 0.1 * kByteSeconds;
+constexpr double kTrafficWeight = 0.04 * kByteSeconds;
 
 double weighed(const StreamCost& cost) {
   if (!cost.fits) return kDoesNotFit;
@@ -51,9 +51,9 @@ class StreamSearch {
  private:
   std::vector<Shape> shapes() const;
   int64_t swap_of_harmony();
-  // Seconds that what Harmony would not move counts.
+  // Seconds that what Harmony would not move counts: more than it takes.
   double excess(const SwapVolume& volume) const {
-    return kByteSeconds *
+    return 4 * kByteSeconds *
            static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
   }
   int64_t share(Shape shape) const { return shape.share(minibatch_); }
@@ -61,15 +61,23 @@ class StreamSearch {
     return micro_batch_sizes(chain_.profile(), samples);
   }
   // Places inputs and weights for given packs and keeps the result if it is the best.
-  double consider(Shape shape, const HarmonyPlan& packs) {
+  double consider(Shape shape, const HarmonyPlan& packs, const std::vector<uint8_t>& on_host = {}) {
     return fill_.fill(
         shape, packs, [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); },
-        [&] { return best_weighed_; });
+        [&] { return other_weighed_; }, on_host);
   }
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
   void consider_harmony(Shape shape);
-  double expected(Shape shape, const HarmonyPlan& plan);
+  // Packs, where their inputs wait, and what that counts at least, roughly.
+  struct Candidate {
+    HarmonyPlan plan;
+    std::vector<uint8_t> on_host;
+    double cost = 0;
+  };
+  double expected(Shape shape, const Candidate& candidate);
+  void add_candidates(Shape shape, int64_t ub, std::span<const int64_t> forward, double part,
+                      double weight, std::vector<Candidate>& list);
   void search_data(Shape shape);
   void search_pipeline(Shape shape);
   void polish(Shape shape, CostedPlan start);
@@ -114,9 +122,9 @@ std::vector<Shape> StreamSearch::shapes() const {
 
 // Keeps what is best; returns what it counts.
 double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) {
-  const double weight = weighed(cost);
-  if (weight < other_weighed_) {
-    other_weighed_ = weight;
+  const double weight = weighed(cost), counts = weight + excess(cost.volume);
+  if (counts < other_weighed_) {
+    other_weighed_ = counts;
     other_.strategy = strategy;
     other_.cost = cost;
   }
@@ -125,7 +133,7 @@ double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) 
     best_.strategy = strategy;
     best_.cost = cost;
   }
-  return weight + excess(cost.volume);
+  return counts;
 }
 
 const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, double part,
@@ -152,74 +160,86 @@ void StreamSearch::consider_harmony(Shape shape) {
     }
 }
 
-// Computing and, roughly, what traffic counts: weights three times, and inputs of packs that do not
-// fit beside the largest pack.
-double StreamSearch::expected(Shape shape, const HarmonyPlan& plan) {
-  const int64_t samples = share(shape), size = plan.backward_microbatch;
-  const PassTable& table = chain_.backward(size);
-  int64_t largest = 0, stashed = 0;
-  for (Pack pack : plan.backward_packs) {
-    largest = std::max(largest, bounds_.pack_bytes(table, pack, samples, size));
-    if (pack.last + 1 < chain_.layers()) stashed += chain_.input(pack.first, samples);
-  }
+// Computing and, roughly, what traffic counts: weights three times, and inputs of packs on the
+// host.
+double StreamSearch::expected(Shape shape, const Candidate& candidate) {
+  const HarmonyPlan& plan = candidate.plan;
+  const int64_t samples = share(shape);
   const Pack all{0, chain_.layers() - 1};
-  const int64_t on_host =
-      std::max<int64_t>(0, stashed - std::max<int64_t>(0, limit_ - largest - fill_.room_ahead()));
   StreamCost cost;
   cost.fits = true;
   cost.seconds =
-      bounds_.backward_seconds(samples, size) +
+      bounds_.backward_seconds(samples, plan.backward_microbatch) +
       bounds_.forward_seconds(samples, plan.forward_microbatch, plan.backward_packs.back().first);
   cost.volume.weights = 3 * chain_.weight_bytes(all);
-  cost.volume.activations = 2 * on_host * shape.replicas;
+  for (size_t p = 0; p < plan.backward_packs.size(); ++p)
+    if (candidate.on_host[p])
+      cost.volume.activations +=
+          2 * shape.replicas * chain_.input(plan.backward_packs[p].first, samples);
   return weighed(cost) + excess(cost.volume);
+}
+
+// Cuts for one backward micro-batch size, with several forward ones.
+void StreamSearch::add_candidates(Shape shape, int64_t ub, std::span<const int64_t> forward,
+                                  double part, double weight, std::vector<Candidate>& list) {
+  const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
+  StashPartition cut =
+      bounds_.cut_and_place(share(shape), ub, cap, weight * kTrafficWeight * shape.replicas);
+  skipped_ += cut.work / 40;
+  if (cut.packs.empty()) return;
+  Candidate candidate;
+  candidate.on_host = std::move(cut.on_host);
+  candidate.plan.backward_packs = std::move(cut.packs);
+  candidate.plan.backward_microbatch = ub;
+  candidate.plan.forward_packs.assign(candidate.plan.backward_packs.begin(),
+                                      candidate.plan.backward_packs.end() - 1);
+  for (int64_t uf : forward) {
+    candidate.plan.forward_microbatch = uf;
+    candidate.cost = expected(shape, candidate);
+    list.push_back(candidate);
+  }
 }
 
 void StreamSearch::search_data(Shape shape) {
   const int64_t samples = share(shape);
   const MicroBatchSizes known = sizes(samples);
-  std::vector<std::pair<double, int64_t>> forward;  // by the time of computing alone
+  std::vector<std::pair<double, int64_t>> forward, backward;  // by the time of computing alone
   for (int64_t u : known.forward)
     forward.push_back({bounds_.forward_seconds(samples, u, chain_.layers()), u});
+  for (int64_t u : known.backward) backward.push_back({bounds_.backward_seconds(samples, u), u});
   std::ranges::sort(forward);
+  std::ranges::sort(backward);
   if (forward.size() > 3) forward.resize(3);
-  struct Cut {
-    double part;  // of the limit, for a pack
-    bool large_loss;
+  const auto with = [&](int64_t ub) {
+    std::vector<int64_t> sizes{ub};
+    for (const auto& [seconds, uf] : forward)
+      if (uf != ub) sizes.push_back(uf);
+    return sizes;
   };
-  double fastest = kDoesNotFit;
-  for (int64_t ub : known.backward)
-    fastest = std::min(fastest, bounds_.backward_seconds(samples, ub));
-  std::vector<CostedPlan> candidates;
-  for (int64_t ub : known.backward) {
-    if (bounds_.backward_seconds(samples, ub) > kSlowest * fastest) continue;
-    for (Cut how : {Cut{0.25, false}, Cut{0.35, true}, Cut{0.4, false}, Cut{0.45, true},
-                    Cut{0.55, true}, Cut{0.65, true}, Cut{0.75, true}, Cut{0.88, true}}) {
-      const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
-      HarmonyPlan plan;
-      plan.backward_packs = bounds_.cut(samples, ub, cap, how.large_loss);
-      if (plan.backward_packs.empty()) continue;
-      plan.backward_microbatch = ub;
-      plan.forward_packs.assign(plan.backward_packs.begin(), plan.backward_packs.end() - 1);
-      plan.forward_microbatch = ub;
-      candidates.push_back({plan, expected(shape, plan)});
-      for (const auto& [seconds, uf] : forward) {
-        if (uf == ub) continue;
-        plan.forward_microbatch = uf;
-        candidates.push_back({plan, expected(shape, plan)});
-      }
-    }
+  // The fastest cut and one with little traffic for each size; more for those that promise most.
+  std::vector<Candidate> candidates;
+  std::vector<std::pair<double, int64_t>> promising;
+  for (const auto& [computing, ub] : backward) {
+    if (computing > kSlowest * backward.front().first || computing >= other_weighed_) break;
+    std::vector<Candidate> own;
+    for (double weight : {1.0, 16.0}) add_candidates(shape, ub, with(ub), 0.9, weight, own);
+    double least = kDoesNotFit;
+    for (const Candidate& candidate : own) least = std::min(least, candidate.cost);
+    promising.push_back({least, ub});
+    candidates.insert(candidates.end(), own.begin(), own.end());
   }
-  std::ranges::stable_sort(candidates, {}, &CostedPlan::cost);
-  for (const CostedPlan& candidate : candidates) {
-    if (spent() || candidate.cost * 0.97 >= best_weighed_) return;
-    const HarmonyPlan& plan = candidate.plan;
-    if (bounds_.least_seconds(samples, plan.forward_microbatch, plan.backward_microbatch,
-                              plan.backward_packs.back().first) >= best_weighed_)
-      continue;
-    consider(shape, plan);
+  std::ranges::sort(promising);
+  if (promising.size() > 3) promising.resize(3);
+  for (const auto& [cost, ub] : promising)
+    for (double part : {0.95, 0.82, 0.7})
+      for (double weight : {1.0, 4.0, 16.0})
+        add_candidates(shape, ub, with(ub), part, weight, candidates);
+  std::ranges::stable_sort(candidates, {}, &Candidate::cost);
+  for (const Candidate& candidate : candidates) {
     // Half of the effort is for polishing.
-    if (best_.strategy && effort() > options_.effort / 2) return;
+    if (spent() || (other_.strategy && effort() > options_.effort / 2)) return;
+    if (candidate.cost * 0.98 >= other_weighed_) return;
+    consider(shape, candidate.plan, candidate.on_host);
   }
 }
 
@@ -231,14 +251,15 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .peer_bandwidth = 10e9,
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
-  options.effort = 3'000'000;
+  options.effort = 5'000'000;
   options.most_packs = 40;
   consider_harmony(shape);
   struct Try {
     double part;    // of the limit, for a task: weights that arrive early need some
     double weight;  // of traffic
   };
-  for (Try how : {Try{0.85, 1}, Try{0.75, 4}}) {
+  for (Try how : {Try{0.92, 2}, Try{0.85, 2}, Try{0.75, 2}, Try{0.65, 2}, Try{0.92, 12},
+                  Try{0.85, 12}, Try{0.75, 12}, Try{0.65, 12}}) {
     if (spent()) return;
     options.byte_seconds = how.weight * kTrafficWeight;
     const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
@@ -258,22 +279,21 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
                                   bounds_.forward_seconds(share(shape), plan.forward_microbatch,
                                                           plan.backward_packs.back().first)) /
                                  shape.depth;
-        return computing >= best_weighed_ ? kDoesNotFit : consider(shape, plan);
+        return computing >= other_weighed_ ? kDoesNotFit : consider(shape, plan);
       },
       [&] { return effort(); });
   local.anneal(start, options_.effort, 0.004, 0.0002, 1);
 }
 
-// What the plans of Harmony's own search move at least, in the modes that may be used.
+// What the plans of Harmony's own search move at least, in either mode.
 int64_t StreamSearch::swap_of_harmony() {
   const auto devices =
       options_.devices > 0 ? options_.devices : static_cast<int32_t>(machine_.devices.size());
   int64_t least = INT64_MAX;
-  for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
-    const bool data = mode == HarmonyMode::Data;
-    if ((options_.mode && mode != *options_.mode) || (data && devices > minibatch_)) continue;
+  for (Shape shape : {Shape{devices, 1}, Shape{1, devices}}) {
+    if (shape.replicas > minibatch_) continue;
     for (bool prefetch : {false, true})
-      if (const auto& own = own_search({data ? devices : 1, data ? 1 : devices}, 1, prefetch))
+      if (const auto& own = own_search(shape, 1, prefetch))
         least = std::min(least, harmony_volume(chain_, own->plan, minibatch_).swapped());
   }
   return least;
@@ -303,26 +323,22 @@ StreamSearchResult StreamSearch::run() {
   for (Shape shape : all) {
     if (spent()) break;
     // A pipeline does not come closer to its bound than that.
-    if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_weighed_)
+    if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= other_weighed_)
       continue;
     shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
   }
   if (!other_.strategy)
     for (Shape shape : all) try_frugal(shape);
   if (other_.strategy && !spent()) {
-    const auto counts = [&](const StreamSearchResult& result) {
-      return weighed(result.cost) + excess(result.cost.volume);
-    };
-    const auto start = [&]() -> const StreamSearchResult& {
-      return best_.strategy ? best_ : other_;
-    };
-    const Shape shape{start().strategy->replicas, start().strategy->depth};
-    polish(shape, {harmony_plan_of(*start().strategy), counts(start())});
+    // Packs from whatever counts least, then what becomes of them inside of Harmony's traffic.
+    polish({other_.strategy->replicas, other_.strategy->depth},
+           {harmony_plan_of(*other_.strategy), other_weighed_});
+    const auto noted = [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); };
     const int64_t limit = effort() + options_.effort / 4;
-    fill_.refine(
-        *start().strategy, counts(start()),
-        [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); },
-        [&] { return effort() >= limit; });
+    const auto refined = [&] { return effort() >= limit; };
+    fill_.refine(*other_.strategy, other_weighed_, noted, refined);
+    if (best_.strategy && *best_.strategy != *other_.strategy)
+      fill_.refine(*best_.strategy, best_weighed_, noted, refined);
   }
   if (!best_.strategy) best_ = std::move(other_);
   best_.lower_bound = lower_bound();

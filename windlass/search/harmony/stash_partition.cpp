@@ -1,0 +1,78 @@
+// best[l][h]: the least cost of packs that cover the layers before l, of which h bytes of inputs
+// wait on the device. A pack [l, e) adds its own input and must fit beside h.
+#include "windlass/search/harmony/stash_partition.h"
+
+#include <algorithm>
+
+#include "windlass/search/harmony/partition.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kLevels = 64;
+
+struct Entry {
+  double cost = kDoesNotFit;
+  int64_t held = 0;  // bytes, exact
+  int32_t from = -1;
+  int32_t from_level = 0;
+  bool on_host = false;
+};
+
+}  // namespace
+
+StashPartition min_stash_partition(const StashCosts& costs) {
+  const auto width = static_cast<size_t>(kLevels) + 1;
+  const int64_t unit = std::max<int64_t>(1, costs.cap / kLevels);
+  std::vector<Entry> best((static_cast<size_t>(costs.layers) + 1) * width);
+  best[0].cost = 0;
+  StashPartition result;
+  for (int32_t first = 0; first < costs.layers; ++first) {
+    const Entry* row = &best[static_cast<size_t>(first) * width];
+    const int64_t stash = costs.stash(first), room = costs.room(first);
+    const double host_cost = costs.host_cost(first);
+    for (int32_t last = first; last < costs.layers; ++last) {
+      const Pack pack{first, last};
+      if (costs.hopeless(pack)) break;
+      const int64_t bytes = costs.bytes(pack);
+      const double cost = costs.cost(pack);
+      const bool loss = last + 1 == costs.layers;
+      result.work += kLevels;
+      Entry* next = &best[(static_cast<size_t>(last) + 1) * width];
+      for (size_t level = 0; level < width; ++level) {
+        const Entry& from = row[level];
+        if (from.cost == kDoesNotFit) continue;
+        for (bool on_host : {false, true}) {
+          if (loss && on_host) continue;
+          const int64_t own = loss ? 0 : on_host ? room : stash;
+          if (from.held + bytes + own > costs.cap) continue;
+          const int64_t held = from.held + (loss || on_host ? 0 : stash);
+          const double sum = from.cost + cost + (on_host ? host_cost : 0);
+          Entry& entry = next[static_cast<size_t>(held / unit)];
+          if (sum < entry.cost || (sum == entry.cost && held < entry.held))
+            entry = {sum, held, first, static_cast<int32_t>(level), on_host};
+        }
+      }
+    }
+  }
+  const Entry* end = &best[static_cast<size_t>(costs.layers) * width];
+  const auto least = static_cast<size_t>(
+      std::min_element(end, end + width,
+                       [](const Entry& a, const Entry& b) { return a.cost < b.cost; }) -
+      end);
+  if (end[least].cost == kDoesNotFit) return result;
+  result.cost = end[least].cost;
+  size_t level = least;
+  for (int32_t l = costs.layers; l > 0;) {
+    const Entry& entry = best[static_cast<size_t>(l) * width + level];
+    result.packs.push_back({entry.from, l - 1});
+    result.on_host.push_back(entry.on_host);
+    l = entry.from;
+    level = static_cast<size_t>(entry.from_level);
+  }
+  std::ranges::reverse(result.packs);
+  std::ranges::reverse(result.on_host);
+  return result;
+}
+
+}  // namespace windlass
