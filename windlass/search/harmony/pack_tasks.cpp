@@ -93,11 +93,11 @@ void PackProgram::cut_pieces() {
 
 // Reducing, moving, updating and gathering of the parts of a large layer overlap.
 void PackProgram::cut_large(const Piece& piece) {
-  constexpr int64_t kLarge = 4, kMostParts = 8;
+  constexpr int64_t kLarge = 4, kMostParts = 12;
   int64_t parts = 1;
   if (strategy_.streams && piece.layers.first == piece.layers.last &&
       piece.weights / kLarge >= strategy_.piece_bytes)
-    parts = std::min(kMostParts, piece.weights / strategy_.piece_bytes);
+    parts = std::min(kMostParts, 2 * (piece.weights / strategy_.piece_bytes));
   const size_t first = pieces_.size();
   for (int64_t i = 0; i < parts; ++i) {
     const auto cut = [&](int64_t bytes) { return bytes * (i + 1) / parts - bytes * i / parts; };

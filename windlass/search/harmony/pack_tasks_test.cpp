@@ -75,9 +75,9 @@ TEST(PackTasks, PartsOfALayerOverlap) {
   const Machine machine = one_link(1);
   StreamPricer pricer(chain, machine, 1, INT64_MAX);
   PackStrategy strategy = layer_by_layer(1);
-  strategy.piece_bytes = 100'000'000;
+  strategy.piece_bytes = 200'000'000;
   const StreamCost cost = pricer.price(strategy);
-  EXPECT_NEAR(cost.seconds, 24 + 1 + 0.0625 + 0.125, 1e-3);
+  EXPECT_NEAR(cost.seconds, 24 + 1 + 0.05 + 0.1, 1e-3);
   EXPECT_EQ(cost.volume.weights, 2'000'000'000);
   EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
 }

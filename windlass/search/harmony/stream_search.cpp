@@ -230,10 +230,11 @@ void StreamSearch::search_data(Shape shape) {
   }
   std::ranges::sort(promising);
   if (promising.size() > 3) promising.resize(3);
-  for (const auto& [cost, ub] : promising)
-    for (double part : {0.95, 0.82, 0.7})
-      for (double weight : {1.0, 4.0, 16.0})
-        add_candidates(shape, ub, with(ub), part, weight, candidates);
+  const int64_t enough = skipped_ + options_.effort / 8;
+  for (double part : {0.95, 0.8, 0.98, 0.7, 0.85})
+    for (double weight : {1.0, 16.0, 4.0})
+      for (const auto& [cost, ub] : promising)
+        if (skipped_ < enough) add_candidates(shape, ub, with(ub), part, weight, candidates);
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
   for (const Candidate& candidate : candidates) {
     // Half of the effort is for polishing.
@@ -251,20 +252,24 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .peer_bandwidth = 10e9,
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
-  options.effort = 5'000'000;
   options.most_packs = 40;
   consider_harmony(shape);
   struct Try {
     double part;    // of the limit, for a task: weights that arrive early need some
     double weight;  // of traffic
   };
-  for (Try how : {Try{0.92, 2}, Try{0.85, 2}, Try{0.75, 2}, Try{0.65, 2}, Try{0.92, 12},
-                  Try{0.85, 12}, Try{0.75, 12}, Try{0.65, 12}}) {
+  // Where data parallelism is a choice too, pipelines are seldom better.
+  const bool alone = options_.mode == HarmonyMode::Pipeline;
+  const std::vector<Try> tries =
+      alone ? std::vector<Try>{{0.85, 2}, {0.75, 12}, {0.92, 12}} : std::vector<Try>{{0.85, 4}};
+  options.effort = alone ? 4'000'000 : 1'000'000;
+  for (Try how : tries) {
     if (spent()) return;
     options.byte_seconds = how.weight * kTrafficWeight;
     const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
     const PackSearchResult found =
         search_packs(chain_, HarmonyMode::Pipeline, shape.depth, samples, cap, true, options);
+    skipped_ += options.effort / 60;
     if (found.plan) consider(shape, *found.plan);
   }
 }
