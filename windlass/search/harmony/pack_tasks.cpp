@@ -91,13 +91,15 @@ void PackProgram::cut_pieces() {
   for (const Piece& piece : pieces) cut_large(piece);
 }
 
-// Reducing, moving, updating and gathering of the parts of a large layer overlap.
+// Reducing, moving, updating and gathering of the parts of a large layer overlap. Most of all at
+// the first layer: the next step waits for its update.
 void PackProgram::cut_large(const Piece& piece) {
-  constexpr int64_t kLarge = 4, kMostParts = 12;
+  const bool waited_for = pieces_.empty();
+  const int64_t large = waited_for ? 1 : 4, most = 12;
   int64_t parts = 1;
   if (strategy_.streams && piece.layers.first == piece.layers.last &&
-      piece.weights / kLarge >= strategy_.piece_bytes)
-    parts = std::min(kMostParts, 2 * (piece.weights / strategy_.piece_bytes));
+      piece.weights / large >= strategy_.piece_bytes)
+    parts = std::min(most, (waited_for ? 4 : 2) * (piece.weights / strategy_.piece_bytes));
   const size_t first = pieces_.size();
   for (int64_t i = 0; i < parts; ++i) {
     const auto cut = [&](int64_t bytes) { return bytes * (i + 1) / parts - bytes * i / parts; };

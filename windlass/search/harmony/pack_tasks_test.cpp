@@ -46,7 +46,7 @@ PackStrategy layer_by_layer(int32_t replicas) {
   strategy.stash_on_host.assign(3, 0);
   strategy.device_update.assign(3, 0);
   strategy.keep_shares.assign(3, 0);
-  strategy.piece_bytes = 500'000'000;
+  strategy.piece_bytes = 1'500'000'000;
   strategy.state_bytes = 5'000'000'000;
   return strategy;
 }
@@ -77,7 +77,7 @@ TEST(PackTasks, PartsOfALayerOverlap) {
   PackStrategy strategy = layer_by_layer(1);
   strategy.piece_bytes = 200'000'000;
   const StreamCost cost = pricer.price(strategy);
-  EXPECT_NEAR(cost.seconds, 24 + 1 + 0.05 + 0.1, 1e-3);
+  EXPECT_NEAR(cost.seconds, 24 + 1 + 1.0 / 24 + 1.0 / 12, 1e-3);
   EXPECT_EQ(cost.volume.weights, 2'000'000'000);
   EXPECT_EQ(cost.volume.gradients, 2'000'000'000);
 }
