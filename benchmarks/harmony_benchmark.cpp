@@ -127,10 +127,11 @@ void simulated(const std::vector<Point>& points, std::map<std::string, LayerProf
     const auto begin = std::chrono::steady_clock::now();
     const StreamSearchResult any = search_streams(chain, machine, point.minibatch, kLimit, options);
     const double took = seconds_since(begin);
-    slowest = std::max(slowest, took);
     options.mode = point.plan.mode;
+    const auto again = std::chrono::steady_clock::now();
     const StreamSearchResult same =
         search_streams(chain, machine, point.minibatch, kLimit, options);
+    slowest = std::max({slowest, took, seconds_since(again)});
     const auto gib = [](const StreamCost& cost) {
       return fmt::format("{:.1f}", static_cast<double>(cost.volume.swapped()) / kGiB);
     };

@@ -80,13 +80,23 @@ double StreamFill::fill(PipelineShape shape, const HarmonyPlan& packs, const Not
   strategy.keep_shares.assign(count, 0);
   const int64_t ahead = room_ahead();
   strategy.state_bytes = pack_state(strategy) + ahead;
-  StreamCost cost = pricer_.price(strategy);
-  if (!cost.fits) {
-    strategy.state_bytes -= ahead;
-    cost = pricer_.price(strategy);
+  PackStrategy placed = strategy;
+  StreamCost cost;
+  if (!on_host.empty()) {
+    placed.stash_on_host = on_host;
+    cost = price(placed);
   }
-  least_limit_ = std::min(least_limit_, cost.peak_bytes);
-  if (!cost.fits) return kDoesNotFit;
+  const bool is_placed = cost.fits;
+  const StreamCost placed_cost = cost;
+  if (!is_placed) {
+    cost = pricer_.price(strategy);
+    if (!cost.fits) {
+      strategy.state_bytes -= ahead;
+      cost = pricer_.price(strategy);
+    }
+    least_limit_ = std::min(least_limit_, cost.peak_bytes);
+    if (!cost.fits) return kDoesNotFit;
+  }
 
   const auto on_device = [](PackStrategy& s, size_t p) { s.stash_on_host[p] = 0; };
   const auto kept = [&](PackStrategy& s, size_t p) {
@@ -94,22 +104,13 @@ double StreamFill::fill(PipelineShape shape, const HarmonyPlan& packs, const Not
   };
   double result = kDoesNotFit;
   for (bool keep : {false, true}) {
-    const bool placed = !keep && !on_host.empty();
     if (keep && (shape.depth > 1 || packs.forward_microbatch != packs.backward_microbatch ||
                  count < 2 || result > 1.04 * enough()))
       continue;
-    PackStrategy filled = strategy;
-    StreamCost filled_cost = cost;
+    PackStrategy filled = is_placed ? placed : strategy;
+    StreamCost filled_cost = is_placed ? placed_cost : cost;
     if (keep && most_packs(filled, filled_cost, kept) < 2) continue;
-    if (placed) {
-      filled.stash_on_host = on_host;
-      filled_cost = price(filled);
-      if (!filled_cost.fits) {
-        filled = strategy;
-        filled_cost = cost;
-      }
-    }
-    if (filled.stash_on_host == strategy.stash_on_host) most_packs(filled, filled_cost, on_device);
+    if (!is_placed) most_packs(filled, filled_cost, on_device);
     keep_shares(filled, filled_cost);
     const double counts = note(filled, filled_cost);
     result = std::min(result, counts);

@@ -21,7 +21,7 @@ namespace {
 // Seconds a byte that swapping counts beside the simulated time: a small part of what it takes on a
 // link of 12 GB/s. Decides between plans that are nearly equally fast.
 constexpr double kByteSeconds = 1 / 12e9;
-constexpr double kTrafficWeight = 0.04 * kByteSeconds;
+constexpr double kTrafficWeight = 0.005 * kByteSeconds;
 
 double weighed(const StreamCost& cost) {
   if (!cost.fits) return kDoesNotFit;
@@ -53,7 +53,7 @@ class StreamSearch {
   int64_t swap_of_harmony();
   // Seconds that what Harmony would not move counts: more than it takes.
   double excess(const SwapVolume& volume) const {
-    return 4 * kByteSeconds *
+    return 2 * kByteSeconds *
            static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
   }
   int64_t share(Shape shape) const { return shape.share(minibatch_); }
@@ -69,6 +69,7 @@ class StreamSearch {
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
   void consider_harmony(Shape shape);
+  StreamSearchResult choose();
   // Packs, where their inputs wait, and what that counts at least, roughly.
   struct Candidate {
     HarmonyPlan plan;
@@ -80,6 +81,7 @@ class StreamSearch {
                       double weight, std::vector<Candidate>& list);
   void search_data(Shape shape);
   void search_pipeline(Shape shape);
+  std::vector<uint8_t> like_best(const HarmonyPlan& plan) const;
   void polish(Shape shape, CostedPlan start);
   void try_frugal(Shape shape);
   double lower_bound();
@@ -100,6 +102,8 @@ class StreamSearch {
   int64_t harmony_swaps_ = INT64_MAX;
   StreamSearchResult other_;
   double other_weighed_ = kDoesNotFit;
+  StreamSearchResult fastest_;            // whatever it moves
+  double harmony_seconds_ = kDoesNotFit;  // of Harmony's own plans and runtime, if they fit
   int64_t skipped_ = 0;
   // Of Harmony's own search, by mode, devices, limit and prefetch.
   std::map<std::tuple<HarmonyMode, int32_t, int64_t, bool>, std::optional<HarmonyBaseline>> own_;
@@ -128,6 +132,10 @@ double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) 
     other_.strategy = strategy;
     other_.cost = cost;
   }
+  if (cost.fits && (!fastest_.strategy || cost.seconds < fastest_.cost.seconds)) {
+    fastest_.strategy = strategy;
+    fastest_.cost = cost;
+  }
   if (weight < best_weighed_ && cost.volume.swapped() <= harmony_swaps_) {
     best_weighed_ = weight;
     best_.strategy = strategy;
@@ -155,9 +163,18 @@ void StreamSearch::consider_harmony(Shape shape) {
       if (!own) continue;
       const PackStrategy theirs = harmony_runtime(own->plan);
       if (theirs.depth != shape.depth) continue;
-      note(theirs, pricer_.price(theirs));
+      const StreamCost cost = pricer_.price(theirs);
+      if (cost.fits) harmony_seconds_ = std::min(harmony_seconds_, cost.seconds);
+      note(theirs, cost);
       consider(shape, own->plan);
     }
+}
+
+// Little traffic, unless Harmony itself would be faster.
+StreamSearchResult StreamSearch::choose() {
+  if (best_.strategy && best_.cost.seconds <= harmony_seconds_) return std::move(best_);
+  if (other_.strategy && other_.cost.seconds <= harmony_seconds_) return std::move(other_);
+  return std::move(fastest_);
 }
 
 // Computing and, roughly, what traffic counts: weights three times, and inputs of packs on the
@@ -222,7 +239,7 @@ void StreamSearch::search_data(Shape shape) {
   for (const auto& [computing, ub] : backward) {
     if (computing > kSlowest * backward.front().first || computing >= other_weighed_) break;
     std::vector<Candidate> own;
-    for (double weight : {1.0, 16.0}) add_candidates(shape, ub, with(ub), 0.9, weight, own);
+    for (double weight : {4.0, 100.0}) add_candidates(shape, ub, with(ub), 0.9, weight, own);
     double least = kDoesNotFit;
     for (const Candidate& candidate : own) least = std::min(least, candidate.cost);
     promising.push_back({least, ub});
@@ -232,7 +249,7 @@ void StreamSearch::search_data(Shape shape) {
   if (promising.size() > 3) promising.resize(3);
   const int64_t enough = skipped_ + options_.effort / 8;
   for (double part : {0.95, 0.8, 0.98, 0.7, 0.85})
-    for (double weight : {1.0, 16.0, 4.0})
+    for (double weight : {4.0, 100.0, 20.0})
       for (const auto& [cost, ub] : promising)
         if (skipped_ < enough) add_candidates(shape, ub, with(ub), part, weight, candidates);
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
@@ -261,8 +278,9 @@ void StreamSearch::search_pipeline(Shape shape) {
   // Where data parallelism is a choice too, pipelines are seldom better.
   const bool alone = options_.mode == HarmonyMode::Pipeline;
   const std::vector<Try> tries =
-      alone ? std::vector<Try>{{0.85, 2}, {0.75, 12}, {0.92, 12}} : std::vector<Try>{{0.85, 4}};
-  options.effort = alone ? 4'000'000 : 1'000'000;
+      alone ? std::vector<Try>{{0.85, 20}, {0.75, 80}, {0.92, 150}, {0.9, 1000}}
+            : std::vector<Try>{{0.85, 30}};
+  options.effort = alone ? 3'000'000 : 1'000'000;
   for (Try how : tries) {
     if (spent()) return;
     options.byte_seconds = how.weight * kTrafficWeight;
@@ -272,6 +290,18 @@ void StreamSearch::search_pipeline(Shape shape) {
     skipped_ += options.effort / 60;
     if (found.plan) consider(shape, *found.plan);
   }
+}
+
+// Inputs of packs wait where they do in what counts least so far.
+std::vector<uint8_t> StreamSearch::like_best(const HarmonyPlan& plan) const {
+  const PackStrategy& known = *other_.strategy;
+  std::vector<uint8_t> on_host;
+  size_t at = 0;
+  for (Pack pack : plan.backward_packs) {
+    while (known.backward_packs[at].last < pack.first) ++at;
+    on_host.push_back(known.stash_on_host[at]);
+  }
+  return on_host;
 }
 
 void StreamSearch::polish(Shape shape, CostedPlan start) {
@@ -284,7 +314,8 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
                                   bounds_.forward_seconds(share(shape), plan.forward_microbatch,
                                                           plan.backward_packs.back().first)) /
                                  shape.depth;
-        return computing >= other_weighed_ ? kDoesNotFit : consider(shape, plan);
+        if (computing >= other_weighed_) return kDoesNotFit;
+        return consider(shape, plan, like_best(plan));
       },
       [&] { return effort(); });
   local.anneal(start, options_.effort, 0.004, 0.0002, 1);
@@ -345,11 +376,11 @@ StreamSearchResult StreamSearch::run() {
     if (best_.strategy && *best_.strategy != *other_.strategy)
       fill_.refine(*best_.strategy, best_weighed_, noted, refined);
   }
-  if (!best_.strategy) best_ = std::move(other_);
-  best_.lower_bound = lower_bound();
-  best_.tried = pricer_.runs();
-  best_.least_limit = fill_.least_limit();
-  return std::move(best_);
+  StreamSearchResult result = choose();
+  result.lower_bound = lower_bound();
+  result.tried = pricer_.runs();
+  result.least_limit = fill_.least_limit();
+  return result;
 }
 
 }  // namespace
