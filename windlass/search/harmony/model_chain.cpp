@@ -77,6 +77,7 @@ void SizedChain::weigh(LayerProfile& profile) const {
   profile.host_update.assign(pieces_, 0);
   const int states = optimizer_state_count(training_.options.optimizer);
   std::set<std::pair<size_t, TensorId>> seen;
+  std::set<TensorId> updated;
   for (size_t op = 0; op < training_.forward_ops; ++op)
     for (TensorId id : graph_.ops[op].inputs) {
       if (!id.valid() || !seen.insert({piece_of_[op], id}).second) continue;
@@ -85,7 +86,8 @@ void SizedChain::weigh(LayerProfile& profile) const {
       if (tensor.role == TensorRole::Buffer) profile.buffers[piece] += bytes_of(graph_, id);
       if (tensor.role != TensorRole::Weight) continue;
       profile.weights[piece] += bytes_of(graph_, id);
-      if (!tensor.trainable) continue;
+      // The first layer that reads a weight runs backward last: then its gradient is whole.
+      if (!tensor.trainable || !updated.insert(id).second) continue;
       const auto elements = static_cast<double>(element_count(tensor.type.shape));
       const bool master = training_.options.master_weights && tensor.type.dtype != DType::F32;
       profile.optimizer[piece] += static_cast<int64_t>(elements) * 4 * (states + (master ? 1 : 0));
