@@ -269,17 +269,18 @@ void ChainSolver::combine(const Step& step, List& list) {
   const auto add = [&](const Entry& x, const Entry& y) {
     stream_.push_back({x.time + y.time + step.time, bytes_of(step, x, y), step.kept + x.kept});
   };
-  if (step.in_flight > 1) {
-    for (const Entry& x : next)
-      for (const Entry& y : again) add(x, y);
-    std::ranges::stable_sort(stream_, {}, &Entry::bytes);
-    return merge(list);
-  }
   // Nothing of it is new if a point is better than its best time and its least bytes.
-  const int64_t least = bytes_of(step, next.front(), again.front());
+  const int64_t least = bytes_of(step, {.bytes = next.front().bytes}, again.front());
   const int64_t fastest = next.back().time + again.back().time + step.time;
   const auto above = std::ranges::upper_bound(list, least, {}, &Entry::bytes);
   if (above != list.begin() && std::prev(above)->time <= fastest) return;
+  if (step.in_flight > 1) {
+    for (const Entry& x : next)
+      for (const Entry& y : again) add(x, y);
+    if (!std::ranges::is_sorted(stream_, {}, &Entry::bytes))
+      std::ranges::stable_sort(stream_, {}, &Entry::bytes);
+    return merge(list);
+  }
   if (again.size() == 1) return combine_shifted(step, next, again.front(), list);
   size_t a = 0, b = 0;
   int64_t limit = least;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "windlass/search/chain/policies.h"
+
 namespace windlass {
 namespace {
 
@@ -10,6 +12,10 @@ namespace {
 constexpr int64_t kResolution = 1024;
 // Longer runs of pieces are hardly ever worth it: all of it is live at once when it is run again.
 constexpr size_t kLongestPass = 16;
+// A step that takes so much longer than one without limits is worth a second look.
+constexpr double kSlow = 1.15;
+// Inside of a limit, waiting may lower what is live beside the saved tensors, but not by so much.
+constexpr double kHopeless = 1.1;
 // Backward ops ahead that offloaded tensors are fetched where memory is short.
 constexpr int32_t kLatePrefetch = 2;
 
@@ -29,6 +35,8 @@ class Planner {
   bool empty() const { return solvers_.empty(); }
   size_t groups() const { return solvers_.size(); }
   int32_t group(size_t g) const { return profile_.groups[g].group; }
+  int64_t floor(size_t g) const { return profile_.groups[g].chain.floor; }
+  Nanoseconds makespan() const { return profile_.makespan; }
   int32_t prefetch() const { return profile_.prefetch; }
   const Strategy& base() const { return base_; }
   // Whether the chain decides about a saved tensor.
@@ -189,7 +197,13 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
 std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
                                        const Strategy& base, Evaluator& evaluator,
                                        const ChainSearchOptions& options) {
-  const Planner planner(training, base, evaluator, options);
+  // Nothing is faster than keeping everything.
+  Strategy kept = base;
+  for (MemoryAction& action : kept.saved)
+    if (action != MemoryAction::Regather) action = MemoryAction::Keep;
+  if (const Evaluation found = evaluator.evaluate(kept); found.fits)
+    return Candidate{kept, found.time};
+  const Planner planner(training, kept, evaluator, options);
   if (planner.empty()) return std::nullopt;
   std::vector<int64_t> limits;
   for (size_t g = 0; g < planner.groups(); ++g) {
@@ -198,19 +212,40 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
       least = std::min(least, problem.machine.devices[device.index()].limit.value);
     limits.push_back(least);
   }
+  // What is live beside all saved tensors does not fit: actions do not help.
+  for (size_t g = 0; g < planner.groups(); ++g)
+    if (static_cast<double>(planner.floor(g)) > kHopeless * static_cast<double>(limits[g]))
+      return std::nullopt;
   std::optional<Candidate> best = Probing(planner, evaluator, limits, options.probes).run();
+  const auto take = [&](std::optional<Candidate> other) {
+    if (other && (!best || other->time < best->time)) best = std::move(other);
+  };
+  // Where memory is short for the chain's taste, what it knows too little of matters: copies that
+  // are late, stages that share a device.
+  const auto slow = [&] {
+    return !best ||
+           static_cast<double>(best->time) > kSlow * static_cast<double>(planner.makespan());
+  };
+  if (slow()) {
+    for (auto& saved : named_policies(training, kept, options.send)) {
+      Strategy strategy = kept;
+      strategy.saved = std::move(saved);
+      if (const Evaluation found = evaluator.evaluate(strategy); found.fits)
+        take(Candidate{std::move(strategy), found.time});
+    }
+  }
+  if (slow() && options.send) {
+    ChainSearchOptions recompute = options;
+    recompute.send = false;
+    const Planner other(training, kept, evaluator, recompute);
+    take(Probing(other, evaluator, limits, options.probes / 2).run());
+  }
   if (!best && options.send) {
     const Strategy frugal = with_rest_sent(training, planner);
-    if (frugal.saved != planner.base().saved) {
+    if (frugal.saved != kept.saved) {
       const Planner other(training, frugal, evaluator, options);
       best = Probing(other, evaluator, limits, options.probes).run();
     }
-  }
-  if (!best && options.send) {
-    Strategy all = base;
-    for (size_t s = 0; s < training.saved.size(); ++s)
-      if (training.saved[s].producer.valid()) all.saved[s] = MemoryAction::Offload;
-    if (const Evaluation found = evaluator.evaluate(all); found.fits) best = {all, found.time};
   }
   if (!best || options.polish <= 0) return best;
   try_prefetch(evaluator, *best);

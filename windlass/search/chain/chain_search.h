@@ -26,8 +26,9 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
                                        const ChainSearchOptions& options = {});
 
 // The fastest on the frontier that fits the machine's limits in the simulator, a little improved;
-// none if nothing fits. At most about probes + polish + 8 simulations; twice the probes if what
-// the chain does not decide about has to leave the devices too. Deterministic.
+// none if nothing fits. About probes + polish + 8 simulations; where memory is very short, up to
+// twice the probes more, with what people would do, without copies, and with what the chain does
+// not decide about on the host. Deterministic.
 std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
                                        const Strategy& base, Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});

@@ -41,6 +41,7 @@ class Measuring {
     measure_.time.assign(facts_.dropped.size(), 0);
     measure_.beside.assign(facts_.dropped.size(), 0);
     measure_.saved_bytes.assign(decides_.size(), 0);
+    measure_.gathered_bytes.assign(decides_.size(), 0);
     find_lives();
     sum_saved();
     find_times();
@@ -61,8 +62,16 @@ class Measuring {
 
   void find_lives() {
     lives_.resize(tasks_.buffers.size());
-    for (size_t t = 0; t < tasks_.size(); ++t) {
-      const TaskKind kind = tasks_.tasks[t].kind;
+    // What moves for an op comes before it: it belongs to the pass of the next op on its device.
+    std::vector<TaskKind> next(tasks_.memories.size(), TaskKind::Backward);
+    for (size_t t = tasks_.size(); t-- > 0;) {
+      TaskKind kind = tasks_.tasks[t].kind;
+      if (const MemoryId memory = memory_of(tasks_, TaskId(t)); memory.valid()) {
+        if (kind == TaskKind::Forward || kind == TaskKind::Backward)
+          next[memory.index()] = kind;
+        else if (kind == TaskKind::Collective)
+          kind = next[memory.index()];
+      }
       for (const Use& use : tasks_.uses_of(TaskId(t))) {
         Life& life = lives_[use.buffer.index()];
         life.birth = std::min(life.birth, result_.start[t]);
@@ -88,18 +97,25 @@ class Measuring {
 
   void sum_saved() {
     // Teams of a group hold pieces of different size: the largest counts.
-    std::vector<std::vector<int64_t>> sums(tasks_.memories.size());
+    struct Sum {
+      int64_t saved = 0, gathered = 0;
+    };
+    std::vector<std::vector<Sum>> sums(tasks_.memories.size());
     for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
       const Buffer& buffer = tasks_.buffers[b];
-      const int32_t saved = saved_in(b);
-      if (saved < 0 || buffer.micro_batch != 0) continue;
-      auto& sum = sums[buffer.memory.index()];
-      if (sum.empty()) sum.assign(decides_.size(), 0);
-      sum[static_cast<size_t>(saved)] += buffer.bytes.value;
+      if (buffer.micro_batch != 0 || !buffer.tensor.valid() || !lives_[b].backward) continue;
+      const int32_t saved = facts_.saved_index[buffer.tensor.index()];
+      if (saved < 0 || !decides_[static_cast<size_t>(saved)]) continue;
+      auto& list = sums[buffer.memory.index()];
+      if (list.empty()) list.resize(decides_.size());
+      Sum& sum = list[static_cast<size_t>(saved)];
+      (lives_[b].forward ? sum.saved : sum.gathered) += buffer.bytes.value;
     }
-    for (const auto& sum : sums)
-      for (size_t s = 0; s < sum.size(); ++s)
-        measure_.saved_bytes[s] = std::max(measure_.saved_bytes[s], sum[s]);
+    for (const auto& list : sums)
+      for (size_t s = 0; s < list.size(); ++s) {
+        measure_.saved_bytes[s] = std::max(measure_.saved_bytes[s], list[s].saved);
+        measure_.gathered_bytes[s] = std::max(measure_.gathered_bytes[s], list[s].gathered);
+      }
   }
 
   // A redistribution belongs to the op that is emitted next: it asked for it.

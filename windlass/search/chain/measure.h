@@ -17,7 +17,8 @@ struct StepMeasure {
   std::vector<int64_t> beside;       // by op: live while it runs, at most
   std::vector<int64_t> saved_bytes;  // by saved tensor that is decided about: on a member, of one
                                      // micro-batch
-  std::vector<int64_t> floor;        // by group: live beside saved tensors at any time, at most
+  std::vector<int64_t> gathered_bytes;  // by the same: of copies that the backward pass makes
+  std::vector<int64_t> floor;           // by group: live beside saved tensors at any time, at most
 };
 
 // `decides`: by saved tensor. The strategy keeps all of these.

@@ -21,6 +21,7 @@ PieceModel::PieceModel(const TrainingGraph& training, const TrainingFacts& facts
     const SavedTensor& tensor = training.saved[static_cast<size_t>(s)];
     Saved& saved = saved_.emplace_back();
     saved.bytes = measure.saved_bytes[static_cast<size_t>(s)];
+    saved.gathered = measure.gathered_bytes[static_cast<size_t>(s)];
     saved.producer = static_cast<int32_t>(tensor.producer.index() - piece.first);
     saved.last_forward = saved.producer;
     saved.element_size = element_bytes(graph[tensor.tensor].type.dtype);
@@ -142,7 +143,8 @@ ChainOption PieceModel::price(const Actions& actions) const {
     const auto at = static_cast<size_t>(s);
     if (compressed_bits(actions[at]) > 0)
       return stored(at, actions[at]) + (there[at] != 0 ? saved_[at].bytes : 0);
-    return there[at] != 0 ? saved_[at].bytes : 0;
+    const int64_t copies = actions[at] == MemoryAction::Recompute ? saved_[at].gathered : 0;
+    return there[at] != 0 ? saved_[at].bytes + copies : 0;
   };
   for (int32_t s : ends_before_) live -= held(s);
   std::vector<int32_t> pending, again;
@@ -177,7 +179,7 @@ ChainOption PieceModel::price(const Actions& actions) const {
         const auto at = static_cast<size_t>(s);
         if (there[at] != 0 || actions[at] != MemoryAction::Recompute) continue;
         there[at] = 1;
-        live += saved_[at].bytes;
+        live += saved_[at].bytes + saved_[at].gathered;
       }
       peak = std::max(peak, live + op.beside + forward.beside - standing_);
     }
@@ -196,6 +198,9 @@ ChainOption PieceModel::price_again() const {
   option.again = true;
   const int64_t gradients =
       backward_.empty() ? 0 : std::max<int64_t>(0, backward_.front().beside - standing_);
+  int64_t copies = 0;
+  for (const Saved& saved : saved_) copies += saved.gathered;
+  option.kept += copies;
   option.forward_bytes += gradients;
   return option;
 }

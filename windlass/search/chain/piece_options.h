@@ -44,6 +44,7 @@ class PieceModel {
  private:
   struct Saved {
     int64_t bytes = 0;
+    int64_t gathered = 0;  // of copies that are made when it is computed again
     int64_t element_size = 4;
     int32_t producer = 0;      // forward op of the piece
     int32_t last_forward = 0;  // that reads it
