@@ -59,6 +59,8 @@ const std::vector<SearchMethod>& search_methods() {
        search_grid},
       {"mcmc", "Markov chains over all decisions, from named strategies or from --from PLAN",
        search_mcmc},
+      {"chain", "replicas, and what to keep, recompute or move by dynamic programming",
+       search_chain},
   };
   return methods;
 }

@@ -128,6 +128,11 @@ SearchResult search_exact(const Problem& problem, const SearchOptions& options =
 // the usual remedies against full memory, all simulated; the fastest that fits. Never Optimal.
 SearchResult search_grid(const Problem& problem, const SearchOptions& options = {});
 
+// All devices as one group of replicas, or one device: numbers of micro-batches, homes of weights,
+// and for each what becomes of every saved tensor by dynamic programming over the chain of blocks
+// (search/chain/chain.h). Never Optimal.
+SearchResult search_chain(const Problem& problem, const SearchOptions& options = {});
+
 // Markov chains over everything that a strategy decides, from the strategies that a user would name
 // and from SearchOptions::starts. Never Optimal.
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
