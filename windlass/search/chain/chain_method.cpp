@@ -22,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostMicroBatches = 64;
+// Simulations to improve the best plan at the end.
+constexpr int64_t kLastPolish = 200;
 // Structures that are looked at for the least limit, those first that hold least.
 constexpr size_t kMostFrugal = 4;
 
@@ -62,12 +64,24 @@ class ChainMethod {
       best_ = std::move(found);
       best_micro_ = structure.micro_batches;
     }
+    if (best_) polish();
     return finish();
   }
 
  private:
   double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
   bool out_of_time() const { return elapsed() > options_.time_limit.value; }
+
+  void polish() {
+    Cut& part = cut(best_micro_);
+    const bool keeps = std::ranges::all_of(
+        best_->strategy.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    if (keeps) return;
+    const int64_t last = part.evaluator->evaluations() + kLastPolish;
+    spend_memory(part.training, *part.evaluator, *best_,
+                 [&] { return part.evaluator->evaluations() >= last || out_of_time(); });
+    note(best_->strategy, best_micro_);
+  }
 
   int64_t least_device() const {
     int64_t least = INT64_MAX;
