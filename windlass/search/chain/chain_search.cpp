@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kResolution = 1024;
 // Longer runs of pieces are hardly ever worth it: all of it is live at once when it is run again.
 constexpr size_t kLongestPass = 16;
-// A step that takes so much longer than one without limits is worth a second look.
-constexpr double kSlow = 1.15;
+// Steps that take so much longer than one without limits are worth a second and a third look.
+constexpr double kNotFree = 1.003, kSlow = 1.15;
 // Inside of a limit, waiting may lower what is live beside the saved tensors, but not by so much.
 constexpr double kHopeless = 1.1;
 // Backward ops ahead that offloaded tensors are fetched where memory is short.
@@ -85,7 +85,7 @@ class Probing {
     size_t low = 0, high = free_.size() - 1;  // nothing fits below low; high fits, if anything does
     auto at = std::min(static_cast<size_t>(start), high);
     bool known_fit = false, known_too_much = false;
-    for (size_t step = 1; left_ > kNeighbours; step *= 2) {
+    for (size_t step = 1; left_ > 0; step *= 2) {
       if (fits(at)) {
         high = at;
         known_fit = true;
@@ -99,20 +99,20 @@ class Probing {
       }
     }
     // Copies that come back early take memory: the most frugal ones once more with late ones.
+    left_ = kMore;
     if (!best_ && prefetch_ > kLatePrefetch) {
       prefetch_ = kLatePrefetch;
       tried_.clear();
       simulated_.clear();
-      for (size_t k = 0; k < 2 * kNeighbours && !best_ && k < free_.size(); ++k)
-        fits(free_.size() - 1 - k);
+      for (size_t k = 0; !best_ && k < free_.size() && left_ > 0; ++k) fits(free_.size() - 1 - k);
     }
-    // What is a little more frugal may be faster: the chain does not see everything.
-    for (size_t k = 1; k <= kNeighbours && high + k < free_.size(); ++k) fits(high + k);
+    // What is more frugal may be faster, where tasks wait for memory at the limit.
+    for (size_t k = 1; high + k < free_.size() && left_ > 0; k *= 3) fits(high + k);
     return best_;
   }
 
  private:
-  static constexpr int64_t kNeighbours = 3;
+  static constexpr int64_t kMore = 5;  // simulations beside those of the bisection
 
   bool fits(size_t index) {
     if (const auto found = tried_.find(index); found != tried_.end()) return found->second;
@@ -220,25 +220,26 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   const auto take = [&](std::optional<Candidate> other) {
     if (other && (!best || other->time < best->time)) best = std::move(other);
   };
+  const auto slower_than = [&](double ratio) {
+    return !best ||
+           static_cast<double>(best->time) > ratio * static_cast<double>(planner.makespan());
+  };
+  // Copies of gradients and weights may want the link too: a frontier without others beside.
+  if (options.send && slower_than(kNotFree)) {
+    ChainSearchOptions recompute = options;
+    recompute.send = false;
+    const Planner other(training, kept, evaluator, recompute);
+    take(Probing(other, evaluator, limits, options.probes / 2).run());
+  }
   // Where memory is short for the chain's taste, what it knows too little of matters: copies that
   // are late, stages that share a device.
-  const auto slow = [&] {
-    return !best ||
-           static_cast<double>(best->time) > kSlow * static_cast<double>(planner.makespan());
-  };
-  if (slow()) {
+  if (slower_than(kSlow)) {
     for (auto& saved : named_policies(training, kept, options.send)) {
       Strategy strategy = kept;
       strategy.saved = std::move(saved);
       if (const Evaluation found = evaluator.evaluate(strategy); found.fits)
         take(Candidate{std::move(strategy), found.time});
     }
-  }
-  if (slow() && options.send) {
-    ChainSearchOptions recompute = options;
-    recompute.send = false;
-    const Planner other(training, kept, evaluator, recompute);
-    take(Probing(other, evaluator, limits, options.probes / 2).run());
   }
   if (!best && options.send) {
     const Strategy frugal = with_rest_sent(training, planner);

@@ -26,9 +26,9 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
                                        const ChainSearchOptions& options = {});
 
 // The fastest on the frontier that fits the machine's limits in the simulator, a little improved;
-// none if nothing fits. About probes + polish + 8 simulations; where memory is very short, up to
-// twice the probes more, with what people would do, without copies, and with what the chain does
-// not decide about on the host. Deterministic.
+// none if nothing fits. About 2 probes + polish + 10 simulations where memory is not free; where it
+// is very short, some more with what people would do, and with what the chain does not decide about
+// on the host. Deterministic.
 std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
                                        const Strategy& base, Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});

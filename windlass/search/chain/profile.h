@@ -14,7 +14,7 @@ struct ChainSearchOptions {
   bool compress = false;     // they may be stored in fewer bits: changes the mathematics
   size_t most_pieces = 100;  // in a stage
   // Simulations of best_on_chain: along the frontier, and to improve what was found.
-  int64_t probes = 16, polish = 16;
+  int64_t probes = 12, polish = 12;
 };
 
 // The stages of a group in a row: on one device they share the memory.
