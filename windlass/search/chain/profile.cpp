@@ -71,7 +71,7 @@ class Profiling {
     return byte_times(strategy, run, kind);
   }
 
-  // The ops of two pieces: copies come back while the piece before runs.
+  // The ops of four pieces: copies come back while those before run.
   static int32_t find_prefetch(const std::vector<std::vector<ChainPiece>>& stages) {
     size_t ops = 0, pieces = 0;
     for (const auto& stage : stages)
@@ -79,7 +79,7 @@ class Profiling {
         ops += piece.backward.size();
         ++pieces;
       }
-    return static_cast<int32_t>(std::max<size_t>(4, 2 * ops / pieces));
+    return static_cast<int32_t>(std::max<size_t>(4, 4 * ops / pieces));
   }
 
   // Micro-batches that a group is between the passes of, at most; for each of its stages alike.
