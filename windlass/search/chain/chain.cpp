@@ -274,14 +274,13 @@ void ChainSolver::combine(const Step& step, List& list) {
   const int64_t fastest = next.back().time + again.back().time + step.time;
   const auto above = std::ranges::upper_bound(list, least, {}, &Entry::bytes);
   if (above != list.begin() && std::prev(above)->time <= fastest) return;
+  if (again.size() == 1) return combine_shifted(step, next, again.front(), list);
   if (step.in_flight > 1) {
     for (const Entry& x : next)
       for (const Entry& y : again) add(x, y);
-    if (!std::ranges::is_sorted(stream_, {}, &Entry::bytes))
-      std::ranges::stable_sort(stream_, {}, &Entry::bytes);
+    sort_stream();
     return merge(list);
   }
-  if (again.size() == 1) return combine_shifted(step, next, again.front(), list);
   size_t a = 0, b = 0;
   int64_t limit = least;
   while (true) {
@@ -301,20 +300,24 @@ void ChainSolver::combine(const Step& step, List& list) {
 // that is found out first, and only what comes after the first new point is written.
 void ChainSolver::combine_shifted(const Step& step, const List& next, const Entry& again,
                                   List& list) {
+  // Bytes of a point are at least these: more if other micro-batches keep something of what
+  // follows.
   const int64_t here = bytes_of(step, {.bytes = INT64_MIN / 2}, again);
+  const int64_t shift = step.in_flight * step.kept;
+  const auto least = [&](const Entry* x) { return std::max(here, x->bytes + shift); };
   const int64_t time = step.time + again.time;
   const Entry* x = next.data();
   const Entry* const end = x + next.size();
   // Of those that stay below what is live here anyway, the last is the fastest.
-  x = std::max(x, std::ranges::upper_bound(x, end, here - step.kept, {}, &Entry::bytes) - 1);
+  if (step.in_flight == 1)
+    x = std::max(x, std::ranges::upper_bound(x, end, here - shift, {}, &Entry::bytes) - 1);
   // The first that is new: runs of points whose least bytes and best time are beaten by one point
   // of the list are skipped, longer and longer ones.
   const Entry* at = list.data();
   const Entry* const list_end = at + list.size();
   std::ptrdiff_t run = end - x;
   while (x < end) {
-    at = std::ranges::upper_bound(at, list_end, std::max(here, x->bytes + step.kept), {},
-                                  &Entry::bytes);
+    at = std::ranges::upper_bound(at, list_end, least(x), {}, &Entry::bytes);
     const int64_t beaten_by = at == list.data() ? INT64_MAX : at[-1].time;
     while (run > 1 && x[run - 1].time + time < beaten_by) run /= 2;
     if (x[run - 1].time + time < beaten_by) break;
@@ -323,11 +326,17 @@ void ChainSolver::combine_shifted(const Step& step, const List& next, const Entr
   }
   if (x == end) return;
   auto from = static_cast<size_t>(at - list.data());
-  if (from > 0 && list[from - 1].bytes == std::max(here, x->bytes + step.kept)) --from;
-  stream_.clear();
+  if (from > 0 && list[from - 1].bytes == least(x)) --from;
   for (; x < end; ++x)
-    stream_.push_back({x->time + time, std::max(here, x->bytes + step.kept), step.kept + x->kept});
+    stream_.push_back({x->time + time, bytes_of(step, *x, again), step.kept + x->kept});
+  sort_stream();
   merge(list, from);
+}
+
+// With several micro-batches in flight, more bytes of what follows need not mean more here.
+void ChainSolver::sort_stream() {
+  if (!std::ranges::is_sorted(stream_, {}, &Entry::bytes))
+    std::ranges::stable_sort(stream_, {}, &Entry::bytes);
 }
 
 // The points of the list from an index on and of the stream, both by bytes, without those that

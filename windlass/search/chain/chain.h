@@ -146,6 +146,7 @@ class ChainSolver {
   static int64_t bytes_of(const Step& step, const Entry& following, const Entry& again);
   void combine(const Step& step, List& list);
   void combine_shifted(const Step& step, const List& next, const Entry& again, List& list);
+  void sort_stream();
   void merge(List& list, size_t from = 0);
   void thin(List& list) const;
   std::pair<const Step*, std::pair<size_t, size_t>> origin(const Steps& steps,

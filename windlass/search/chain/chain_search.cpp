@@ -150,6 +150,7 @@ class Probing {
 void try_prefetch(Evaluator& evaluator, Candidate& best) {
   const auto& saved = best.strategy.saved;
   if (std::ranges::find(saved, MemoryAction::Offload) == saved.end()) return;
+  if (best.strategy.prefetch == 0) return;  // copies hold up kernels: early ones gain nothing
   constexpr int kMostDoubled = 3;
   const auto better = [&](int32_t prefetch) {
     Strategy changed = best.strategy;
