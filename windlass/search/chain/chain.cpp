@@ -21,7 +21,6 @@
 #include "windlass/search/chain/chain.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 
 #include "windlass/base/error.h"
@@ -258,61 +257,26 @@ int64_t ChainSolver::bytes_of(const Step& step, const Entry& following, const En
 }
 
 // Adds the points of a step to a list: for each limit the fastest of what follows, and of the
-// blocks that are run again.
+// blocks that are run again. Mostly nothing of it is new, so that is found out first, and only what
+// comes after the first point that may be is written.
 void ChainSolver::combine(const Step& step, List& list) {
   static const List kNothing = {Entry{}};
   const List& next = step.following == nullptr ? kNothing : *step.following;
   const List& again = step.again == nullptr ? kNothing : *step.again;
   // Nothing can follow if the copy engine has too much to do.
   if (next.empty()) return;
-  stream_.clear();
-  const auto add = [&](const Entry& x, const Entry& y) {
-    stream_.push_back({x.time + y.time + step.time, bytes_of(step, x, y), step.kept + x.kept});
-  };
-  // Nothing of it is new if a point is better than its best time and its least bytes.
-  const int64_t least = bytes_of(step, {.bytes = next.front().bytes}, again.front());
-  const int64_t fastest = next.back().time + again.back().time + step.time;
-  const auto above = std::ranges::upper_bound(list, least, {}, &Entry::bytes);
-  if (above != list.begin() && std::prev(above)->time <= fastest) return;
-  if (again.size() == 1) return combine_shifted(step, next, again.front(), list);
-  if (step.in_flight > 1) {
-    for (const Entry& x : next)
-      for (const Entry& y : again) add(x, y);
-    sort_stream();
-    return merge(list);
-  }
-  size_t a = 0, b = 0;
-  int64_t limit = least;
-  while (true) {
-    while (a + 1 < next.size() && next[a + 1].bytes + step.kept <= limit) ++a;
-    while (b + 1 < again.size() && again[b + 1].bytes + step.offset <= limit) ++b;
-    add(next[a], again[b]);
-    const bool more_next = a + 1 < next.size(), more_again = b + 1 < again.size();
-    if (!more_next && !more_again) break;
-    limit = INT64_MAX;
-    if (more_next) limit = next[a + 1].bytes + step.kept;
-    if (more_again) limit = std::min(limit, again[b + 1].bytes + step.offset);
-  }
-  merge(list);
-}
-
-// The same where only what follows has a choice: its list, shifted. Mostly nothing of it is new, so
-// that is found out first, and only what comes after the first new point is written.
-void ChainSolver::combine_shifted(const Step& step, const List& next, const Entry& again,
-                                  List& list) {
-  // Bytes of a point are at least these: more if other micro-batches keep something of what
-  // follows.
-  const int64_t here = bytes_of(step, {.bytes = INT64_MIN / 2}, again);
+  // Bytes of a point are at least these: more with more micro-batches, or for a faster second run.
+  const int64_t here = bytes_of(step, {.bytes = INT64_MIN / 2}, again.front());
   const int64_t shift = step.in_flight * step.kept;
   const auto least = [&](const Entry* x) { return std::max(here, x->bytes + shift); };
-  const int64_t time = step.time + again.time;
+  const int64_t time = step.time + again.back().time;
   const Entry* x = next.data();
   const Entry* const end = x + next.size();
   // Of those that stay below what is live here anyway, the last is the fastest.
   if (step.in_flight == 1)
     x = std::max(x, std::ranges::upper_bound(x, end, here - shift, {}, &Entry::bytes) - 1);
-  // The first that is new: runs of points whose least bytes and best time are beaten by one point
-  // of the list are skipped, longer and longer ones.
+  // Runs of points whose least bytes and best time are beaten by one point of the list are skipped,
+  // longer and longer ones.
   const Entry* at = list.data();
   const Entry* const list_end = at + list.size();
   std::ptrdiff_t run = end - x;
@@ -327,10 +291,35 @@ void ChainSolver::combine_shifted(const Step& step, const List& next, const Entr
   if (x == end) return;
   auto from = static_cast<size_t>(at - list.data());
   if (from > 0 && list[from - 1].bytes == least(x)) --from;
-  for (; x < end; ++x)
-    stream_.push_back({x->time + time, bytes_of(step, *x, again), step.kept + x->kept});
-  sort_stream();
+  fill_stream(step, x, end, again);
   merge(list, from);
+}
+
+// The points of a step from one of what follows on, by bytes.
+void ChainSolver::fill_stream(const Step& step, const Entry* x, const Entry* end,
+                              const List& again) {
+  stream_.clear();
+  const auto add = [&](const Entry& following, const Entry& second) {
+    stream_.push_back({following.time + second.time + step.time, bytes_of(step, following, second),
+                       step.kept + following.kept});
+  };
+  if (again.size() == 1 || step.in_flight > 1) {
+    for (; x < end; ++x)
+      for (const Entry& second : again) add(*x, second);
+    return sort_stream();
+  }
+  size_t b = 0;
+  int64_t limit = bytes_of(step, *x, again.front());
+  while (true) {
+    while (x + 1 < end && x[1].bytes + step.kept <= limit) ++x;
+    while (b + 1 < again.size() && again[b + 1].bytes + step.offset <= limit) ++b;
+    add(*x, again[b]);
+    const bool more_next = x + 1 < end, more_again = b + 1 < again.size();
+    if (!more_next && !more_again) break;
+    limit = INT64_MAX;
+    if (more_next) limit = x[1].bytes + step.kept;
+    if (more_again) limit = std::min(limit, again[b + 1].bytes + step.offset);
+  }
 }
 
 // With several micro-batches in flight, more bytes of what follows need not mean more here.
@@ -344,12 +333,12 @@ void ChainSolver::sort_stream() {
 void ChainSolver::merge(List& list, size_t from) {
   room_.resize(list.size() - from + stream_.size());
   Entry* out = room_.data();
+  int64_t beaten_by = from > 0 ? list[from - 1].time : INT64_MAX;
   const auto put = [&](const Entry& entry) {
-    if (out != room_.data()) {
-      if (out[-1].time <= entry.time) return;
-      if (out[-1].bytes == entry.bytes) --out;
-    }
+    if (beaten_by <= entry.time) return;
+    if (out != room_.data() && out[-1].bytes == entry.bytes) --out;
     *out++ = entry;
+    beaten_by = entry.time;
   };
   auto a = list.begin() + static_cast<std::ptrdiff_t>(from);
   auto b = stream_.begin();
@@ -372,74 +361,6 @@ void ChainSolver::thin(List& list) const {
     list[out++] = list[i];
   }
   list.resize(out);
-}
-
-std::vector<ChainStep> ChainSolver::schedule(size_t point) const {
-  // Points of the frontier are entries of the first state, without those below the floor.
-  const size_t entry = outer_[index({})].size() - frontier_.size() + point;
-  std::vector<ChainStep> steps;
-  emit_outer({}, entry, steps);
-  return steps;
-}
-
-// The first step that gives the entry, and the entries of its lists.
-std::pair<const ChainSolver::Step*, std::pair<size_t, size_t>> ChainSolver::origin(
-    const Steps& steps, const Entry& entry) const {
-  static const List kNothing = {Entry{}};
-  for (const Step& step : steps) {
-    const List& next = step.following == nullptr ? kNothing : *step.following;
-    const List& again = step.again == nullptr ? kNothing : *step.again;
-    for (size_t a = 0; a < next.size(); ++a) {
-      const int64_t left = entry.time - step.time - next[a].time;
-      // Times descend.
-      const auto y = std::ranges::lower_bound(again, left, std::greater<>{}, &Entry::time);
-      if (y == again.end() || y->time != left) continue;
-      if (next[a].kept + step.kept == entry.kept && bytes_of(step, next[a], *y) == entry.bytes)
-        return {&step, {a, static_cast<size_t>(y - again.begin())}};
-    }
-  }
-  ensure(false, "a point of a chain comes from nowhere");
-  return {};
-}
-
-void ChainSolver::emit_outer(const State& state, size_t at, std::vector<ChainStep>& out) const {
-  using Kind = ChainStep::Kind;
-  Steps steps;
-  outer_steps(state, steps);
-  const auto [step, entries] = origin(steps, outer_[index(state)][at]);
-  const auto first = static_cast<int32_t>(state.block);
-  const auto next = static_cast<int32_t>(step->next.block);
-  if (step->option >= 0) {
-    out.push_back({Kind::Keep, first, step->option});
-    if (step->wait) out.push_back({Kind::Wait, next});
-    if (!step->end) emit_outer(step->next, entries.first, out);
-    out.push_back({Kind::Back, first, step->option});
-    return;
-  }
-  for (int32_t i = first; i < next; ++i) out.push_back({Kind::Pass, i});
-  out.push_back({step->next.sent ? Kind::Send : Kind::Store, next});
-  emit_outer(step->next, entries.first, out);
-  emit_inner(state.block, step->next.block - 1, entries.second, out);
-}
-
-void ChainSolver::emit_inner(size_t from, size_t last, size_t at,
-                             std::vector<ChainStep>& out) const {
-  using Kind = ChainStep::Kind;
-  Steps steps;
-  inner_steps(from, last, steps);
-  const auto [step, entries] = origin(steps, inner_list(from, last)[at]);
-  const auto first = static_cast<int32_t>(from);
-  const auto next = static_cast<int32_t>(step->next.block);
-  if (step->option >= 0) {
-    out.push_back({Kind::Keep, first, step->option});
-    if (!step->end) emit_inner(step->next.block, last, entries.first, out);
-    out.push_back({Kind::Back, first, step->option});
-    return;
-  }
-  for (int32_t i = first; i < next; ++i) out.push_back({Kind::Pass, i});
-  out.push_back({Kind::Store, next});
-  emit_inner(step->next.block, last, entries.first, out);
-  emit_inner(from, step->next.block - 1, entries.second, out);
 }
 
 }  // namespace windlass

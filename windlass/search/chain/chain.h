@@ -145,7 +145,7 @@ class ChainSolver {
   void add_step(const Step& step, int32_t left, int64_t sent, Steps& steps) const;
   static int64_t bytes_of(const Step& step, const Entry& following, const Entry& again);
   void combine(const Step& step, List& list);
-  void combine_shifted(const Step& step, const List& next, const Entry& again, List& list);
+  void fill_stream(const Step& step, const Entry* x, const Entry* end, const List& again);
   void sort_stream();
   void merge(List& list, size_t from = 0);
   void thin(List& list) const;
