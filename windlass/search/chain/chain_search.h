@@ -20,7 +20,7 @@ struct ChainPoint {
 
 // From the fastest to the most frugal; every group of devices with the same limit. Tensors that are
 // read all along the network stay as `base` has them; its other actions do not matter, but for
-// Regather. Empty if the passes of a stage are on different groups.
+// Regather. Empty if the passes of a stage are on different groups, or memory is paged.
 std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
                                        Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});

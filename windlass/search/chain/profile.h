@@ -30,7 +30,7 @@ struct ChainProfile {
   // Backward ops ahead that what was sent is fetched, so that it is there in time.
   int32_t prefetch = 0;
   std::vector<bool> decides = {};       // by saved tensor: whether a chain decides about it
-  std::vector<GroupChain> groups = {};  // none if passes of a stage are on different groups
+  std::vector<GroupChain> groups = {};  // none: passes of a stage on different groups, paging
 };
 
 // Saved tensors that no chain decides about are treated as `base` says, the others' actions do not
