@@ -6,7 +6,9 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
+#include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
+#include "windlass/plan/random_strategy.h"
 #include "windlass/sim/timeline_check.h"
 #include "windlass/strategy/baselines.h"
 
@@ -182,6 +184,45 @@ TEST(ChainSearch, BestIsSoundAndTheSameEachTime) {
               std::vector<std::string>{});
     EXPECT_EQ(check_run(step.tasks, step.times, step.result), std::vector<std::string>{});
   }
+}
+
+// Whatever the structure: shardings that change from op to op, stages, schedules.
+TEST(ChainSearch, TakesAnyStructure) {
+  const auto cost = analytic_cost_model();
+  size_t found = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    Rng rng(seed);
+    const Graph network = seed % 3 == 0   ? cases::transformer(8, 2, seed % 2 == 0)
+                          : seed % 3 == 1 ? cases::cnn(16, seed % 2 == 0)
+                                          : cases::mlp(16, 6);
+    const TrainingGraph training = differentiate(network);
+    Machine machine = cases::machine(static_cast<int>(rng.integer(1, 6)));
+    const Strategy base = cases::random_strategy(training, machine, rng, {.weights = false});
+    int64_t peak = 0, standing = 0;
+    {
+      const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+      Evaluator evaluator(problem, training);
+      Strategy kept = base;
+      std::ranges::fill(kept.saved, MemoryAction::Keep);
+      peak = evaluator.evaluate_unlimited(kept).peak;
+      standing = evaluator.standing(kept);
+    }
+    const double part = rng.uniform(0.5, 0.95);
+    for (Device& device : machine.devices)
+      device.limit =
+          Bytes(standing + static_cast<int64_t>(part * static_cast<double>(peak - standing)));
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    Evaluator evaluator(problem, training);
+    const auto best =
+        best_on_chain(problem, training, base, evaluator, {.compress = seed % 4 == 0});
+    if (!best) continue;
+    ++found;
+    const SimulatedStep step = simulate_step(training, best->strategy, machine, *cost);
+    ASSERT_EQ(step.result.status, SimStatus::Done) << "seed " << seed;
+    EXPECT_EQ(check_tasks(training, machine, best->strategy, step.tasks),
+              std::vector<std::string>{});
+  }
+  EXPECT_GT(found, 30u);
 }
 
 TEST(ChainSearch, KeepsEverythingIfItFits) {
