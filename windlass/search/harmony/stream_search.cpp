@@ -56,6 +56,9 @@ class StreamSearch {
     return 2 * kByteSeconds *
            static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
   }
+  int32_t device_count() const {
+    return options_.devices > 0 ? options_.devices : static_cast<int32_t>(machine_.devices.size());
+  }
   int64_t share(Shape shape) const { return shape.share(minibatch_); }
   MicroBatchSizes sizes(int64_t samples) const {
     return micro_batch_sizes(chain_.profile(), samples);
@@ -68,7 +71,7 @@ class StreamSearch {
   }
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
-  void consider_harmony(Shape shape);
+  void price_harmony();
   StreamSearchResult choose();
   // Packs, where their inputs wait, and what that counts at least, roughly.
   struct Candidate {
@@ -102,7 +105,8 @@ class StreamSearch {
   int64_t harmony_swaps_ = INT64_MAX;
   StreamSearchResult other_;
   double other_weighed_ = kDoesNotFit;
-  StreamSearchResult fastest_;            // whatever it moves
+  StreamSearchResult fastest_;  // whatever it moves
+  std::vector<HarmonyPlan> harmony_plans_;
   double harmony_seconds_ = kDoesNotFit;  // of Harmony's own plans and runtime, if they fit
   int64_t skipped_ = 0;
   // Of Harmony's own search, by mode, devices, limit and prefetch.
@@ -154,19 +158,20 @@ const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, doub
   return entry->second;
 }
 
-// Harmony's own plans, as its runtime and as windlass would carry them out.
-void StreamSearch::consider_harmony(Shape shape) {
-  if (shape.depth > 1 && shape.replicas > 1) return;
-  for (double part : {0.88, 1.0})
-    for (bool prefetch : {false, true}) {
-      const auto& own = own_search(shape, part, prefetch);
+// Harmony's own plans for a pipeline of all devices, as its runtime would carry them out: under
+// smaller and smaller caps until one fits.
+void StreamSearch::price_harmony() {
+  for (bool prefetch : {false, true})
+    for (double part : {1.0, 0.9, 0.8, 0.7}) {
+      const auto& own = own_search({1, device_count()}, part, prefetch);
       if (!own) continue;
       const PackStrategy theirs = harmony_runtime(own->plan);
-      if (theirs.depth != shape.depth) continue;
+      if (theirs.depth == device_count()) harmony_plans_.push_back(own->plan);
       const StreamCost cost = pricer_.price(theirs);
-      if (cost.fits) harmony_seconds_ = std::min(harmony_seconds_, cost.seconds);
+      if (!cost.fits) continue;
+      harmony_seconds_ = std::min(harmony_seconds_, cost.seconds);
       note(theirs, cost);
-      consider(shape, own->plan);
+      break;
     }
 }
 
@@ -270,7 +275,8 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
   options.most_packs = 40;
-  consider_harmony(shape);
+  if (shape.depth == device_count())
+    for (const HarmonyPlan& plan : harmony_plans_) consider(shape, plan);
   struct Try {
     double part;    // of the limit, for a task: weights that arrive early need some
     double weight;  // of traffic
@@ -278,16 +284,15 @@ void StreamSearch::search_pipeline(Shape shape) {
   // Where data parallelism is a choice too, pipelines are seldom better.
   const bool alone = options_.mode == HarmonyMode::Pipeline;
   const std::vector<Try> tries =
-      alone ? std::vector<Try>{{0.85, 20}, {0.75, 80}, {0.92, 150}, {0.9, 1000}}
-            : std::vector<Try>{{0.85, 30}};
-  options.effort = alone ? 3'000'000 : 1'000'000;
+      alone ? std::vector<Try>{{0.85, 20}, {0.75, 80}, {0.9, 1000}} : std::vector<Try>{{0.85, 30}};
+  options.effort = alone ? 2'500'000 : 1'000'000;
   for (Try how : tries) {
     if (spent()) return;
     options.byte_seconds = how.weight * kTrafficWeight;
     const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
     const PackSearchResult found =
         search_packs(chain_, HarmonyMode::Pipeline, shape.depth, samples, cap, true, options);
-    skipped_ += options.effort / 60;
+    skipped_ += options.effort / 60 + 700 * chain_.layers();
     if (found.plan) consider(shape, *found.plan);
   }
 }
@@ -318,15 +323,13 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
         return consider(shape, plan, like_best(plan));
       },
       [&] { return effort(); });
-  local.anneal(start, options_.effort, 0.004, 0.0002, 1);
+  local.anneal(start, options_.effort, 0.001, 0.00005, 1);
 }
 
 // What the plans of Harmony's own search move at least, in either mode.
 int64_t StreamSearch::swap_of_harmony() {
-  const auto devices =
-      options_.devices > 0 ? options_.devices : static_cast<int32_t>(machine_.devices.size());
   int64_t least = INT64_MAX;
-  for (Shape shape : {Shape{devices, 1}, Shape{1, devices}}) {
+  for (Shape shape : {Shape{device_count(), 1}, Shape{1, device_count()}}) {
     if (shape.replicas > minibatch_) continue;
     for (bool prefetch : {false, true})
       if (const auto& own = own_search(shape, 1, prefetch))
@@ -356,6 +359,7 @@ void StreamSearch::try_frugal(Shape shape) {
 StreamSearchResult StreamSearch::run() {
   const std::vector<Shape> all = shapes();
   harmony_swaps_ = swap_of_harmony();
+  if (options_.mode != HarmonyMode::Data) price_harmony();
   for (Shape shape : all) {
     if (spent()) break;
     // A pipeline does not come closer to its bound than that.
