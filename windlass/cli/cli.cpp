@@ -46,6 +46,7 @@ int run_program(int argc, char** argv) {
       "  windlass plan gpt2 --batch 4 --on local --memory 2GiB -o plan.json\n"
       "  windlass train plan.json --data text.txt --steps 100\n"
       "  windlass compare gpt2-xl --batch 8 --on 4x3090\n"
+      "  windlass explain plan.json\n"
       "  windlass simulate gpt2-xl --on 4x3090 --strategy zero:stage=3 --dtype fp16 --batch 16\n"
       "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
   add_inspect(program);
@@ -53,6 +54,7 @@ int run_program(int argc, char** argv) {
   ExitCode exit_code = ExitCode::Done;
   add_plan(program, exit_code);
   add_compare(program, exit_code);
+  add_explain(program, exit_code);
   add_simulate(program, exit_code);
   add_check(program, exit_code);
   add_train(program, exit_code);
