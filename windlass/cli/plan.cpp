@@ -11,6 +11,7 @@
 
 #include "windlass/base/table.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/infeasible.h"
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
@@ -147,31 +148,17 @@ std::string splits_text(const Subject& subject) {
   return text + "\n";
 }
 
-ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned) {
-  const Subject& subject = planned.subject;
-  const SimulationReport report = report_simulation(planned.step, &subject.training.graph,
-                                                    subject.machine, subject.facts, flags.top);
-  const std::string reason = report.failure ? failure_reason(*report.failure)
-                                            : std::string("the host has too little memory");
+ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
+  const InfeasibleAnswer answer = answer_infeasible(
+      {flags.model, flags.machine, flags.host_memory, flags.search, flags.top}, planned, pricing);
   if (flags.json) {
-    ordered_json json = {{"termination", "infeasible"}, {"model", flags.model.model}};
-    json["limit_bytes"] = subject.machine.devices[0].limit.value;
-    if (planned.search.least_limit) json["minimum_limit_bytes"] = planned.search.least_limit->value;
-    json["reason"] = reason;
-    json["most_frugal"] = decisions_json(subject);
+    ordered_json json = infeasible_json(answer, planned);
+    json["most_frugal"] = decisions_json(planned.subject);
     add_search(json, planned);
     print_json(json);
-    return ExitCode::NoPlan;
+  } else {
+    fmt::print("{}", infeasible_text(answer, planned, decisions_text(planned.subject)));
   }
-  fmt::print("no plan fits {}\n", format_bytes(subject.machine.devices[0].limit));
-  if (planned.search.least_limit)
-    fmt::print("  least limit: {} ({} bytes), of {} strategies tried\n",
-               format_bytes(*planned.search.least_limit), planned.search.least_limit->value,
-               planned.search.tried);
-  fmt::print("  the most frugal one: {}\n{}", reason, decisions_text(subject));
-  fmt::print(
-      "  what helps: a smaller batch or sequence, --dtype bf16, an optimizer with less "
-      "state, a larger --memory\n");
   return ExitCode::NoPlan;
 }
 
@@ -265,7 +252,7 @@ ExitCode run_plan(const PlanFlags& flags) {
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
   if (const auto done = plan_packs_instead(flags, planned)) return *done;
-  if (!planned.fits) return print_infeasible(flags, planned);
+  if (!planned.fits) return print_infeasible(flags, planned, pricing);
   if (!flags.output.empty())
     write_plan(
         plan_of(subject, planned.step, std::string(termination_name(planned.search.termination)),
@@ -350,7 +337,9 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "to host memory, where weights and optimizer state live, and how the batch is cut. For "
       "several:\n"
       "how each op is split over them, by exact search over sums of times, then simulated.\n"
-      "If nothing fits, the exit code is 2 and the least limit that would do is printed.\n"
+      "If nothing fits, the exit code is 2 and the answer is the least limit that would do, what "
+      "is\n"
+      "alive where memory runs out, and what helps, each change searched for a short time.\n"
       "Examples:\n"
       "  windlass plan gpt2 --batch 4 --on local --memory 2GiB -o plan.json\n"
       "  windlass plan resnet-50 --batch 16 --on local --memory 600MiB --link-bandwidth 12GB/s\n"

@@ -36,15 +36,19 @@ bool stopped(const SearchOptions& options) { return options.stop && options.stop
 
 bool anything_fits(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  const auto devices = static_cast<int64_t>(problem.machine.devices.size());
-  const FixedDecisions& fixed = options.fixed;
+  return run_frugal(ledger, std::max<int64_t>(1, options.micro_batches));
+}
+
+bool run_frugal(Ledger& ledger, int64_t micro) {
+  const auto devices = static_cast<int64_t>(ledger.problem().machine.devices.size());
+  const FixedDecisions& fixed = ledger.options().fixed;
   const auto allowed = [](int64_t only, int64_t value) { return only == 0 || only == value; };
-  const int64_t micro = std::max<int64_t>(1, options.micro_batches);
   if (!ledger.can_cut(micro)) return false;
   for (int64_t tp = 1; tp <= devices; ++tp)
     for (int64_t pp = 1; pp * tp <= devices; ++pp) {
       const int64_t dp = devices / (tp * pp);
       if (dp * tp * pp != devices || (pp > 1 && pp > micro)) continue;
+      if (stopped(ledger.options())) return false;
       if (!allowed(fixed.tp, tp) || !allowed(fixed.pp, pp) || !allowed(fixed.dp, dp)) continue;
       for (const bool offload : {false, true})
         for (const RecomputePolicy recompute :

@@ -22,6 +22,10 @@ struct BatchProblem {
 
 // Whether any of the frugal strategies fits. Fast; what it says no to may fit otherwise.
 bool anything_fits(const Problem& problem, const SearchOptions& options);
+// The same with so many micro-batches: adds those strategies until one fits, or it is asked to
+// stop.
+class Ledger;
+bool run_frugal(Ledger& ledger, int64_t micro_batches);
 
 // The largest batch that fits in options.micro_batches passes (1 if that is open: with more of them
 // there is no largest). By doubling and halving over multiples of the least batch that every device

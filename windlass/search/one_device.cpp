@@ -23,7 +23,7 @@ class OneDevice {
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
       if (samples % cuts != 0 || (only > 0 && cuts != only)) continue;
       if (cuts > kFewMicroBatches && ledger_.fits()) break;
-      if (ledger_.out_of_time() && ledger_.fits()) break;
+      if (ledger_.out_of_time() && (ledger_.fits() || asked_to_stop())) break;
       if (!ledger_.can_cut(cuts)) break;
       if (search_cut(cuts)) break;
     }
@@ -88,7 +88,7 @@ class OneDevice {
     };
     bool plain = true;
     for (const Strategy& base : bases(cuts)) {
-      if (out() && ledger_.fits()) return false;
+      if (out() && (ledger_.fits() || asked_to_stop())) return false;
       const Evaluation found = ledger_.consider(base, cuts);
       if (found.fits && plain) return cuts == 1;
       const bool keeps = std::ranges::all_of(
@@ -102,6 +102,13 @@ class OneDevice {
       plain = false;
     }
     return false;
+  }
+
+  // Time that is over is no reason to say that nothing fits; a user who waits no longer is, once
+  // there is something to say.
+  bool asked_to_stop() const {
+    const SearchOptions& options = ledger_.options();
+    return options.stop && options.stop() && !ledger_.frugal().empty();
   }
 
   // Saved tensors as the chain search says.

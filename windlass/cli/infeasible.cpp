@@ -1,0 +1,193 @@
+#include "windlass/cli/infeasible.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/table.h"
+#include "windlass/cli/interrupt.h"
+#include "windlass/cli/plan_layers.h"
+#include "windlass/cli/progress.h"
+
+namespace windlass {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr double kMostSeconds = 15;
+
+Graph network_of(ModelFlags flags, int64_t samples) {
+  flags.batch = samples;
+  flags.batch_choice = BatchChoice::Given;
+  return load_model(flags.model, flags.model_options()).graph;
+}
+
+bool in_fp32(const Graph& graph) {
+  return std::ranges::any_of(graph.tensors, [](const Tensor& tensor) {
+    return tensor.role == TensorRole::Weight && tensor.type.dtype == DType::F32;
+  });
+}
+
+// The same machine with twice the devices: "4x3090*2", or more CPU devices of this host.
+MachineFlags doubled(const MachineFlags& flags, size_t devices) {
+  MachineFlags twice = flags;
+  if (flags.machine == "local") {
+    twice.devices = static_cast<int64_t>(2 * devices);
+    return twice;
+  }
+  const size_t star = flags.machine.rfind('*');
+  int64_t nodes = 1;
+  if (star != std::string::npos) {
+    const char* const end = flags.machine.data() + flags.machine.size();
+    std::from_chars(flags.machine.data() + star + 1, end, nodes);
+  }
+  twice.machine = fmt::format("{}*{}", flags.machine.substr(0, star), 2 * nodes);
+  return twice;
+}
+
+std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
+                                       const PlannedSubject& planned, const CostModel& analytic) {
+  const int64_t samples = planned.search.samples;
+  std::vector<ProblemChange> list;
+  if (in_fp32(planned.subject.model.graph)) {
+    ModelFlags flags = request.model;
+    flags.dtype = "bf16";
+    list.push_back({.change = "weights and activations of 16 bits",
+                    .flags = "--dtype bf16",
+                    .network = [flags, samples] { return network_of(flags, samples); },
+                    .same_result = false});
+  }
+  const auto tokens = planned.subject.facts.tokens_per_sample;
+  if (tokens && *tokens >= 2) {
+    ModelFlags flags = request.model;
+    flags.sequence = *tokens / 2;
+    list.push_back(
+        {.change = fmt::format("{} tokens a sample instead of {}", flags.sequence, *tokens),
+         .flags = fmt::format("--seq {}", flags.sequence),
+         .network = [flags, samples] { return network_of(flags, samples); },
+         .same_result = false});
+  }
+  const size_t devices = planned.subject.machine.devices.size();
+  const MachineFlags twice = doubled(request.machine, devices);
+  list.push_back({.change = fmt::format("{} devices instead of {}", 2 * devices, devices),
+                  .flags = twice.machine == "local" ? fmt::format("--devices {}", 2 * devices)
+                                                    : fmt::format("--on '{}'", twice.machine),
+                  .machine =
+                      [twice, host = request.host_memory] {
+                        Machine machine = twice.load();
+                        set_host_memory(machine, host);
+                        return machine;
+                      },
+                  .cost = &analytic});
+  return list;
+}
+
+std::string effect(const Advice& advice) {
+  if (!advice.fits) return fmt::format("would need only {}", format_bytes(advice.least_limit));
+  return fmt::format("would fit: {} a step, {:.4g} samples/s", format_seconds(advice.step_time),
+                     static_cast<double>(advice.samples) / advice.step_time.value);
+}
+
+}  // namespace
+
+InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const PlannedSubject& planned,
+                                   Pricing& pricing) {
+  const Subject& subject = planned.subject;
+  InfeasibleAnswer answer;
+  answer.report = report_simulation(planned.step, &subject.training.graph, subject.machine,
+                                    subject.facts, request.top);
+  answer.reason = answer.report.failure ? failure_reason(*answer.report.failure)
+                                        : std::string("the host has too little memory");
+  // Who has ended the search does not wait for this either.
+  if (InterruptScope::interrupted()) return answer;
+  const InterruptScope interrupts;
+  Progress progress("looking for what helps");
+  pricing.watch(&progress);
+  SearchOptions options = request.search.options();
+  options.stop = [] { return InterruptScope::interrupted(); };
+  const Problem problem = {.network = subject.model.graph,
+                           .machine = subject.machine,
+                           .training = request.model.training_options(),
+                           .cost = pricing.cost(),
+                           .reprice = pricing.reprice()};
+  const std::unique_ptr<CostModel> analytic = analytic_cost_model();
+  const AdviceProblem advice = {
+      .problem = problem,
+      .options = options,
+      .frugal = subject.strategy,
+      .least_limit = planned.search.least_limit,
+      .network = [&](int64_t samples) { return network_of(request.model, samples); },
+      .changes = changes_for(request, planned, *analytic)};
+  const double limit = request.search.time_limit;
+  const double left = std::max(limit - planned.search.seconds.value, 0.1 * limit);
+  answer.advice = advise(advice, Seconds(std::min(kMostSeconds, left)));
+  pricing.watch(nullptr);
+  return answer;
+}
+
+std::string infeasible_text(const InfeasibleAnswer& answer, const PlannedSubject& planned,
+                            const std::string& decisions) {
+  const SearchResult& search = planned.search;
+  std::string text =
+      fmt::format("no plan fits {}\n", format_bytes(planned.subject.machine.devices[0].limit));
+  if (search.least_limit)
+    text += fmt::format("  least limit: {} ({} bytes), of {} strategies tried\n",
+                        format_bytes(*search.least_limit), search.least_limit->value, search.tried);
+  text += fmt::format("  the most frugal one: {}\n{}", answer.reason, decisions);
+  if (answer.report.failure) {
+    const MemoryFailure& failure = *answer.report.failure;
+    Table table({Align::Left, Align::Left, Align::Right});
+    for (const AliveTensor& tensor : failure.alive)
+      table.add(
+          {tensor.name, std::string(buffer_kind_name(tensor.kind)), format_bytes(tensor.bytes)});
+    text += fmt::format("\nalive in {} when it fails, {} into the step\n{}", failure.memory,
+                        format_seconds(failure.time), table.text("  "));
+  }
+  if (answer.advice.empty())
+    return text + "\nNothing that was tried in the time that was left helps.\n";
+  Table table({Align::Left, Align::Left, Align::Left});
+  for (const Advice& advice : answer.advice)
+    table.add({advice.change, advice.flags,
+               effect(advice) + (advice.same_result ? "" : "; not the same training")});
+  return text + "\nwhat helps, each searched for a short time\n" + table.text("  ");
+}
+
+ordered_json infeasible_json(const InfeasibleAnswer& answer, const PlannedSubject& planned) {
+  ordered_json json = {{"termination", "infeasible"}, {"model", planned.subject.facts.model}};
+  json["limit_bytes"] = planned.subject.machine.devices[0].limit.value;
+  if (planned.search.least_limit) json["minimum_limit_bytes"] = planned.search.least_limit->value;
+  json["reason"] = answer.reason;
+  if (answer.report.failure) {
+    const MemoryFailure& failure = *answer.report.failure;
+    ordered_json alive = ordered_json::array();
+    for (const AliveTensor& tensor : failure.alive)
+      alive.push_back({{"name", tensor.name},
+                       {"kind", buffer_kind_name(tensor.kind)},
+                       {"buffers", tensor.buffers},
+                       {"bytes", tensor.bytes.value}});
+    json["failure"] = {{"memory", failure.memory},
+                       {"task", failure.task},
+                       {"time_s", failure.time.value},
+                       {"limit_bytes", failure.limit.value},
+                       {"missing_bytes", failure.missing.value},
+                       {"alive", alive}};
+  }
+  auto& list = json["advice"] = ordered_json::array();
+  for (const Advice& advice : answer.advice) {
+    ordered_json entry = {{"change", advice.change},
+                          {"flags", advice.flags},
+                          {"fits", advice.fits},
+                          {"samples", advice.samples},
+                          {"same_training", advice.same_result}};
+    if (advice.fits)
+      entry["step_time_s"] = advice.step_time.value;
+    else
+      entry["minimum_limit_bytes"] = advice.least_limit.value;
+    list.push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace windlass
