@@ -11,6 +11,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/simulation.h"
+#include "windlass/search/peers/peers.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass {
@@ -23,6 +24,7 @@ struct CompareFlags {
   MachineFlags machine;
   std::vector<std::string> strategies;
   SearchFlags search;
+  bool searchers = false;
   bool json = false;
 };
 
@@ -109,6 +111,30 @@ ordered_json to_json(const std::vector<Row>& rows, const Row& found, int64_t sam
   return json;
 }
 
+// What other systems' ways to search find in the same simulator.
+void add_searchers(std::vector<Row>& rows, const Subject& subject, const CompareFlags& flags,
+                   Pricing& pricing) {
+  const Problem problem = {.network = subject.model.graph,
+                           .machine = subject.machine,
+                           .training = flags.model.training_options(),
+                           .cost = pricing.cost(),
+                           .reprice = pricing.reprice()};
+  for (std::string_view name : peer_names()) {
+    Row row;
+    row.name = fmt::format("{} (searched)", name);
+    try {
+      const PeerResult found = search_as(name, problem, {.seed = flags.search.seed});
+      row.fits = found.fits;
+      row.step_time = found.step_time;
+      row.peak = found.peak.value;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Internal) throw;
+      row.why = error.message();
+    }
+    rows.push_back(std::move(row));
+  }
+}
+
 ExitCode run_compare(const CompareFlags& flags) {
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
@@ -130,6 +156,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   for (const std::string& name : names)
     rows.push_back(row_of(name, subject.model.graph, subject.machine,
                           flags.model.training_options(), pricing));
+  if (flags.searchers) add_searchers(rows, subject, flags, pricing);
   const int64_t samples = planned.search.samples;
   const ExitCode code = planned.fits ? ExitCode::Done : ExitCode::NoPlan;
   if (flags.json) {
@@ -177,6 +204,9 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
       ->capture_default_str()
       ->type_name("METHOD");
   flags->search.add_to(*verb);
+  verb->add_flag("--searchers", flags->searchers,
+                 "and with what other systems' ways to search find: time-only, FlexFlow-, MemFlow- "
+                 "and Unity-style");
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
       "Times of strategies that do not fit are those they would take if they did.\n"
@@ -184,6 +214,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
       "Examples:\n"
       "  windlass compare gpt2-xl --batch 8 --on 4x3090\n"
       "  windlass compare bert-large --batch 32 --on 8x1080ti --memory 3GiB --json\n"
+      "  windlass compare bert-large --batch 32 --on 4x1080ti --memory 40% --searchers\n"
       "  windlass compare resnet-50 --batch 64 --on 4x1080ti --strategy data-parallel "
       "zero:stage=2");
   verb->callback([flags, &exit_code] { exit_code = run_compare(*flags); });
