@@ -102,6 +102,7 @@ class Ledger {
 void consider_starts(Ledger& ledger);
 void run_one_device(Ledger& ledger);
 void run_grid(Ledger& ledger, double share_of_time);
+void run_chain(Ledger& ledger);
 void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts);
 // What the exact search says of its sums, copied from one result to another.
 void take_exact_facts(SearchResult& result, const SearchResult& facts);

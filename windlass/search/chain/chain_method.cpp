@@ -6,33 +6,19 @@
 // left out.
 
 #include <algorithm>
-#include <chrono>
-#include <map>
-#include <memory>
 
-#include "windlass/base/error.h"
-#include "windlass/graph/batch.h"
 #include "windlass/search/chain/chain_search.h"
 #include "windlass/search/chain/policies.h"
-#include "windlass/strategy/baselines.h"
+#include "windlass/search/ledger.h"
 
 namespace windlass {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMostMicroBatches = 64;
 // Simulations to improve the best plan at the end.
 constexpr int64_t kLastPolish = 200;
 // Structures that are looked at for the least limit, those first that hold least.
 constexpr size_t kMostFrugal = 4;
-
-// A micro-batch's training graph and what evaluates strategies for it.
-struct Cut {
-  TrainingGraph training;
-  BatchAxes batch;
-  std::unique_ptr<Evaluator> evaluator;
-};
 
 struct Structure {
   Strategy strategy;
@@ -43,75 +29,49 @@ struct Structure {
 
 class ChainMethod {
  public:
-  ChainMethod(const Problem& problem, const SearchOptions& options)
-      : problem_(problem),
-        options_(options),
-        begin_(Clock::now()),
-        batch_(find_batch(problem.network)) {}
+  explicit ChainMethod(Ledger& ledger) : ledger_(ledger), fixed_(ledger.options().fixed) {
+    chain_.compress = ledger.options().compress;
+    chain_.send = fixed_.offload.value_or(true);
+    for (const Device& device : ledger.problem().machine.devices)
+      least_device_ = std::min(least_device_, device.limit.value);
+  }
 
-  SearchResult run() {
-    find_structures();
+  void run() {
+    const auto devices = static_cast<int64_t>(ledger_.problem().machine.devices.size());
+    // A named way to recompute is none that the chain could choose.
+    if (fixed_.recompute || fixed_.tp > 1 || fixed_.pp > 1 ||
+        (fixed_.dp > 0 && fixed_.dp != devices))
+      return;
+    find_structures(devices);
     std::ranges::stable_sort(structures_, {}, &Structure::time);
     for (const Structure& structure : structures_) {
-      if (best_ && (structure.time >= best_->time || out_of_time())) break;
+      if (best_ && (structure.time >= best_->time || ledger_.out_of_time())) break;
       // What is there when the step begins cannot be moved by actions.
-      if (structure.standing > least_device()) continue;
-      Cut& part = cut(structure.micro_batches);
-      auto found = best_on_chain(problem_, part.training, structure.strategy, *part.evaluator);
+      if (structure.standing > least_device_) continue;
+      Cut& part = ledger_.cut(structure.micro_batches);
+      auto found = best_on_chain(ledger_.problem(), part.training, structure.strategy,
+                                 *part.evaluator, chain_);
+      ledger_.report();
       if (!found) continue;
-      note(found->strategy, structure.micro_batches);
+      note(*found, structure.micro_batches);
       if (best_ && found->time >= best_->time) continue;
       best_ = std::move(found);
       best_micro_ = structure.micro_batches;
     }
-    if (best_) polish();
-    return finish();
+    if (best_)
+      polish();
+    else
+      find_least();
   }
 
  private:
-  double elapsed() const { return std::chrono::duration<double>(Clock::now() - begin_).count(); }
-  bool out_of_time() const { return elapsed() > options_.time_limit.value; }
-
-  void polish() {
-    Cut& part = cut(best_micro_);
-    const bool keeps = std::ranges::all_of(
-        best_->strategy.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
-    if (keeps) return;
-    const int64_t last = part.evaluator->evaluations() + kLastPolish;
-    spend_memory(part.training, *part.evaluator, *best_,
-                 [&] { return part.evaluator->evaluations() >= last || out_of_time(); });
-    note(best_->strategy, best_micro_);
+  bool allowed(const BaselineSpec& spec) const {
+    return (fixed_.zero < 0 || fixed_.zero == spec.zero) &&
+           (!fixed_.host_update || *fixed_.host_update == spec.host_update) &&
+           (!fixed_.host_weights || *fixed_.host_weights == spec.host_weights);
   }
 
-  int64_t least_device() const {
-    int64_t least = INT64_MAX;
-    for (const Device& device : problem_.machine.devices)
-      least = std::min(least, device.limit.value);
-    return least;
-  }
-
-  Cut& cut(int64_t micro_batches) {
-    std::unique_ptr<Cut>& entry = cuts_[micro_batches];
-    if (entry) return *entry;
-    auto made = std::make_unique<Cut>();
-    const Graph part = cut_batch(problem_.network, batch_, micro_batches);
-    made->batch = find_batch(part);
-    made->training = differentiate(part, problem_.training);
-    made->evaluator = std::make_unique<Evaluator>(problem_, made->training);
-    entry = std::move(made);
-    return *entry;
-  }
-
-  std::vector<int64_t> micro_batches() const {
-    if (options_.micro_batches > 0) return {options_.micro_batches};
-    std::vector<int64_t> list = {1};
-    if (!batch_.obstacle.empty()) return list;
-    for (int64_t m = 2; m <= std::min(batch_.samples, kMostMicroBatches); ++m)
-      if (batch_.samples % m == 0) list.push_back(m);
-    return list;
-  }
-
-  void find_structures() {
+  void find_structures(int64_t devices) {
     struct Home {
       bool host_update, host_weights;
       bool together;  // weights and gradients travel in batches, or each alone
@@ -121,109 +81,86 @@ class ChainMethod {
                                {true, false, false},
                                {true, true, true},
                                {true, true, false}};
-    const bool alone = problem_.machine.devices.size() == 1;
-    for (int64_t micro : micro_batches())
+    for (int64_t micro : ledger_.micro_batches(kMostMicroBatches))
       for (const Home& home : kHomes)
-        for (int zero = 0; zero <= (alone ? 0 : 3); ++zero) {
-          if (out_of_time() && !structures_.empty()) return;
+        for (int zero = 0; zero <= (devices == 1 ? 0 : 3); ++zero) {
+          if (ledger_.out_of_time() && !structures_.empty()) return;
           BaselineSpec spec = parse_baseline("data-parallel");
           spec.micro_batches = micro;
           spec.zero = zero;
           spec.host_update = home.host_update;
           spec.host_weights = home.host_weights;
           if (!home.together) spec.bucket = Bytes(1);
-          add_structure(spec, micro);
+          if (allowed(spec)) add_structure(spec, micro);
         }
   }
 
-  void add_structure(BaselineSpec spec, int64_t micro) {
+  void add_structure(const BaselineSpec& spec, int64_t micro) {
+    std::optional<Strategy> strategy = ledger_.named(spec, micro);
+    if (!strategy) return;
+    strategy->name = "chain";
+    Evaluator& evaluator = *ledger_.cut(micro).evaluator;
     Structure structure;
     structure.micro_batches = micro;
-    try {
-      resolve(spec, problem_.machine, batch_.samples);
-      Cut& part = cut(micro);
-      structure.strategy = make_baseline(spec, part.training, part.batch, problem_.machine);
-      check_strategy(part.training, problem_.machine, structure.strategy);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::Internal) throw;
-      return;  // not one for this model or machine
-    }
-    Evaluator& evaluator = *cut(micro).evaluator;
-    structure.time = note(structure.strategy, micro);
-    structure.standing = evaluator.standing(structure.strategy);
+    structure.time = ledger_.consider(*strategy, micro).free_time;
+    structure.standing = evaluator.standing(*strategy);
+    structure.strategy = std::move(*strategy);
     structures_.push_back(std::move(structure));
   }
 
-  // Simulates without limits and notes the point of the frontier.
-  Nanoseconds note(const Strategy& strategy, int64_t micro) {
-    const Evaluation free = cut(micro).evaluator->evaluate_unlimited(strategy);
-    points_.emplace_back(free.peak, free.time);
-    return free.time;
+  void note(const Candidate& found, int64_t micro) {
+    ledger_.consider(found.strategy, micro);
+    ledger_.add(found.strategy, micro, found.time);
   }
 
-  SearchResult finish() {
-    SearchResult result;
-    result.samples = batch_.samples;
-    int64_t micro = best_micro_;
-    if (best_) {
-      result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
-      result.strategy = best_->strategy;
-      result.strategy.name = "chain";
-      result.step_time = step_time(problem_, best_->time);
-    } else {
-      micro = find_least(result);
-    }
-    result.lower_bound = work_bound(problem_);
-    result.frontier =
-        frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
-    for (const auto& [count, part] : cuts_) result.tried += part->evaluator->evaluations();
-    result.training = std::move(cut(micro).training);
-    result.seconds = Seconds(elapsed());
-    return result;
+  void polish() {
+    Cut& part = ledger_.cut(best_micro_);
+    const bool keeps = std::ranges::all_of(
+        best_->strategy.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    if (keeps) return;
+    const int64_t last = part.evaluator->evaluations() + kLastPolish;
+    spend_memory(part.training, *part.evaluator, *best_,
+                 [&] { return part.evaluator->evaluations() >= last || ledger_.out_of_time(); });
+    note(*best_, best_micro_);
   }
 
-  // The least limit of what was tried, and the strategy for it.
-  int64_t find_least(SearchResult& result) {
-    int64_t micro = options_.micro_batches > 0 && cuts_.contains(options_.micro_batches)
-                        ? options_.micro_batches
-                        : 1;
-    result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
+  // What needs least, for the answer that nothing fits.
+  void find_least() {
     std::ranges::stable_sort(structures_, {}, &Structure::standing);
     for (size_t k = 0; k < std::min(kMostFrugal, structures_.size()); ++k) {
       const Structure& structure = structures_[k];
-      Cut& part = cut(structure.micro_batches);
+      Cut& part = ledger_.cut(structure.micro_batches);
       std::vector<std::vector<MemoryAction>> tries =
-          named_policies(part.training, structure.strategy, true);
-      auto points = chain_frontier(part.training, structure.strategy, *part.evaluator);
+          named_policies(part.training, structure.strategy, chain_.send);
+      auto points = chain_frontier(part.training, structure.strategy, *part.evaluator, chain_);
       if (!points.empty()) tries.push_back(std::move(points.back().saved));
       for (std::vector<MemoryAction>& saved : tries) {
         Strategy strategy = structure.strategy;
         strategy.saved = std::move(saved);
-        const std::optional<int64_t> least = part.evaluator->least_limit(strategy);
-        if (!least || (result.least_limit && *least >= result.least_limit->value)) continue;
-        result.least_limit = Bytes(*least);
-        result.strategy = std::move(strategy);
-        micro = structure.micro_batches;
+        ledger_.consider(strategy, structure.micro_batches);
       }
     }
-    return micro;
   }
 
-  const Problem& problem_;
-  const SearchOptions& options_;
-  const Clock::time_point begin_;
-  BatchAxes batch_;
-  std::map<int64_t, std::unique_ptr<Cut>> cuts_;
+  Ledger& ledger_;
+  const FixedDecisions& fixed_;
+  ChainSearchOptions chain_;
+  int64_t least_device_ = INT64_MAX;
   std::vector<Structure> structures_;
-  std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
   std::optional<Candidate> best_;
   int64_t best_micro_ = 1;
 };
 
 }  // namespace
 
+void run_chain(Ledger& ledger) { ChainMethod(ledger).run(); }
+
 SearchResult search_chain(const Problem& problem, const SearchOptions& options) {
-  return ChainMethod(problem, options).run();
+  Ledger ledger(problem, options);
+  run_chain(ledger);
+  SearchResult result = ledger.finish();
+  result.lower_bound = work_bound(problem);
+  return result;
 }
 
 }  // namespace windlass
