@@ -175,9 +175,12 @@ void StreamSearch::price_harmony() {
     }
 }
 
-// Little traffic, unless Harmony itself would be faster.
+// Little traffic, unless that costs much time or Harmony itself would be faster.
 StreamSearchResult StreamSearch::choose() {
-  if (best_.strategy && best_.cost.seconds <= harmony_seconds_) return std::move(best_);
+  constexpr double kMuch = 1.15;
+  if (best_.strategy &&
+      best_.cost.seconds <= std::min(harmony_seconds_, kMuch * other_.cost.seconds))
+    return std::move(best_);
   if (other_.strategy && other_.cost.seconds <= harmony_seconds_) return std::move(other_);
   return std::move(fastest_);
 }
