@@ -48,8 +48,11 @@ MachineFlags doubled(const MachineFlags& flags, size_t devices) {
 }
 
 std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
-                                       const PlannedSubject& planned, const CostModel& analytic) {
+                                       const PlannedSubject& planned, const CostModel& analytic,
+                                       bool measured) {
   const int64_t samples = planned.search.samples;
+  // Kernels of other shapes would have to be run first, which takes longer than all else here.
+  const CostModel* const prices = measured ? &analytic : nullptr;
   std::vector<ProblemChange> list;
   if (in_fp32(planned.subject.model.graph)) {
     ModelFlags flags = request.model;
@@ -57,6 +60,7 @@ std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
     list.push_back({.change = "weights and activations of 16 bits",
                     .flags = "--dtype bf16",
                     .network = [flags, samples] { return network_of(flags, samples); },
+                    .cost = prices,
                     .same_result = false});
   }
   const auto tokens = planned.subject.facts.tokens_per_sample;
@@ -67,6 +71,7 @@ std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
         {.change = fmt::format("{} tokens a sample instead of {}", flags.sequence, *tokens),
          .flags = fmt::format("--seq {}", flags.sequence),
          .network = [flags, samples] { return network_of(flags, samples); },
+         .cost = prices,
          .same_result = false});
   }
   const size_t devices = planned.subject.machine.devices.size();
@@ -113,13 +118,15 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
   const std::unique_ptr<CostModel> analytic = analytic_cost_model();
+  const bool measured = static_cast<bool>(problem.reprice);
   const AdviceProblem advice = {
       .problem = problem,
       .options = options,
       .frugal = subject.strategy,
       .least_limit = planned.search.least_limit,
       .network = [&](int64_t samples) { return network_of(request.model, samples); },
-      .changes = changes_for(request, planned, *analytic)};
+      .batch_cost = measured ? analytic.get() : nullptr,
+      .changes = changes_for(request, planned, *analytic, measured)};
   const double limit = request.search.time_limit;
   const double left = std::max(limit - planned.search.seconds.value, 0.1 * limit);
   answer.advice = advise(advice, Seconds(std::min(kMostSeconds, left)));

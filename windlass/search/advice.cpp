@@ -165,8 +165,8 @@ class Adviser {
     const BatchProblem batch = {.network = given_.network,
                                 .machine = problem.machine,
                                 .training = problem.training,
-                                .cost = problem.cost,
-                                .reprice = problem.reprice};
+                                .cost = given_.batch_cost ? *given_.batch_cost : problem.cost,
+                                .reprice = given_.batch_cost ? Reprice{} : problem.reprice};
     int64_t samples = 1;
     try {
       // Half of its share to find the batch, the rest to find a plan for it.
@@ -179,6 +179,7 @@ class Adviser {
     ProblemChange change = {.change = fmt::format("a batch of {} instead of {}", samples, now),
                             .flags = fmt::format("--batch {}", samples)};
     change.network = [&] { return given_.network(samples); };
+    change.cost = given_.batch_cost;
     try_change(change, 2 * searches);
   }
 

@@ -29,7 +29,7 @@ struct ProblemChange {
   std::string change, flags = {};
   std::function<Graph()> network = {};
   std::function<Machine()> machine = {};
-  const CostModel* cost = nullptr;  // with a machine: prices for it; then nothing is repriced
+  const CostModel* cost = nullptr;  // prices instead of the problem's; then nothing is repriced
   std::optional<TrainingOptions> training = {};
   std::optional<SearchOptions> options = {};
   bool same_result = true;
@@ -41,6 +41,7 @@ struct AdviceProblem {
   const Strategy& frugal;        // that needs least
   std::optional<Bytes> least_limit = {};
   NetworkOfBatch network = {};              // empty: the batch cannot change
+  const CostModel* batch_cost = nullptr;    // as ProblemChange::cost, for other batches
   std::vector<ProblemChange> changes = {};  // besides those that the options allow
 };
 
