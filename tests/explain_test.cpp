@@ -116,6 +116,7 @@ TEST_F(ExplainProgram, OneOpAndOneTensor) {
   for (const json& other : tensor["alternatives"])
     lossy += other["changes_mathematics"].get<bool>() ? 1 : 0;
   EXPECT_EQ(lossy, 3);
+  EXPECT_TRUE(explain({"--tensor", "input"})["alternatives"].empty());  // data stays where it is
   const json weight = explain({"--tensor", "layers.1.weight"});
   EXPECT_EQ(weight["role"], "weight");
   EXPECT_FALSE(weight["alternatives"].empty());

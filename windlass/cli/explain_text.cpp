@@ -304,6 +304,7 @@ std::string why(const Explained& explained, const TensorChoice& choice,
                 const std::vector<Alternative>& others) {
   if (choice.choice.empty())
     return "Nothing is decided about it: it does not live from the forward to the backward pass.";
+  if (others.empty()) return fmt::format("It {}: there is no other choice for it.", choice.phrase);
   const Seconds now = explained.plan.step_time;
   const auto keep = std::ranges::find(others, "keep", &Alternative::choice);
   if (keep != others.end() && keep->one) {

@@ -107,6 +107,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
                                         : std::string("the host has too little memory");
   // Who has ended the search does not wait for this either.
   if (InterruptScope::interrupted()) return answer;
+  answer.looked = true;
   const InterruptScope interrupts;
   Progress progress("looking for what helps");
   pricing.watch(&progress);
@@ -152,6 +153,7 @@ std::string infeasible_text(const InfeasibleAnswer& answer, const PlannedSubject
     text += fmt::format("\nalive in {} when it fails, {} into the step\n{}", failure.memory,
                         format_seconds(failure.time), table.text("  "));
   }
+  if (!answer.looked) return text + "\nThe search was ended: nobody looked for what helps.\n";
   if (answer.advice.empty())
     return text + "\nNothing that was tried in the time that was left helps.\n";
   Table table({Align::Left, Align::Left, Align::Left});

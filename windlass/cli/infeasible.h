@@ -25,6 +25,7 @@ struct InfeasibleAnswer {
   SimulationReport report;  // of the most frugal strategy
   std::string reason;
   std::vector<Advice> advice;
+  bool looked = false;  // for advice: not after Ctrl-C
 };
 
 // Looks for what helps for about 15 seconds at most, and no longer than --time-limit leaves (but a

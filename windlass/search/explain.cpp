@@ -200,6 +200,7 @@ std::vector<size_t> Explainer::saved_alike(size_t saved) const {
 }
 
 std::vector<Alternative> Explainer::actions(size_t saved) {
+  if (!training_.saved[saved].producer.valid()) return {};
   const std::vector<size_t> alike = saved_alike(saved);
   const auto with = [&](MemoryAction action, const std::vector<size_t>& tensors) {
     Strategy changed = strategy_;
@@ -211,14 +212,9 @@ std::vector<Alternative> Explainer::actions(size_t saved) {
        {MemoryAction::Keep, MemoryAction::Regather, MemoryAction::Recompute, MemoryAction::Offload,
         MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2}) {
     if (action == strategy_.saved[saved]) continue;
-    const std::string name(action_name(action));
-    Alternative made = {.decision = "saved tensor", .choice = name};
-    if (!training_.saved[saved].producer.valid() && action != MemoryAction::Keep) {
-      made.impossible = "data of the step stays where it is";
-    } else {
-      made = measured("saved tensor", name, with(action, {saved}));
-      if (alike.size() > 1 && made.one) made.all = measured("", "", with(action, alike)).one;
-    }
+    Alternative made =
+        measured("saved tensor", std::string(action_name(action)), with(action, {saved}));
+    if (alike.size() > 1 && made.one) made.all = measured("", "", with(action, alike)).one;
     made.same_result = compressed_bits(action) == 0;
     list.push_back(std::move(made));
   }

@@ -51,7 +51,7 @@ class Explainer {
   // Of the best `together`, also what all ops like it would do.
   std::vector<Alternative> shardings(OpId op, size_t together = 8);
 
-  // Every other action for a saved tensor.
+  // Every other action for a saved tensor; none for data of the step, which stays where it is.
   std::vector<Alternative> actions(size_t saved);
 
   // Every other home of a trained weight, by its update.
