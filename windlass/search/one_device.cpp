@@ -87,13 +87,17 @@ class OneDevice {
       return ledger_.out_of_time();
     };
     bool plain = true;
-    for (const Strategy& base : bases(cuts)) {
-      if (out() && (ledger_.fits() || asked_to_stop())) return false;
+    const std::vector<Strategy> list = bases(cuts);
+    for (const Strategy& base : list) {
+      const bool late = out();
+      if (late && (ledger_.fits() || asked_to_stop())) return false;
+      // When time is over and nothing fits yet, only what needs least is still worth a try.
+      if (late && !ledger_.frugal().empty() && &base != &list.back()) continue;
       const Evaluation found = ledger_.consider(base, cuts);
       if (found.fits && plain) return cuts == 1;
       const bool keeps = std::ranges::all_of(
           base.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
-      if (keeps && !fixed_.recompute) by_chain(base, found, cuts);
+      if (keeps && !fixed_.recompute && !late) by_chain(base, found, cuts);
       if (found.fits && !keeps && !fixed_.recompute) {
         Candidate candidate = {base, found.time};
         spend_memory(here.training, *here.evaluator, candidate, out);
