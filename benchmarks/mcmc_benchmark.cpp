@@ -39,7 +39,9 @@ void run(const Subject& subject) {
   const PreparedStep step =
       prepare_step(model.graph, parse_baseline(subject.strategy), machine, TrainingOptions());
   const Problem problem = {.network = model.graph, .machine = machine, .cost = *cost};
-  Moves moves(step.training, machine, {.one_tensor = 0, .tensors_alike = 0, .exchange = 0});
+  // As windlass plan walks where memory does not bind.
+  Moves moves(step.training, machine,
+              {.one_tensor = 0, .tensors_alike = 0, .exchange = 0, .weights = 0.1, .pace = 0.05});
   StepJudge judge(problem, step.training);
   Strategy start = step.strategy;
   moves.adopt(start);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "windlass/base/error.h"
+#include "windlass/plan/check.h"
 
 namespace windlass {
 namespace {
@@ -150,8 +151,20 @@ void Ledger::add(const Strategy& strategy, int64_t micro_batches, Nanoseconds ti
   if (better) report();
 }
 
+// What the independent checker refuses is not returned, however fast.
+void Ledger::drop_refused() {
+  while (fits()) {
+    const Entry& best = entries_.front();
+    Cut& part = cut(best.micro_batches);
+    const TaskGraph tasks = lower(part.training, best.strategy, problem_.machine);
+    if (check_tasks(part.training, problem_.machine, best.strategy, tasks).empty()) return;
+    entries_.erase(entries_.begin());
+  }
+}
+
 SearchResult Ledger::finish() {
   SearchResult result;
+  drop_refused();
   result.samples = batch_.samples;
   int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
   if (fits()) {

@@ -83,6 +83,7 @@ class Ledger {
   static constexpr size_t kEntries = 24;
 
  private:
+  void drop_refused();
   void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
 
   const Problem& problem_;

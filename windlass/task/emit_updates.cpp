@@ -111,7 +111,8 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
     if (key.host) swap(TaskKind::SwapOut, k, task);
     for (const SumRef& ref : sums) weight_of(ref).written = task;
   }
-  if (key.zero == 1 || key.zero == 2) gather_weights(key, sums, done, weight_bytes);
+  // Weights that rest on the host went back there.
+  if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
 }
 
 // After an update of shares: everybody gets the whole weights again.

@@ -280,6 +280,19 @@ int32_t Tables::copies(int32_t from_group, int32_t to_group, const std::vector<M
 const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t from_layout,
                                                int32_t from_group, int32_t to_layout,
                                                int32_t to_group) {
+  const RecentMove key = {&type, from_layout, from_group, to_layout, to_group, nullptr};
+  RecentMove& recent = recent_moves_[key.slot()];
+  if (recent.same(key)) return *recent.moves;
+  const std::vector<MoveTemplate>& found =
+      find_moves(type, from_layout, from_group, to_layout, to_group);
+  recent = key;
+  recent.moves = &found;
+  return found;
+}
+
+const std::vector<MoveTemplate>& Tables::find_moves(const TensorType& type, int32_t from_layout,
+                                                    int32_t from_group, int32_t to_layout,
+                                                    int32_t to_group) {
   const auto [entry, fresh] = move_index_.try_emplace(
       {type.shape, type.dtype, from_layout, from_group, to_layout, to_group}, -1);
   if (!fresh) return moves_[static_cast<size_t>(entry->second)];

@@ -85,7 +85,9 @@ class Walks {
     if (fixed.structure()) mix.one_op = mix.ops_alike = mix.propagation = mix.border = 0;
     if (!ledger_.memory_binds()) {
       mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
-      mix.weights /= 2;
+      // Most of these change nothing then, and have to be simulated to see it.
+      mix.weights = 0.1;
+      mix.pace = 0.05;
     }
     return mix;
   }

@@ -411,6 +411,9 @@ bool Moves::change_weights(Strategy& strategy, Rng& rng, Proposal& proposal) {
     if (mix_.zero) residency.zero = zero;
     if (mix_.host_weights) residency.host = host;
     if (mix_.host_update) residency.host_update = host_update;
+    // Weights that rest on the host and are updated on the devices are not shared out.
+    if (mix_.zero && residency.host && !residency.host_update && residency.zero < 3)
+      residency.zero = 0;
     return residency;
   };
   if (rng.chance(0.5)) {
