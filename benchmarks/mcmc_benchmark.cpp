@@ -49,7 +49,7 @@ void run(const Subject& subject) {
   const double first = chain.best_energy();
   fmt::print("{} on {}, from {}: public {}\n", subject.model, subject.machine, subject.strategy,
              subject.others);
-  for (int round = 0; round < 4; ++round) {
+  for (int round = 0; round < 3; ++round) {
     const int64_t proposals = chain.proposals(), simulated = judge.simulated();
     const std::clock_t begin = std::clock();
     chain.run(40000, 0, {});

@@ -28,6 +28,14 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
   update_elements.assign(facts.updates.size(), 0);
   update_parts.assign(facts.updates.size(), 1);
   list_saved_uses();
+  for (size_t i = t.forward_ops; i < t.forward_ops + t.backward_ops; ++i) {
+    const Op& op = t.graph.ops[i];
+    Backward& entry = backward_ops.emplace_back();
+    if (op.forward.valid()) entry.forward = op.forward.value;
+    entry.dropped = facts.dropped[i];
+    if (!op.outputs.empty()) entry.output = op.outputs[0];
+    if (!op.forward.valid()) entry.first = op.inputs[0], entry.second = op.inputs[1];
+  }
 }
 
 Nanoseconds StepBound::State::time_of_work(int32_t work) {
@@ -123,6 +131,7 @@ void StepBound::State::take(const Strategy& given) {
     again = plan_recompute(training, given, stage_of, facts.roots);
     keeps_all = std::ranges::all_of(
         planned, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    recomputes = std::ranges::find(planned, MemoryAction::Recompute) != planned.end();
   }
 }
 
@@ -172,40 +181,64 @@ const StepBound::State::Value& StepBound::State::value(TensorId tensor, int32_t 
   return put(tensor, now);
 }
 
-Nanoseconds StepBound::State::ready(const ReadTemplate& read) {
-  if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) return 0;
-  return value(read.tensor, read.want.layout).ready;
+const StepBound::State::Steps& StepBound::State::steps_of(const OpTemplate& made) {
+  const auto [at, fresh] = steps.try_emplace(&made);
+  Steps& list = at->second;
+  if (!fresh) return list;
+  const auto add = [&](std::span<const ReadTemplate> reads) {
+    uint32_t count = 0;
+    for (const ReadTemplate& read : reads) {
+      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) continue;
+      list.operands.push_back({read.tensor, read.want.layout});
+      ++count;
+    }
+    return count;
+  };
+  list.reads = add(made.reads());
+  list.gradients = add(made.gradient_reads());
+  add(made.saved_reads());
+  list.view_of_made = !made.reads().empty() &&
+                      facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
+  const auto make = [&](std::span<const ResultTemplate> results) {
+    for (const ResultTemplate& result : results)
+      list.results.push_back({result.buffer.tensor, result.layout, result.update,
+                              result.buffer.bytes.value, result.elements});
+  };
+  make(made.results());
+  list.made = static_cast<uint32_t>(list.results.size());
+  make(made.backward_results());
+  return list;
 }
 
 void StepBound::State::forward(size_t op) {
   const OpTemplate& made = *chosen[op].made;
+  const Steps& list = *chosen[op].steps;
   if (made.work < 0) {
     Value view;
-    for (size_t i = 0; i < made.reads().size(); ++i) {
-      const ReadTemplate& read = made.reads()[i];
-      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) continue;
-      const Value& there = value(read.tensor, read.want.layout);
-      if (i == 0) view = there;
+    bool first = list.view_of_made;
+    for (const Operand& read : list.forward()) {
+      const Value& there = value(read.tensor, read.layout);
+      if (first) view = there;
+      first = false;
     }
     if (view.buffer < 0) view.buffer = buffers++;
-    view.layout = made.results()[0].layout;
-    put(made.results()[0].buffer.tensor, view);
+    view.layout = list.results[0].layout;
+    put(list.results[0].tensor, view);
     return;
   }
   Nanoseconds start = compute;
-  for (const ReadTemplate& read : made.reads()) start = std::max(start, ready(read));
+  for (const Operand& read : list.forward())
+    start = std::max(start, value(read.tensor, read.layout).ready);
   compute = start + chosen[op].forward;
   Nanoseconds done = compute;
   if (made.coupling >= 0)
     done = communicate = std::max(communicate, compute) + time_of_traffic(made.coupling);
-  for (const ResultTemplate& result : made.results())
-    put(result.buffer.tensor, {.layout = result.layout,
-                               .buffer = buffers++,
-                               .ready = done,
-                               .bytes = result.buffer.bytes.value});
+  for (const Made& result : list.makes())
+    put(result.tensor,
+        {.layout = result.layout, .buffer = buffers++, .ready = done, .bytes = result.bytes});
 }
 
-void StepBound::State::finish_term(const ResultTemplate& term, Nanoseconds done) {
+void StepBound::State::finish_term(const Made& term, Nanoseconds done) {
   const auto u = static_cast<size_t>(term.update);
   if (--terms_left[u] != 0) return;
   const int32_t digits = tables.partial_digits(term.layout);
@@ -218,51 +251,55 @@ void StepBound::State::finish_term(const ResultTemplate& term, Nanoseconds done)
   reduced = std::max(reduced, static_cast<double>(done)) + price * bytes;
 }
 
-void StepBound::State::backward(const Op& op) {
-  const OpTemplate& made = *chosen[op.forward.index()].made;
+void StepBound::State::backward(const Backward& op) {
+  const Chosen& own = chosen[static_cast<size_t>(op.forward)];
+  const OpTemplate& made = *own.made;
+  const Steps& list = *own.steps;
   if (made.backward_work < 0) {
     Value view;
-    for (size_t i = 0; i < made.gradient_reads().size(); ++i) {
-      const ReadTemplate& read = made.gradient_reads()[i];
-      const Value& there = value(read.tensor, read.want.layout);
-      if (i == 0) view = there;
+    bool first = true;
+    for (const Operand& read : list.gradient()) {
+      const Value& there = value(read.tensor, read.layout);
+      if (first) view = there;
+      first = false;
     }
-    if (op.outputs.empty() || !op.outputs[0].valid()) return;
+    if (!op.output.valid()) return;
     view.layout = made.input_gradients()[0].layout;
-    put(op.outputs[0], view);
+    put(op.output, view);
     return;
   }
   Nanoseconds start = compute;
-  for (const ReadTemplate& read : made.gradient_reads()) start = std::max(start, ready(read));
+  for (const Operand& read : list.gradient())
+    start = std::max(start, value(read.tensor, read.layout).ready);
   if (keeps_all)
-    for (const ReadTemplate& read : made.saved_reads()) start = std::max(start, ready(read));
-  compute = start + chosen[op.forward.index()].backward;
+    for (const Operand& read : list.saved())
+      start = std::max(start, value(read.tensor, read.layout).ready);
+  compute = start + own.backward;
   Nanoseconds done = compute;
   if (made.backward_coupling >= 0)
     done = communicate = std::max(communicate, compute) + time_of_traffic(made.backward_coupling);
-  for (const ResultTemplate& result : made.backward_results()) {
-    put(result.buffer.tensor, {.layout = result.layout,
-                               .buffer = buffers++,
-                               .ready = done,
-                               .bytes = result.buffer.bytes.value});
+  for (const Made& result : list.backward_makes()) {
+    put(result.tensor,
+        {.layout = result.layout, .buffer = buffers++, .ready = done, .bytes = result.bytes});
     if (result.update >= 0) finish_term(result, done);
   }
 }
 
-void StepBound::State::accumulate(const Op& op) {
+void StepBound::State::accumulate(const Backward& op) {
+  const TensorId inputs[] = {op.first, op.second};
   Value terms[2];
   for (size_t i = 0; i < 2; ++i) {
-    const int32_t head = heads[op.inputs[i].index()];
+    const int32_t head = heads[inputs[i].index()];
     if (head < 0) return;
     terms[i] = values[static_cast<size_t>(head)];
   }
   if (terms[0].layout != terms[1].layout) {
     const int32_t layout = tables.settled(terms[0].layout);
-    for (size_t i = 0; i < 2; ++i) terms[i] = value(op.inputs[i], layout);
+    for (size_t i = 0; i < 2; ++i) terms[i] = value(inputs[i], layout);
   }
   compute = std::max({compute, terms[0].ready, terms[1].ready}) +
             time_of_work(tables.sum_work(terms[0].bytes));
-  put(op.outputs[0],
+  put(op.output,
       {.layout = terms[0].layout, .buffer = buffers++, .ready = compute, .bytes = terms[0].bytes});
 }
 
@@ -277,9 +314,12 @@ void StepBound::State::choose() {
     Chosen& op = chosen[i];
     const int32_t sharding = known_ids[static_cast<size_t>(strategy->ops[i])];
     if (op.sharding == sharding) continue;
+    // Throws if it is not a sharding of the op: what is known of it stays as it was.
+    const OpTemplate& made = tables.op(OpId(i), sharding, group);
     plain_work -= op.forward + op.backward;
     op.sharding = sharding;
-    op.made = &tables.op(OpId(i), sharding, group);
+    op.made = &made;
+    op.steps = &steps_of(made);
     op.forward = op.made->work >= 0 ? time_of_work(op.made->work) : 0;
     op.backward = op.made->backward_work >= 0 ? time_of_work(op.made->backward_work) : 0;
     plain_work += op.forward + op.backward;
@@ -310,8 +350,9 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   const int64_t batches = strategy->micro_batches;
   const Nanoseconds update = updates();
   Nanoseconds left = plain_work;  // of the compute lane, wherever the walk is
-  for (const auto& list : again.before)
-    for (OpId op : list) left += chosen[op.index()].forward;
+  if (recomputes)
+    for (const auto& list : again.before)
+      for (OpId op : list) left += chosen[op.index()].forward;
   const auto bound = [&] { return (compute + left) * batches + update; };
   compute = communicate = 0;
   if (bound() > enough) return bound();
@@ -325,17 +366,18 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
     left -= chosen[i].forward;
     if (bound() > enough) return bound();
   }
-  for (size_t i = training.forward_ops; i < training.forward_ops + training.backward_ops; ++i) {
-    const Op& op = training.graph.ops[i];
+  for (size_t i = 0; i < backward_ops.size(); ++i) {
+    const Backward& op = backward_ops[i];
     // Operands of what is computed again are there; their redistributions are left out.
-    for (OpId op_again : again.before[i]) {
-      compute += chosen[op_again.index()].forward;
-      left -= chosen[op_again.index()].forward;
-    }
-    if (op.forward.valid()) {
+    if (recomputes)
+      for (OpId op_again : again.before[training.forward_ops + i]) {
+        compute += chosen[op_again.index()].forward;
+        left -= chosen[op_again.index()].forward;
+      }
+    if (op.forward >= 0) {
       backward(op);
-      left -= chosen[op.forward.index()].backward;
-    } else if (!facts.dropped[i]) {
+      left -= chosen[static_cast<size_t>(op.forward)].backward;
+    } else if (!op.dropped) {
       accumulate(op);
     }
     if (bound() > enough) return bound();

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -48,12 +50,51 @@ struct StepBound::State {
   std::vector<Stage> stages;
   std::vector<int32_t> stage_of;
   RecomputePlan again;
-  bool keeps_all = true;
+  bool keeps_all = true, recomputes = false;
+
+  // What the walk wants to know of an op under a sharding, close together: tensors that are made
+  // and the layouts they are wanted in, and what it makes.
+  struct Operand {
+    TensorId tensor;
+    int32_t layout = -1;
+  };
+  struct Made {
+    TensorId tensor;
+    int32_t layout = -1;
+    int32_t update = -1;  // as in ResultTemplate
+    int64_t bytes = 0, elements = 0;
+  };
+  struct Steps {
+    std::vector<Operand> operands;  // of the forward op, gradients, saved tensors
+    std::vector<Made> results;      // of the forward op and of the backward op
+    uint32_t reads = 0, gradients = 0, made = 0;
+    bool view_of_made = false;  // the first operand is the first that is read
+
+    std::span<const Operand> forward() const { return {operands.data(), reads}; }
+    std::span<const Operand> gradient() const { return {operands.data() + reads, gradients}; }
+    std::span<const Operand> saved() const {
+      return {operands.data() + reads + gradients, operands.size() - reads - gradients};
+    }
+    std::span<const Made> makes() const { return {results.data(), made}; }
+    std::span<const Made> backward_makes() const {
+      return {results.data() + made, results.size() - made};
+    }
+  };
+  std::unordered_map<const OpTemplate*, Steps> steps;
+  const Steps& steps_of(const OpTemplate& made);
+  // A backward op, close together with its neighbours.
+  struct Backward {
+    int32_t forward = -1;  // -1: a sum of gradients
+    bool dropped = false;
+    TensorId output, first, second;  // of a view, or of a sum
+  };
+  std::vector<Backward> backward_ops;
 
   // One group: each op as the strategy splits it, found again only where it changed.
   struct Chosen {
     int32_t sharding = -1;  // interned
     const OpTemplate* made = nullptr;
+    const Steps* steps = nullptr;
     Nanoseconds forward = 0, backward = 0;  // 0: a view, or nothing
   };
   std::vector<Chosen> chosen;  // by forward op
@@ -107,11 +148,10 @@ struct StepBound::State {
   const Value* find(TensorId tensor, int32_t layout) const;
   Value& put(TensorId tensor, const Value& value);
   const Value& value(TensorId tensor, int32_t layout);
-  Nanoseconds ready(const ReadTemplate& read);
   void forward(size_t op);
-  void backward(const Op& op);
-  void accumulate(const Op& op);
-  void finish_term(const ResultTemplate& term, Nanoseconds done);
+  void backward(const Backward& op);
+  void accumulate(const Backward& op);
+  void finish_term(const Made& term, Nanoseconds done);
 };
 
 }  // namespace windlass
