@@ -227,9 +227,12 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
 std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const PlannedSubject& planned) {
   if (flags.search.method != "auto" || planned.subject.machine.name == "local") return std::nullopt;
   const SearchOptions options = flags.search.options();
-  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty()) return std::nullopt;
-  const bool moved = std::ranges::any_of(planned.subject.strategy.weights,
-                                         [](const Residency& weight) { return weight.host; });
+  const bool chosen = flags.model.batch_choice != BatchChoice::Given;  // for one pass
+  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty() || chosen)
+    return std::nullopt;
+  const bool moved = std::ranges::any_of(
+      planned.subject.strategy.weights,
+      [](const Residency& weight) { return weight.host || weight.host_update; });
   if (planned.fits && !moved) return std::nullopt;
   std::optional<double> seconds;
   if (planned.fits) seconds = planned.step.step_time().value;

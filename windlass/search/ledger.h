@@ -101,7 +101,8 @@ class Ledger {
 // Methods: each adds what it finds.
 // SearchOptions::starts. Throws Error{Input} if one is not a strategy for the problem.
 void consider_starts(Ledger& ledger);
-void run_one_device(Ledger& ledger);
+// Whether everything fits on the device as it is, so that there is nothing to decide.
+bool run_one_device(Ledger& ledger);
 void run_grid(Ledger& ledger, double share_of_time);
 void run_chain(Ledger& ledger);
 void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts);

@@ -17,7 +17,8 @@ class OneDevice {
  public:
   explicit OneDevice(Ledger& ledger) : ledger_(ledger), fixed_(ledger.options().fixed) {}
 
-  void run() {
+  // Whether everything fits as it is: there is nothing to decide.
+  bool run() {
     const int64_t samples = std::max<int64_t>(1, ledger_.batch().samples);
     const int64_t only = ledger_.options().micro_batches;
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
@@ -25,8 +26,9 @@ class OneDevice {
       if (cuts > kFewMicroBatches && ledger_.fits()) break;
       if (ledger_.out_of_time() && (ledger_.fits() || asked_to_stop())) break;
       if (!ledger_.can_cut(cuts)) break;
-      if (search_cut(cuts)) break;
+      if (search_cut(cuts)) return true;
     }
+    return false;
   }
 
   // Strategies from the fastest to the most frugal: where weights and optimizer live, times what
@@ -132,7 +134,7 @@ class OneDevice {
 
 }  // namespace
 
-void run_one_device(Ledger& ledger) { OneDevice(ledger).run(); }
+bool run_one_device(Ledger& ledger) { return OneDevice(ledger).run(); }
 
 SearchResult search_one_device(const Problem& problem, const SearchOptions& options) {
   if (problem.machine.devices.size() != 1)

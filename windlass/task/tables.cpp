@@ -280,13 +280,18 @@ int32_t Tables::copies(int32_t from_group, int32_t to_group, const std::vector<M
 const std::vector<MoveTemplate>& Tables::moves(const TensorType& type, int32_t from_layout,
                                                int32_t from_group, int32_t to_layout,
                                                int32_t to_group) {
-  const RecentMove key = {&type, from_layout, from_group, to_layout, to_group, nullptr};
-  RecentMove& recent = recent_moves_[key.slot()];
-  if (recent.same(key)) return *recent.moves;
+  uint64_t slot = static_cast<uint64_t>(from_layout) * 0x9e3779b97f4a7c15ULL ^
+                  static_cast<uint64_t>(to_layout) * 0xd1342543de82ef95ULL;
+  for (int64_t size : type.shape)
+    slot = (slot ^ static_cast<uint64_t>(size)) * 0xbf58476d1ce4e5b9ULL;
+  RecentMove& recent = recent_moves_[slot >> 52];
+  if (recent.moves != nullptr && recent.from_layout == from_layout &&
+      recent.from_group == from_group && recent.to_layout == to_layout &&
+      recent.to_group == to_group && recent.type == type)
+    return *recent.moves;
   const std::vector<MoveTemplate>& found =
       find_moves(type, from_layout, from_group, to_layout, to_group);
-  recent = key;
-  recent.moves = &found;
+  recent = {type, from_layout, from_group, to_layout, to_group, &found};
   return found;
 }
 

@@ -112,8 +112,7 @@ class Tables {
     return same ? *latest.made : find_op(op, sharding, group);
   }
 
-  // From one layout of a tensor to another, in a group or between two. The type is that of a tensor
-  // of the training graph.
+  // From one layout of a tensor to another, in a group or between two.
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
                                          int32_t from_group, int32_t to_layout, int32_t to_group);
 
@@ -202,23 +201,11 @@ class Tables {
   std::deque<OpTemplate> templates_;         // references stay valid
   std::map<std::tuple<Shape, DType, int32_t, int32_t, int32_t, int32_t>, int32_t> move_index_;
   std::deque<std::vector<MoveTemplate>> moves_;
-  // What was asked for lately, by the address of the type: shapes are long to compare.
+  // What was asked for lately: the map compares long keys again and again.
   struct RecentMove {
-    const TensorType* type = nullptr;
+    TensorType type = {};
     int32_t from_layout = -1, from_group = -1, to_layout = -1, to_group = -1;
     const std::vector<MoveTemplate>* moves = nullptr;
-
-    bool same(const RecentMove& other) const {
-      return type == other.type && from_layout == other.from_layout &&
-             from_group == other.from_group && to_layout == other.to_layout &&
-             to_group == other.to_group;
-    }
-    size_t slot() const {
-      const auto address = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(type));
-      const uint64_t layouts = static_cast<uint64_t>(from_layout) * 0x9e3779b97f4a7c15ULL ^
-                               static_cast<uint64_t>(to_layout) * 0xd1342543de82ef95ULL;
-      return (((address >> 4) * 0xbf58476d1ce4e5b9ULL) ^ layouts) >> 52;
-    }
   };
   std::vector<RecentMove> recent_moves_ = std::vector<RecentMove>(4096);
   std::map<std::tuple<Collective, int32_t, std::vector<MemberDigit>, int64_t>, int32_t>

@@ -186,8 +186,9 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
   SearchResult facts;
   consider_starts(ledger);
+  bool settled = false;
   if (problem.machine.devices.size() == 1) {
-    run_one_device(ledger);
+    settled = run_one_device(ledger);
   } else {
     run_grid(ledger, 0.4);
     // Small steps are fastest on one device.
@@ -198,7 +199,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
           ledger.consider(*strategy, strategy->micro_batches);
     if (!options.fixed.any()) run_exact(ledger, 0.8, facts);
   }
-  run_walks(ledger, facts);
+  if (!settled) run_walks(ledger, facts);
   SearchResult result = ledger.finish();
   // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
   result.lower_bound = work_bound(problem);
