@@ -84,7 +84,10 @@ void Paging::cut_stages(int64_t size) {
   for (int32_t l = 0; l < chain_.layers(); ++l) {
     const auto at = static_cast<size_t>(l);
     const double share = (forward.seconds[at] + backward.seconds[at]) / total;
-    stage_of_.push_back(std::min(teams_.depth() - 1, static_cast<int32_t>(share * teams_.depth())));
+    // A layer that takes more than a stage's share leaves no stage empty: the next one follows.
+    const int32_t next = stage_of_.empty() ? 0 : stage_of_.back() + 1;
+    const auto by_time = static_cast<int32_t>(share * teams_.depth());
+    stage_of_.push_back(std::min({teams_.depth() - 1, by_time, next}));
   }
 }
 
