@@ -276,9 +276,11 @@ ExitCode run_plan(const PlanFlags& flags) {
     print_json(json);
     return ExitCode::Done;
   }
-  fmt::print("plan ({}, {:.1f} % above the work alone; {} strategies tried in {})\n{}\n",
-             termination_name(planned.search.termination), 100 * gap, planned.search.tried,
-             format_seconds(planned.search.seconds), decisions_text(subject));
+  fmt::print(
+      "plan ({}; arithmetic at full speed alone is {:.0f} % of the step; {} strategies tried in "
+      "{})\n{}\n",
+      termination_name(planned.search.termination), 100 * (1 - gap), planned.search.tried,
+      format_seconds(planned.search.seconds), decisions_text(subject));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
                format_seconds(*planned.search.objective),

@@ -65,7 +65,7 @@ class GridSearch {
         spec.host_update = home >= 1;
         spec.host_weights = home == 2;
         if (fixed_.offload) spec.offload = *fixed_.offload;
-        if (allowed(spec)) list.push_back(spec);
+        if (fixed_.allows(spec)) list.push_back(spec);
       }
     return list;
   }
@@ -174,18 +174,10 @@ class GridSearch {
             spec.offload = offload;
             spec.host_update = home >= 1;
             spec.host_weights = home == 2;
-            if (allowed(spec)) list.push_back(spec);
+            if (fixed_.allows(spec)) list.push_back(spec);
           }
       }
     return list;
-  }
-
-  bool allowed(const BaselineSpec& spec) const {
-    return (fixed_.zero < 0 || fixed_.zero == spec.zero) &&
-           (!fixed_.recompute || *fixed_.recompute == spec.recompute) &&
-           (!fixed_.offload || *fixed_.offload == spec.offload) &&
-           (!fixed_.host_update || *fixed_.host_update == spec.host_update) &&
-           (!fixed_.host_weights || *fixed_.host_weights == spec.host_weights);
   }
 
   void consider(const BaselineSpec& spec, int64_t micro) {

@@ -24,6 +24,23 @@ struct Cut {
   std::unique_ptr<Evaluator> evaluator;
 };
 
+// Where weights and optimizer state live, from the fastest to the most frugal.
+struct WeightHome {
+  bool host_update = false, host_weights = false;
+  bool together = true;  // weights and gradients travel in batches, or each alone
+
+  void apply_to(BaselineSpec& spec) const {
+    spec.host_update = host_update;
+    spec.host_weights = host_weights;
+    if (!together) spec.bucket = Bytes(1);
+  }
+};
+inline constexpr WeightHome kWeightHomes[] = {{false, false, true},
+                                              {true, false, true},
+                                              {true, false, false},
+                                              {true, true, true},
+                                              {true, true, false}};
+
 class Ledger {
  public:
   struct Entry {

@@ -19,18 +19,6 @@ std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanosecond
   return frontier;
 }
 
-std::vector<FrontierPoint> merged(std::vector<FrontierPoint> a,
-                                  const std::vector<FrontierPoint>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  std::ranges::sort(a, [](const FrontierPoint& x, const FrontierPoint& y) {
-    return x.limit != y.limit ? x.limit < y.limit : x.step_time < y.step_time;
-  });
-  std::vector<FrontierPoint> result;
-  for (const FrontierPoint& point : a)
-    if (result.empty() || point.step_time < result.back().step_time) result.push_back(point);
-  return result;
-}
-
 Seconds work_bound(const Problem& problem) {
   const TrainingGraph training = differentiate(problem.network, problem.training);
   // Arithmetic at full speed: what an op takes beside it (launches) depends on how it is cut.

@@ -34,15 +34,6 @@ class OneDevice {
   // Strategies from the fastest to the most frugal: where weights and optimizer live, times what
   // becomes of activations.
   std::vector<Strategy> bases(int64_t cuts) {
-    struct Home {
-      bool host_update, host_weights;
-      bool together;  // weights and gradients travel in batches, or each alone
-    };
-    constexpr Home kHomes[] = {{false, false, true},
-                               {true, false, true},
-                               {true, false, false},
-                               {true, true, true},
-                               {true, true, false}};
     struct Actions {
       RecomputePolicy recompute;
       bool offload;
@@ -53,15 +44,13 @@ class OneDevice {
                                     {RecomputePolicy::None, true},
                                     {RecomputePolicy::Full, true}};
     std::vector<Strategy> list;
-    for (const Home& home : kHomes)
+    for (const WeightHome& home : kWeightHomes)
       for (const Actions& actions : kActions) {
         BaselineSpec spec = parse_baseline("single");
         spec.recompute = actions.recompute;
         spec.offload = actions.offload;
-        spec.host_update = home.host_update;
-        spec.host_weights = home.host_weights;
-        if (!allowed(spec)) continue;
-        if (!home.together) spec.bucket = Bytes(1);
+        home.apply_to(spec);
+        if (!fixed_.allows(spec)) continue;
         std::optional<Strategy> strategy = ledger_.named(spec, cuts);
         if (!strategy) continue;
         strategy->name = "one device";
@@ -74,13 +63,6 @@ class OneDevice {
   }
 
  private:
-  bool allowed(const BaselineSpec& spec) const {
-    return (!fixed_.recompute || *fixed_.recompute == spec.recompute) &&
-           (!fixed_.offload || *fixed_.offload == spec.offload) &&
-           (!fixed_.host_update || *fixed_.host_update == spec.host_update) &&
-           (!fixed_.host_weights || *fixed_.host_weights == spec.host_weights);
-  }
-
   // Whether nothing can be faster: everything is kept where it is used.
   bool search_cut(int64_t cuts) {
     Cut& here = ledger_.cut(cuts);

@@ -50,6 +50,17 @@ struct FixedDecisions {
   std::optional<bool> offload, host_weights, host_update;
 
   bool structure() const { return dp > 0 || tp > 0 || pp > 0; }
+  // Whether a named strategy agrees. Sharing out means nothing without replicas.
+  bool allows(const BaselineSpec& spec) const {
+    const auto open = [](int64_t decided, int64_t value) {
+      return decided == 0 || value == 0 || decided == value;
+    };
+    return open(dp, spec.dp) && open(tp, spec.tp) && open(pp, spec.pp) &&
+           (zero < 0 || spec.dp == 1 || zero == spec.zero) &&
+           (!recompute || *recompute == spec.recompute) && (!offload || *offload == spec.offload) &&
+           (!host_update || *host_update == spec.host_update) &&
+           (!host_weights || *host_weights == spec.host_weights);
+  }
   bool any() const {
     return structure() || zero >= 0 || recompute || offload || host_weights || host_update;
   }
@@ -145,8 +156,6 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options = {
 // slower.
 std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
                                        const std::function<Seconds(Nanoseconds)>& step_time);
-std::vector<FrontierPoint> merged(std::vector<FrontierPoint> a,
-                                  const std::vector<FrontierPoint>& b);
 // What the kernels of a step take on all devices together, shared out evenly: nothing is faster,
 // since smaller pieces are never more efficient.
 Seconds work_bound(const Problem& problem);

@@ -27,7 +27,7 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
     updates_of[facts.first_use[u].first.index()].push_back(static_cast<int32_t>(u));
   update_elements.assign(facts.updates.size(), 0);
   update_parts.assign(facts.updates.size(), 1);
-  list_saved_uses();
+  list_saved_results();
   for (size_t i = t.forward_ops; i < t.forward_ops + t.backward_ops; ++i) {
     const Op& op = t.graph.ops[i];
     Backward& entry = backward_ops.emplace_back();

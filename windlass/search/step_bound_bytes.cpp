@@ -7,8 +7,8 @@
 
 namespace windlass {
 
-void StepBound::State::list_saved_uses() {
-  saved_uses.resize(training.saved.size());
+void StepBound::State::list_saved_results() {
+  saved_results.resize(training.saved.size());
   // Templates list only tensors that are there, in this order.
   for (size_t i = 0; i < training.forward_ops; ++i) {
     const Op& op = training.graph.ops[i];
@@ -18,7 +18,7 @@ void StepBound::State::list_saved_uses() {
         if (!id.valid()) continue;
         const int32_t s = facts.saved_index[id.index()];
         if (s >= 0 && training.saved[static_cast<size_t>(s)].tensor == id)
-          saved_uses[static_cast<size_t>(s)].push_back({i, at, true});
+          saved_results[static_cast<size_t>(s)].push_back({i, at});
         ++at;
       }
   }
@@ -44,11 +44,12 @@ int64_t StepBound::State::kept_bytes(size_t s) {
       action == MemoryAction::Offload)
     return 0;
   int64_t elements = INT64_MAX;
-  for (const SavedUse& use : saved_uses[s]) {
+  for (const SavedResult& use : saved_results[s]) {
     const OpTemplate& made = made_of(use.op);
-    if (use.read >= made.results().size() || made.results()[use.read].buffer.tensor != saved.tensor)
+    if (use.result >= made.results().size() ||
+        made.results()[use.result].buffer.tensor != saved.tensor)
       return 0;
-    elements = std::min(elements, made.results()[use.read].elements);
+    elements = std::min(elements, made.results()[use.result].elements);
   }
   if (action == MemoryAction::Keep)
     for (OpId consumer : saved.consumers) {

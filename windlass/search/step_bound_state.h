@@ -109,7 +109,7 @@ struct StepBound::State {
   std::vector<int32_t> heads;  // by tensor
   std::vector<int32_t> terms_left;
   int32_t buffers = 0;
-  Nanoseconds compute = 0, communicate = 0, reduce = 0;
+  Nanoseconds compute = 0, communicate = 0;
   double reduced = 0;  // nanoseconds behind the point
 
   Nanoseconds time_of_work(int32_t work);
@@ -129,17 +129,15 @@ struct StepBound::State {
   Nanoseconds updates();
 
   // --- step_bound_bytes.cpp
-  // A saved tensor as an op makes or wants it.
-  struct SavedUse {
-    size_t op = 0;    // forward
-    size_t read = 0;  // of its saved_reads(), or of results()
-    bool made = false;
+  // The op that makes a saved tensor, and which of its results it is.
+  struct SavedResult {
+    size_t op = 0, result = 0;
   };
-  std::vector<std::vector<SavedUse>> saved_uses;  // by saved tensor
+  std::vector<std::vector<SavedResult>> saved_results;  // by saved tensor
   std::vector<int32_t> in_flight;  // by stage: micro-batches before its first backward
   int64_t flight_batches = 0;      // that they were counted for
   std::vector<int64_t> group_bytes;
-  void list_saved_uses();
+  void list_saved_results();
   void count_in_flight();
   int64_t kept_bytes(size_t s);
   int64_t weight_bytes(size_t stage);

@@ -65,33 +65,18 @@ class ChainMethod {
   }
 
  private:
-  bool allowed(const BaselineSpec& spec) const {
-    return (fixed_.zero < 0 || fixed_.zero == spec.zero) &&
-           (!fixed_.host_update || *fixed_.host_update == spec.host_update) &&
-           (!fixed_.host_weights || *fixed_.host_weights == spec.host_weights);
-  }
-
   void find_structures(int64_t devices) {
-    struct Home {
-      bool host_update, host_weights;
-      bool together;  // weights and gradients travel in batches, or each alone
-    };
-    constexpr Home kHomes[] = {{false, false, true},
-                               {true, false, true},
-                               {true, false, false},
-                               {true, true, true},
-                               {true, true, false}};
     for (int64_t micro : ledger_.micro_batches(kMostMicroBatches))
-      for (const Home& home : kHomes)
+      for (const WeightHome& home : kWeightHomes)
         for (int zero = 0; zero <= (devices == 1 ? 0 : 3); ++zero) {
           if (ledger_.out_of_time() && !structures_.empty()) return;
           BaselineSpec spec = parse_baseline("data-parallel");
           spec.micro_batches = micro;
           spec.zero = zero;
-          spec.host_update = home.host_update;
-          spec.host_weights = home.host_weights;
-          if (!home.together) spec.bucket = Bytes(1);
-          if (allowed(spec)) add_structure(spec, micro);
+          spec.dp = devices;
+          spec.offload = fixed_.offload.value_or(false);
+          home.apply_to(spec);
+          if (fixed_.allows(spec)) add_structure(spec, micro);
         }
   }
 

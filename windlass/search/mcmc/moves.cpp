@@ -101,7 +101,6 @@ const Moves::Options& Moves::options(size_t group_size) {
   const auto known = options_.find(group_size);
   if (known != options_.end()) return known->second;
   Options& made = options_[group_size];
-  std::map<int32_t, size_t> first;  // by kind
   const BatchAxes batch = [&] {
     if (!mix_.batch_only) return BatchAxes{};
     Graph forward = training_.graph;
