@@ -71,14 +71,6 @@ TEST(Planning, MethodsByName) {
   EXPECT_THROW(find_search_method("oracle", four), Error);
 }
 
-TEST(Planning, FrontiersAreMerged) {
-  const std::vector<FrontierPoint> a = {{Bytes(10), Seconds(5)}, {Bytes(30), Seconds(1)}};
-  const std::vector<FrontierPoint> b = {{Bytes(20), Seconds(3)}, {Bytes(25), Seconds(4)}};
-  const std::vector<FrontierPoint> both = merged(a, b);
-  ASSERT_EQ(both.size(), 3U);
-  EXPECT_EQ(both[1].limit, Bytes(20));
-}
-
 TEST(PlanningProgram, Compares) {
   const ProgramResult run =
       run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "40MiB", "--json"});
