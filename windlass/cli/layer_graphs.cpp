@@ -1,6 +1,5 @@
 #include "windlass/cli/layer_graphs.h"
 
-#include <chrono>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -9,6 +8,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/mapped_file.h"
+#include "windlass/base/stopwatch.h"
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
@@ -69,7 +69,7 @@ std::optional<LayerGraph> find_layer_graph(const std::string& model, int64_t bat
 }
 
 ExitCode run_plan_graph(const LayerGraph& graph, const PlanGraphFlags& flags) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const PaseProblem problem = make_pase_problem(graph, flags.machine);
   EliminationOptions options;
   options.threads = flags.threads;
@@ -83,8 +83,7 @@ ExitCode run_plan_graph(const LayerGraph& graph, const PlanGraphFlags& flags) {
   };
   const EliminationResult found = minimise(problem.network, options);
   const double cost = pase_cost(graph, flags.machine, problem, found.choice);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = watch.seconds();
   if (flags.json) {
     fmt::print("{}\n", result_json(graph, problem, found, cost, seconds).dump(2));
     return ExitCode::Done;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/base/units.h"

@@ -8,6 +8,17 @@
 #include "windlass/base/hash.h"
 
 namespace windlass {
+
+Attrs::Attrs() = default;
+Attrs::Attrs(const Attrs&) = default;
+Attrs::Attrs(Attrs&&) noexcept = default;
+Attrs& Attrs::operator=(const Attrs&) = default;
+Attrs& Attrs::operator=(Attrs&&) noexcept = default;
+Attrs::~Attrs() = default;
+bool Attrs::operator==(const Attrs& other) const {
+  return static_cast<const AttrsVariant&>(*this) == static_cast<const AttrsVariant&>(other);
+}
+
 namespace {
 
 template <typename Enum, size_t N>

@@ -426,12 +426,25 @@ struct UpdateAttrs {
   }
 };
 
-using Attrs =
+using AttrsVariant =
     std::variant<NoAttrs, MatMulAttrs, LinearAttrs, ConvAttrs, PoolAttrs, BatchNormAttrs,
                  LayerNormAttrs, GroupNormAttrs, SoftmaxAttrs, AttentionAttrs, RotaryAttrs,
                  UnaryAttrs, BinaryAttrs, DropoutAttrs, RandomAttrs, CastAttrs, AxisAttrs,
                  ShapeAttrs, TransposeAttrs, SliceAttrs, SplitAttrs, PadAttrs, ReduceAttrs,
                  ResizeAttrs, RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs>;
+
+// Copied and destroyed in one place: every graph holds some, and compilers would otherwise spell
+// out 29 alternatives in each file that sees one.
+struct Attrs : AttrsVariant {
+  using AttrsVariant::AttrsVariant;
+  Attrs();
+  Attrs(const Attrs&);
+  Attrs(Attrs&&) noexcept;
+  Attrs& operator=(const Attrs&);
+  Attrs& operator=(Attrs&&) noexcept;
+  ~Attrs();
+  bool operator==(const Attrs& other) const;
+};
 
 std::string_view enum_name(PoolFn value);
 std::string_view enum_name(UnaryFn value);

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"

@@ -1,5 +1,7 @@
 #include <cmath>
 
+#include <nlohmann/json.hpp>
+
 #include "windlass/base/atomic_file.h"
 #include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"

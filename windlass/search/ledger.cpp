@@ -9,8 +9,6 @@
 namespace windlass {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kFrugal = 8;
 // A little slower ones may become faster when some of what they give up is kept.
 constexpr double kPromising = 1.3;
@@ -18,14 +16,9 @@ constexpr double kPromising = 1.3;
 }  // namespace
 
 Ledger::Ledger(const Problem& problem, const SearchOptions& options)
-    : problem_(problem),
-      options_(options),
-      begin_(Clock::now()),
-      batch_(find_batch(problem.network)) {}
+    : problem_(problem), options_(options), batch_(find_batch(problem.network)) {}
 
-double Ledger::elapsed() const {
-  return std::chrono::duration<double>(Clock::now() - begin_).count();
-}
+double Ledger::elapsed() const { return watch_.seconds(); }
 
 bool Ledger::out_of_time(double share) const {
   if (options_.stop && options_.stop()) return true;

@@ -2,7 +2,6 @@
 // of what has been simulated.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "windlass/base/stopwatch.h"
 #include "windlass/graph/batch.h"
 #include "windlass/search/evaluate.h"
 #include "windlass/strategy/baselines.h"
@@ -105,7 +105,7 @@ class Ledger {
 
   const Problem& problem_;
   const SearchOptions& options_;
-  std::chrono::steady_clock::time_point begin_;
+  Stopwatch watch_;
   BatchAxes batch_;
   std::map<int64_t, std::unique_ptr<Cut>> cuts_;
   std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks

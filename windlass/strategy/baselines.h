@@ -8,9 +8,9 @@
 //   1f1b:stages=4,micro=8               pipeline, one forward and one backward in turn
 //   recompute-all, recompute-sqrt       data parallel, activations computed again
 //   offload-all                         data parallel, activations kept in host memory
-//   lru                                 data parallel on virtual memory: least recently used goes
-//   out harmony:mode=pp|dp,packs=N          packs of layers streamed through the devices single one
-//   device, nothing else
+//   lru                                 data parallel on virtual memory: what was used last stays
+//   harmony:mode=pp|dp,packs=N          packs of layers streamed through the devices
+//   single                              one device, nothing else
 //
 // Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full.
 #pragma once
