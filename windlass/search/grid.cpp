@@ -6,23 +6,41 @@
 // the host, and the chain search decides what becomes of saved tensors. All of that only adds time,
 // so whatever is slower without limits than the best plan that fits is left out. If nothing fits,
 // or the user has decided about recomputation, the usual policies are tried one by one.
+//
+// Pipelines are cut evenly, as people do, and as a dynamic program says: for the least time, and
+// where that does not fit, for the least time within the limits.
 
 #include <algorithm>
+#include <map>
 
 #include "windlass/base/error.h"
 #include "windlass/search/chain/chain_search.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
+#include "windlass/search/stages/recut.h"
 
 namespace windlass {
 namespace {
 
 constexpr int64_t kMostTensorParallel = 16, kMostStages = 32, kMostMicroBatches = 64;
 
+// Who runs which part.
+struct Borders {
+  std::vector<Stage> stages;
+  std::vector<std::vector<DeviceId>> groups;
+  bool operator==(const Borders&) const = default;
+
+  void apply_to(Strategy& strategy) const {
+    strategy.stages = stages;
+    strategy.groups = groups;
+  }
+};
+
 struct Structure {
   BaselineSpec spec;
   int64_t micro_batches = 1;
   Nanoseconds time = 0;
+  std::vector<Borders> cuts = {};  // at least one
 };
 
 class GridSearch {
@@ -39,7 +57,7 @@ class GridSearch {
         if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
         for (const BaselineSpec& spec : homes(structure.spec)) {
           if (ledger_.out_of_time(share_)) break;
-          by_chain(spec, structure.micro_batches);
+          by_chain(spec, structure);
         }
       }
     if (ledger_.fits()) return;
@@ -71,25 +89,51 @@ class GridSearch {
   }
 
   // Saved tensors as the chain search says, if keeping them all does not fit.
-  void by_chain(const BaselineSpec& spec, int64_t micro) {
-    std::optional<Strategy> strategy = ledger_.named(spec, micro);
-    if (!strategy) return;
-    const Evaluation plain = ledger_.consider(*strategy, micro);
+  void by_chain(const BaselineSpec& spec, const Structure& structure) {
+    const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches);
+    if (!named) return;
+    std::vector<Strategy> list;
+    for (const Borders& borders : structure.cuts) {
+      borders.apply_to(list.emplace_back(*named));
+      if (ledger_.consider(list.back(), structure.micro_batches).fits) return;
+    }
+    add_smaller(list, structure.micro_batches);
+    for (const Strategy& strategy : list) {
+      if (ledger_.out_of_time(share_)) return;
+      spare_memory(strategy, structure.micro_batches);
+    }
+  }
+
+  // Borders that fit with everything kept, or else with little kept.
+  void add_smaller(std::vector<Strategy>& list, int64_t micro) {
+    for (const StageMemory memory : {StageMemory::Keep, StageMemory::Least}) {
+      auto strategy = cutter(micro).recut(list.front(), memory);
+      if (!strategy) continue;
+      const bool known = std::ranges::any_of(list, [&](const Strategy& other) {
+        return other.stages == strategy->stages && other.groups == strategy->groups;
+      });
+      if (!known) list.push_back(std::move(*strategy));
+      return;
+    }
+  }
+
+  void spare_memory(Strategy strategy, int64_t micro) {
+    const Evaluation plain = ledger_.consider(strategy, micro);
     if (plain.fits || (ledger_.fits() && plain.free_time >= ledger_.best_time())) return;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
                                         .compress = ledger_.options().compress};
     const auto found =
-        best_on_chain(ledger_.problem(), cut.training, *strategy, *cut.evaluator, options);
+        best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {
       ledger_.add(found->strategy, micro, found->time);
     } else if (!ledger_.fits()) {
       // What needs least is the answer to why not.
-      const auto frontier = chain_frontier(cut.training, *strategy, *cut.evaluator, options);
+      const auto frontier = chain_frontier(cut.training, strategy, *cut.evaluator, options);
       if (frontier.empty()) return;
-      strategy->saved = frontier.back().saved;
-      strategy->prefetch = 0;
-      ledger_.consider(*strategy, micro);
+      strategy.saved = frontier.back().saved;
+      strategy.prefetch = 0;
+      ledger_.consider(strategy, micro);
     }
     ledger_.report();
   }
@@ -148,13 +192,29 @@ class GridSearch {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
       if (ledger_.out_of_time(share_) && !result.empty()) break;
-      const auto strategy = ledger_.named(structure.spec, structure.micro_batches);
-      if (!strategy) continue;
-      structure.time = ledger_.cut(structure.micro_batches).evaluator->bound(*strategy);
+      const auto named = ledger_.named(structure.spec, structure.micro_batches);
+      if (!named) continue;
+      const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
+      structure.cuts = {{strategy.stages, strategy.groups}};
+      Evaluator& evaluator = *ledger_.cut(structure.micro_batches).evaluator;
+      structure.time = evaluator.bound(strategy);
+      if (auto better = cutter(structure.micro_batches).recut(strategy, StageMemory::Free)) {
+        const Nanoseconds time = evaluator.bound(*better);
+        Borders borders = {better->stages, better->groups};
+        if (time < structure.time && borders != structure.cuts[0])
+          structure.cuts.insert(structure.cuts.begin(), std::move(borders));
+        structure.time = std::min(structure.time, time);
+      }
       result.push_back(structure);
       ledger_.report();
     }
     return result;
+  }
+
+  StageCutter& cutter(int64_t micro) {
+    Cut& cut = ledger_.cut(micro);
+    return cutters_.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator)
+        .first->second;
   }
 
   // From the mildest to the strongest.
@@ -193,6 +253,7 @@ class GridSearch {
   Ledger& ledger_;
   const FixedDecisions& fixed_;
   double share_;
+  std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
 };
 
