@@ -277,10 +277,11 @@ ExitCode run_plan(const PlanFlags& flags) {
     return ExitCode::Done;
   }
   fmt::print(
-      "plan ({}; arithmetic at full speed alone is {:.0f} % of the step; {} strategies tried in "
+      "plan ({}; no plan is faster than {}, {:.0f} % of this step; {} strategies tried in "
       "{})\n{}\n",
-      termination_name(planned.search.termination), 100 * (1 - gap), planned.search.tried,
-      format_seconds(planned.search.seconds), decisions_text(subject));
+      termination_name(planned.search.termination), format_seconds(planned.search.lower_bound),
+      100 * (1 - gap), planned.search.tried, format_seconds(planned.search.seconds),
+      decisions_text(subject));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
                format_seconds(*planned.search.objective),

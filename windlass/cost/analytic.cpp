@@ -25,14 +25,14 @@ class Analytic : public CostModel {
   Price price(const Work& work, const DeviceType& device) const override {
     Price result;
     if (work.kernels.empty()) return result;
-    double launches = options_.op_issue;
-    for (const Kernel& kernel : work.kernels) {
-      launches += kernel.launches;
-      result.time += kernel_time(kernel, device);
+    for (const Kernel& kernel : work.kernels)
       result.workspace = std::max(result.workspace, workspace(kernel));
-    }
-    result.time = std::max(result.time, device.launch_overhead * launches);
+    result.time = time(work, device, efficiency);
     return result;
+  }
+
+  Seconds least_time(const Work& work, const DeviceType& device) const override {
+    return work.kernels.empty() ? Seconds() : time(work, device, best_efficiency);
   }
 
   Price price_on_host(const Work& work, const Node& node) const override {
@@ -55,16 +55,27 @@ class Analytic : public CostModel {
   std::string provenance() const override { return "analytic"; }
 
  private:
+  using Efficiency = double(const Kernel&, const DeviceType&, const AnalyticOptions&);
+
+  Seconds time(const Work& work, const DeviceType& device, Efficiency& share) const {
+    Seconds sum;
+    double launches = options_.op_issue;
+    for (const Kernel& kernel : work.kernels) {
+      launches += kernel.launches;
+      sum += kernel_time(kernel, device, share);
+    }
+    return std::max(sum, device.launch_overhead * launches);
+  }
+
   // All launches of a kernel on the device, as if the host were never late.
-  Seconds kernel_time(Kernel kernel, const DeviceType& device) const {
+  Seconds kernel_time(Kernel kernel, const DeviceType& device, Efficiency& share) const {
     if (options_.tf32 && kernel.precision == Precision::Fp32 &&
         device.peak.contains(Precision::Tf32))
       kernel.precision = Precision::Tf32;
     Seconds busy = memory_time(kernel, device);
     if (kernel.multiply_adds > 0)
-      busy = std::max(
-          busy, Flops(2 * kernel.multiply_adds) /
-                    (peak_of(device, kernel.precision) * efficiency(kernel, device, options_)));
+      busy = std::max(busy, Flops(2 * kernel.multiply_adds) / (peak_of(device, kernel.precision) *
+                                                               share(kernel, device, options_)));
     const FlopsPerSecond scalar = peak_of(device, Precision::Fp32) * options_.pointwise_share;
     busy = std::max(busy, Flops(kernel.pointwise) / scalar);
     return busy + device.launch_overhead * options_.kernel_tail * kernel.launches;

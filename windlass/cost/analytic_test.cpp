@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "windlass/base/rng.h"
@@ -55,6 +58,33 @@ TEST(Analytic, SmallProductsAreLaunches) {
   EXPECT_DOUBLE_EQ(price.time.value, 2 * 4e-6);
   // 512^3 is 268 MFLOP: 1.1 us at full rate, but it occupies few units.
   EXPECT_LT(teraflops(product(512, 512, 512), device), 60);
+}
+
+// Pieces of a product, however it is cut, take no less than the bound on all of them.
+TEST(Analytic, NoCutIsBetterThanTheLeastTime) {
+  Rng rng(5);
+  const auto cost = analytic_cost_model();
+  double closest = INFINITY;
+  for (int round = 0; round < 3000; ++round) {
+    const auto size = [&] { return int64_t{1} << rng.integer(0, 13); };
+    const Precision precision = rng.chance(0.5) ? Precision::Fp16 : Precision::Fp32;
+    const int64_t m = size(), n = size(), k = size(), batch = int64_t{1} << rng.integer(0, 6);
+    const DeviceType device = rng.chance(0.5) ? a100() : cpu();
+    Kernel whole = product(m, n, k, precision, batch);
+    if (rng.chance(0.3)) whole.family = OpFamily::Attention;
+    if (rng.chance(0.3)) whole.family = OpFamily::Convolution, whole.winograd = rng.chance(0.5);
+    const auto parts = [&](int64_t all) { return std::min(all, int64_t{1} << rng.integer(0, 4)); };
+    const int64_t pm = parts(m), pn = parts(n), pk = parts(k), pb = parts(batch);
+    Kernel piece = product(m / pm, n / pn, k / pk, precision, batch / pb);
+    piece.family = whole.family;
+    piece.winograd = whole.winograd;
+    const double pieces =
+        static_cast<double>(pm * pn * pk * pb) * cost->price({{piece}}, device).time.value;
+    const double least = cost->least_time({{whole}}, device).value;
+    ASSERT_LE(least, pieces * (1 + 1e-12)) << m << " " << n << " " << k << " " << batch;
+    closest = std::min(closest, pieces / least);
+  }
+  EXPECT_LT(closest, 1.05);
 }
 
 TEST(Analytic, NarrowProductsAreBoundByMemory) {

@@ -18,6 +18,12 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   virtual Price price(const Work& work, const DeviceType& device) const = 0;
+  // No more than the pieces of the work take on devices of this kind together, however it is cut.
+  // 0: nothing is known.
+  virtual Seconds least_time(const Work& work, const DeviceType& device) const {
+    (void)work, (void)device;
+    return {};
+  }
   // On the host's cores: `memory_bandwidth` and `peak` of the node.
   virtual Price price_on_host(const Work& work, const Node& node) const = 0;
   // Once per step and device: what no kernel accounts for (data loading, the framework's own work).

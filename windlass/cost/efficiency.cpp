@@ -51,6 +51,30 @@ double attention_share(const Kernel& kernel, double units, const AnalyticOptions
          depth / (depth + options.inner_half / 2);
 }
 
+// What a device has for a precision.
+struct Units {
+  double units, peak, fp32;
+  bool matrix;
+
+  Units(const DeviceType& device, Precision precision)
+      : units(parallel_units(device)),
+        peak(peak_of(device, precision).value),
+        fp32(peak_of(device, Precision::Fp32).value),
+        matrix(peak > 1.5 * fp32) {}
+
+  // `share` is that of tiled products, `outputs_filled` that of the units without tiles.
+  double reached(const Kernel& kernel, double share, double outputs_filled,
+                 const AnalyticOptions& options) const {
+    double best = matrix ? options.matrix_share : options.vector_share;
+    if (kernel.family == OpFamily::Convolution) best *= options.convolution_share;
+    best *= share;
+    const double untiled = options.pointwise_share * fp32 / peak * outputs_filled;
+    const double result = std::clamp(std::max(best, untiled), 1e-9, 1.0);
+    const bool winograd = kernel.winograd && !matrix && fp32 >= options.winograd_peak.value;
+    return winograd ? result * options.winograd_gain : result;
+  }
+};
+
 }  // namespace
 
 FlopsPerSecond peak_of(const DeviceType& device, Precision precision) {
@@ -71,24 +95,24 @@ double waves(double tiles_per_unit) {
 
 double efficiency(const Kernel& kernel, const DeviceType& device, const AnalyticOptions& options) {
   if (kernel.m <= 0 || kernel.n <= 0 || kernel.k <= 0 || kernel.batch <= 0) return 1;
-  const double units = parallel_units(device);
-  const double peak = peak_of(device, kernel.precision).value;
-  const double fp32 = peak_of(device, Precision::Fp32).value;
-  const bool matrix_units = peak > 1.5 * fp32;
-  double best = matrix_units ? options.matrix_share : options.vector_share;
-  if (kernel.family == OpFamily::Attention) {
-    best *= attention_share(kernel, units, options);
-  } else {
-    if (kernel.family == OpFamily::Convolution) best *= options.convolution_share;
-    best *= product_share(kernel, units, options);
-  }
+  const Units of(device, kernel.precision);
+  const double share = kernel.family == OpFamily::Attention
+                           ? attention_share(kernel, of.units, options)
+                           : product_share(kernel, of.units, options);
   const double outputs = static_cast<double>(kernel.batch) * static_cast<double>(kernel.m) *
                          static_cast<double>(kernel.n);
-  const double untiled =
-      options.pointwise_share * fp32 / peak * filled(outputs / (units * kOutputsPerUnit));
-  const double reached = std::clamp(std::max(best, untiled), 1e-9, 1.0);
-  const bool winograd = kernel.winograd && !matrix_units && fp32 >= options.winograd_peak.value;
-  return winograd ? reached * options.winograd_gain : reached;
+  return of.reached(kernel, share, filled(outputs / (of.units * kOutputsPerUnit)), options);
+}
+
+double best_efficiency(const Kernel& kernel, const DeviceType& device,
+                       const AnalyticOptions& options) {
+  if (kernel.m <= 0 || kernel.n <= 0 || kernel.k <= 0 || kernel.batch <= 0)
+    return std::max(1.0, options.winograd_gain);
+  const bool attention = kernel.family == OpFamily::Attention;
+  const auto inner = static_cast<double>(kernel.k);
+  const double half = attention ? options.inner_half / 2 : options.inner_half;
+  const double share = (attention ? options.attention_share : 1) * inner / (inner + half);
+  return Units(device, kernel.precision).reached(kernel, share, 1, options);
 }
 
 }  // namespace windlass

@@ -21,4 +21,8 @@ double waves(double tiles_per_unit);
 // the gain above that where Winograd's algorithm is used.
 double efficiency(const Kernel& kernel, const DeviceType& device, const AnalyticOptions& options);
 
+// No less than the efficiency on any piece of the kernel: all tiles full, all units busy.
+double best_efficiency(const Kernel& kernel, const DeviceType& device,
+                       const AnalyticOptions& options);
+
 }  // namespace windlass

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/cost/work.h"
 #include "windlass/search/search.h"
 
 namespace windlass {
@@ -17,24 +16,6 @@ std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanosecond
         frontier.empty() || seconds < frontier.back().step_time)
       frontier.push_back({Bytes(peak), seconds});
   return frontier;
-}
-
-Seconds work_bound(const Problem& problem) {
-  const TrainingGraph training = differentiate(problem.network, problem.training);
-  // Arithmetic at full speed: what an op takes beside it (launches) depends on how it is cut.
-  double rate = 0;
-  Seconds overhead =
-      problem.cost.step_overhead(problem.machine.device_types[problem.machine.devices[0].type]);
-  for (const Device& device : problem.machine.devices) {
-    const DeviceType& type = problem.machine.device_types[device.type];
-    double fastest = 0;
-    for (const auto& [precision, peak] : type.peak) fastest = std::max(fastest, peak.value);
-    rate += fastest;
-    overhead = std::min(overhead, problem.cost.step_overhead(type));
-  }
-  const TrainingTotals totals = totals_of(training);
-  const double flops = (totals.forward.flops() + totals.backward.flops()).value;
-  return Seconds(flops / rate) + overhead;
 }
 
 const std::vector<SearchMethod>& search_methods() {

@@ -156,8 +156,8 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options = {
 // slower.
 std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
                                        const std::function<Seconds(Nanoseconds)>& step_time);
-// What the kernels of a step take on all devices together, shared out evenly: nothing is faster,
-// since smaller pieces are never more efficient.
+// No step is faster: what its kernels take, each cut as suits it best, shared out evenly over all
+// devices. With measured prices, arithmetic at full speed.
 Seconds work_bound(const Problem& problem);
 
 // Methods by name.
