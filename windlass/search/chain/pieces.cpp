@@ -20,6 +20,11 @@ class Cutting {
     Graph forward = training.graph;
     forward.ops.resize(training.forward_ops);
     cuts_ = cut_points(forward);
+    saved_before_.assign(training.forward_ops + 1, 0);
+    for (const SavedTensor& saved : training.saved)
+      if (saved.producer.valid() && saved.producer.index() < training.forward_ops)
+        saved_before_[saved.producer.index() + 1] += saved.bytes.value;
+    for (size_t i = 0; i < training.forward_ops; ++i) saved_before_[i + 1] += saved_before_[i];
   }
 
   std::vector<std::vector<ChainPiece>> run(size_t most) {
@@ -62,21 +67,13 @@ class Cutting {
     return pieces;
   }
 
-  int64_t saved_bytes(const ChainPiece& piece) const {
-    int64_t sum = 0;
-    for (const SavedTensor& saved : training_.saved)
-      if (saved.producer.valid() && piece.first <= saved.producer.index() &&
-          saved.producer.index() < piece.last)
-        sum += saved.bytes.value;
-    return sum;
-  }
-
   void join_least(std::vector<ChainPiece>& pieces) const {
-    std::vector<int64_t> bytes;
-    for (const ChainPiece& piece : pieces) bytes.push_back(saved_bytes(piece));
+    const auto together = [&](size_t k) {
+      return saved_before_[pieces[k + 1].last] - saved_before_[pieces[k].first];
+    };
     size_t best = 0;
-    for (size_t k = 0; k + 1 < pieces.size(); ++k)
-      if (bytes[k] + bytes[k + 1] < bytes[best] + bytes[best + 1]) best = k;
+    for (size_t k = 1; k + 1 < pieces.size(); ++k)
+      if (together(k) < together(best)) best = k;
     pieces[best].last = pieces[best + 1].last;
     pieces[best].output = pieces[best + 1].output;
     pieces.erase(pieces.begin() + static_cast<std::ptrdiff_t>(best) + 1);
@@ -119,7 +116,8 @@ class Cutting {
   const TrainingGraph& training_;
   const TrainingFacts& facts_;
   const Strategy& strategy_;
-  std::vector<size_t> last_reader_;  // by root: forward op
+  std::vector<size_t> last_reader_;    // by root: forward op
+  std::vector<int64_t> saved_before_;  // by forward op: bytes that those before it save
   std::vector<size_t> cuts_;
 };
 

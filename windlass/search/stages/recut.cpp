@@ -33,15 +33,16 @@ bool has_one_stage_a_group(const Strategy& strategy) {
   return true;
 }
 
+// Groups of one kind are used in their order: only the way to the next one matters.
 std::vector<std::vector<StageProblem::Pass>> price_passes(const Machine& machine,
-                                                          const Strategy& strategy) {
+                                                          const Strategy& strategy, bool one_kind) {
   TrafficPlanner planner(machine);
   const size_t count = strategy.groups.size();
   std::vector<std::vector<StageProblem::Pass>> passes(count,
                                                       std::vector<StageProblem::Pass>(count));
   for (size_t a = 0; a < count; ++a)
     for (size_t b = 0; b < count; ++b) {
-      if (a == b) continue;
+      if (a == b || (one_kind && b != a + 1)) continue;
       std::vector<Copy> copies;
       const size_t members = std::min(strategy.groups[a].size(), strategy.groups[b].size());
       for (size_t i = 0; i < members; ++i)
@@ -171,9 +172,7 @@ StageCutter::StageCutter(const Problem& problem, const TrainingGraph& training,
 std::optional<Strategy> StageCutter::recut(const Strategy& strategy, StageMemory memory) {
   if (!has_one_stage_a_group(strategy)) return std::nullopt;
   const Machine& machine = problem_.machine;
-  StageProblem stages = {.passed = passed_,
-                         .passes = price_passes(machine, strategy),
-                         .micro_batches = strategy.micro_batches};
+  StageProblem stages = {.passed = passed_, .passes = {}, .micro_batches = strategy.micro_batches};
   Measuring measuring(training_, facts_, pieces_, piece_of_);
   std::map<std::vector<DeviceKind>, size_t> known;
   for (size_t g = 0; g < strategy.groups.size(); ++g) {
@@ -187,6 +186,7 @@ std::optional<Strategy> StageCutter::recut(const Strategy& strategy, StageMemory
     }
     stages.kinds[entry->second].groups.push_back(static_cast<int32_t>(g));
   }
+  stages.passes = price_passes(machine, strategy, stages.kinds.size() == 1);
   size_t states = 1;
   for (const StageProblem::Kind& kind : stages.kinds) states *= kind.groups.size() + 1;
   if (states > kMostStates) return std::nullopt;
