@@ -59,6 +59,34 @@ TEST(CheckPacks, RandomStrategiesAreRight) {
   EXPECT_GT(checked, 150);
 }
 
+// A lowering that remembers what it was asked for last lowers as one that knows nothing, with
+// labels or without.
+TEST(PackTasks, LoweringAgainIsLoweringAnew) {
+  Rng rng(15);
+  const Machine machine = load_machine("4x1080ti");
+  const LayerProfile profile = synthetic_profile(rng, 9);
+  ChainTables chain(profile);
+  PackLowering used(chain, machine);
+  for (int round = 0; round < 200; ++round) {
+    const PackStrategy strategy = random_strategy(rng, profile);
+    const int64_t minibatch = rng.integer(strategy.replicas, 24);
+    PackLowering fresh(chain, machine);
+    const PackSteps* expected = fresh.lower(strategy, minibatch, 2);
+    const PackSteps* found = used.lower(strategy, minibatch, 2, rng.chance(0.5));
+    ASSERT_EQ(found == nullptr, expected == nullptr) << round;
+    if (!found) continue;
+    ASSERT_EQ(found->graph->size(), expected->graph->size()) << round;
+    EXPECT_EQ(found->volume, expected->volume) << round;
+    EXPECT_EQ(found->graph->predecessors, expected->graph->predecessors) << round;
+    EXPECT_EQ(found->times->workspace, expected->times->workspace) << round;
+    const SimResult one = Simulator().run(*found->graph, *found->times),
+                    two = Simulator().run(*expected->graph, *expected->times);
+    EXPECT_EQ(one.end, two.end) << round;
+    for (size_t m = 0; m < one.peaks.size(); ++m)
+      EXPECT_EQ(one.peaks[m].bytes, two.peaks[m].bytes) << round;
+  }
+}
+
 // Tasks that can be changed.
 struct Mutant {
   TaskGraph graph;

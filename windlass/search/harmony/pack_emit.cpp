@@ -77,8 +77,8 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
                               label(PackData::Gradients, piece));
     if (piece.cached) {
       entries_[piece.entry].bytes += bytes;
-      space_.insert(space_.end(), after_.begin(), after_.end());
-      after_.clear();
+      space_.insert(space_.end(), waited_for().begin(), waited_for().end());
+      wait_for_none();
       continue;
     }
     piece.entry = entries_.size();
@@ -89,7 +89,7 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
     entries_.push_back({k, bytes, {}});
     state.window.push_back(piece.entry);
     if (piece.state == 0) {
-      after_.clear();
+      wait_for_none();
       continue;
     }
     bring(team, piece, backward);
@@ -119,21 +119,21 @@ PackProgram::Flow PackProgram::compute_forward(size_t part, Range range, bool wh
   const int64_t size = forward_sizes_[part];
   const bool first = part == 0, last = part + 1 == forward_sizes_.size();
   const Pack layers{pieces_[range.first].layers.first, pieces_[range.last].layers.last};
-  std::vector<std::pair<size_t, Flow>> inner;  // stashes made on the way
-  std::vector<size_t> kept;                    // packs whose activations are
+  inner_.clear();
+  kept_.clear();
   for (size_t p = pack_of_[static_cast<size_t>(layers.first)];
        p <= pack_of_[static_cast<size_t>(layers.last)]; ++p) {
     const Pack pack = strategy_.backward_packs[p];
     if (pack.first == layers.first) keep_stash(p, part, input, team);
     if (pack.first > layers.first)
-      inner.push_back(
+      inner_.push_back(
           {p,
            {{},
             buffer(teams_.memory(team), BufferKind::Activation, chain_.input(pack.first, size),
                    forward_label(PackData::Input, {pack.first, pack.first}, part))}});
-    if (strategy_.actions[p] != PackAction::Recompute) kept.push_back(p);
+    if (strategy_.actions[p] != PackAction::Recompute) kept_.push_back(p);
   }
-  for (size_t p : kept) {
+  for (size_t p : kept_) {
     Flow& activations = stashes_[p].activations[part];
     if (!activations.buffer.valid())
       activations.buffer =
@@ -152,12 +152,12 @@ PackProgram::Flow PackProgram::compute_forward(size_t part, Range range, bool wh
   output.buffer = buffer(teams_.memory(team), BufferKind::Activation, chain_.input(next, size),
                          forward_label(PackData::Input, {next, next}, part));
   uses(output.buffer, true);
-  for (const auto& [p, flow] : inner) uses(flow.buffer, true);
+  for (const auto& [p, flow] : inner_) uses(flow.buffer, true);
   output.made = emit(TaskKind::Forward, teams_.compute(team),
                      ChainTables::seconds(chain_.forward(size), layers),
                      forward_label(PackData::Input, layers, part), working_set(true, layers, size));
-  for (auto& [p, flow] : inner) keep_stash(p, part, {output.made, flow.buffer}, team);
-  for (size_t p : kept) {
+  for (auto& [p, flow] : inner_) keep_stash(p, part, {output.made, flow.buffer}, team);
+  for (size_t p : kept_) {
     Flow& activations = stashes_[p].activations[part];
     activations.made = output.made;
     if (strategy_.actions[p] == PackAction::Offload &&
@@ -186,7 +186,7 @@ bool PackProgram::forward_task(size_t task) {
   if (!load(team, task, range, false)) return false;
   const size_t count = forward_sizes_.size();
   computed_.assign(count, {});
-  std::vector<Flow> outputs(count);
+  made_.assign(count, {});
   for (size_t i = 0; i < count; ++i) {
     const int64_t size = forward_sizes_[i];
     const TaskId room = i >= 2 ? computed_[i - 2] : i == 1 ? state.last_compute : state.room;
@@ -201,40 +201,44 @@ bool PackProgram::forward_task(size_t task) {
     else
       flow = compute_forward(i, range, true, flow, team);
     computed_[i] = flow.made;
-    outputs[i] = flow;
+    made_[i] = flow;
   }
-  outputs_ = std::move(outputs);
+  outputs_.swap(made_);
   received_.clear();
   end_task(state, static_cast<int64_t>(task));
   return true;
 }
 
 // What a micro-batch of a backward pack is recomputed from.
-std::vector<PackProgram::Flow> PackProgram::inputs_of(size_t pack, size_t part, size_t task,
-                                                      TaskId room) {
+void PackProgram::find_inputs(size_t pack, size_t part, size_t task, TaskId room) {
   const int64_t size = backward_sizes_[part];
   const int32_t first = strategy_.backward_packs[pack].first;
   const int32_t team = team_of(task);
   const PackLabel what = backward_label(PackData::Input, {first, first}, part);
-  if (task == 0) return {from_host({}, team, chain_.input(first, size), what, room)};
+  inputs_.clear();
+  if (task == 0) {
+    inputs_.push_back(from_host({}, team, chain_.input(first, size), what, room));
+    return;
+  }
   const Range from = sources(part);
-  std::vector<Flow> flows;
   if (pack + 1 == strategy_.backward_packs.size()) {
     received_.resize(forward_sizes_.size());
     for (size_t i = from.first; i <= from.last; ++i) {
       if (!received_[i].buffer.valid())
         received_[i] = receive(task, outputs_[i], chain_.input(first, forward_sizes_[i]),
                                forward_label(PackData::Input, {first, first}, i), room);
-      flows.push_back(received_[i]);
+      inputs_.push_back(received_[i]);
     }
-    return flows;
+    return;
   }
   const Stash& stash = stashes_[pack];
-  const std::vector<Flow>& all = on_host(pack) ? stash.host : stash.device;
-  flows.assign(all.begin() + static_cast<std::ptrdiff_t>(from.first),
-               all.begin() + static_cast<std::ptrdiff_t>(from.last) + 1);
-  if (on_host(pack)) return {from_host(flows, team, chain_.input(first, size), what, room)};
-  return flows;
+  const bool waits_on_host = on_host(pack);
+  const std::span flows = std::span(waits_on_host ? stash.host : stash.device)
+                              .subspan(from.first, from.last - from.first + 1);
+  if (waits_on_host)
+    inputs_.push_back(from_host(flows, team, chain_.input(first, size), what, room));
+  else
+    inputs_.assign(flows.begin(), flows.end());
 }
 
 bool PackProgram::backward_task(size_t task) {
@@ -247,20 +251,20 @@ bool PackProgram::backward_task(size_t task) {
   if (!load(team, task, range, true)) return false;
   const size_t count = backward_sizes_.size();
   computed_.assign(count, {});
-  std::vector<Flow> outputs(count);
+  made_.assign(count, {});
   const PackAction action = loss ? PackAction::Recompute : strategy_.actions[place];
   for (size_t j = 0; j < count; ++j) {
     const int64_t size = backward_sizes_[j];
     const bool first = j == 0, last = j + 1 == count;
     const TaskId room = j >= 2 ? computed_[j - 2] : j == 1 ? state.last_compute : state.room;
-    const std::vector<Flow> inputs = inputs_of(place, j, task, room);
+    find_inputs(place, j, task, room);
     Flow gradient;
     if (!loss)
       gradient =
           receive(task, outputs_[j], chain_.input(pack.last + 1, size),
                   backward_label(PackData::Backward, {pack.last + 1, pack.last + 1}, j), room);
     const auto use_inputs = [&] {
-      for (const Flow& flow : inputs) {
+      for (const Flow& flow : inputs_) {
         after(flow.made);
         uses(flow.buffer);
       }
@@ -331,9 +335,9 @@ bool PackProgram::backward_task(size_t task) {
     else
       backward(range);
     computed_[j] = output.made;
-    outputs[j] = output;
+    made_[j] = output;
   }
-  outputs_ = std::move(outputs);
+  outputs_.swap(made_);
   end_task(state, -1);
   return true;
 }

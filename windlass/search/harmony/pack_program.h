@@ -101,18 +101,24 @@ class PackProgram {
   Flow from_host(std::span<const Flow> parts, int32_t team, int64_t bytes, const PackLabel& what,
                  TaskId room);
   Flow to_host(const Flow& flow, int32_t team, int64_t bytes, const PackLabel& what);
-  std::vector<Flow> inputs_of(size_t pack, size_t part, size_t task, TaskId room);
+  // Sets inputs_.
+  void find_inputs(size_t pack, size_t part, size_t task, TaskId room);
 
   TaskId emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
               int64_t workspace = 0);
   TaskId move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
               const PackLabel& what);
+  // Of the task that is emitted next; they go to the graph right away.
   void after(TaskId task) {
-    if (task.valid()) after_.push_back(task);
+    if (task.valid()) graph_.predecessors.push_back(task);
   }
   void uses(BufferId buffer, bool write = false) {
-    if (buffer.valid()) uses_.push_back({buffer, write});
+    if (buffer.valid()) graph_.uses.push_back({buffer, write});
   }
+  std::span<const TaskId> waited_for() const {
+    return std::span(graph_.predecessors).subspan(graph_.predecessor_begin.back());
+  }
+  void wait_for_none() { graph_.predecessors.resize(graph_.predecessor_begin.back()); }
   BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes, const PackLabel& what);
   // Of a micro-batch: the input of a layer or its gradient, and what a pack saves.
   PackLabel forward_label(PackData what, Pack layers, size_t part) const {
@@ -144,12 +150,15 @@ class PackProgram {
   std::vector<Stash> stashes_;  // by backward pack
   std::vector<TeamState> states_;
   std::vector<Flow> outputs_;     // of the task before, by micro-batch
-  std::vector<Flow> received_;    // of those, by the loss pack
+  std::vector<Flow> made_;        // of the task at hand
+  std::vector<Flow> received_;    // outputs of the task before, by the loss pack
+  std::vector<Flow> inputs_;      // of the micro-batch at hand
   std::vector<TaskId> space_;     // what must be released before the task at hand computes
   std::vector<TaskId> computed_;  // of the task at hand
   SwapVolume volume_;
-  std::vector<TaskId> after_;
-  std::vector<Use> uses_;
+  // Of the micro-batch at hand: stashes made on the way, and packs whose activations are kept.
+  std::vector<std::pair<size_t, Flow>> inner_;
+  std::vector<size_t> kept_;
 };
 
 }  // namespace windlass

@@ -15,8 +15,8 @@ namespace windlass {
 
 PackLowering::~PackLowering() = default;
 
-const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minibatch,
-                                     int32_t steps) {
+const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minibatch, int32_t steps,
+                                     bool labels) {
   const auto [entry, fresh] = teams_.try_emplace({strategy.replicas, strategy.depth}, machine_,
                                                  strategy.replicas, strategy.depth);
   PackTeams& teams = entry->second;
@@ -26,6 +26,7 @@ const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minib
   result_.begin.clear();
   result_.tasks.clear();
   result_.buffers.clear();
+  labels_ = labels;
   PackProgram program(*this, teams, strategy, minibatch);
   for (int32_t step = 0; step < steps; ++step) {
     result_.begin.push_back(teams.graph().size());
@@ -124,6 +125,8 @@ PackProgram::Range PackProgram::pieces_of(Pack pack) const {
 // Of a forward pass: beside weights and input, outputs included. Of a backward pass: beside
 // weights, gradients of weights and input.
 int64_t PackProgram::working_set(bool forward, Pack layers, int64_t size) {
+  PackLowering::WorkingSet& last = lowering_.last_set_[forward];
+  if (last.layers == layers && last.size == size) return last.bytes;
   std::vector<int64_t>& sets = lowering_.working_sets_[{forward, size}];
   if (sets.empty()) {
     const LayerProfile& profile = chain_.profile();
@@ -138,6 +141,7 @@ int64_t PackProgram::working_set(bool forward, Pack layers, int64_t size) {
   for (int32_t l = layers.first; l <= layers.last; ++l)
     result = forward ? std::max(result, sets[static_cast<size_t>(l)])
                      : result + sets[static_cast<size_t>(l)];
+  last = {layers, size, result};
   return result;
 }
 
@@ -159,16 +163,12 @@ PackProgram::Range PackProgram::sources(size_t backward) const {
 
 TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
                          int64_t workspace) {
-  const std::array<LaneId, 1> on{lane};
   lowering_.times_.duration.push_back(
       std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9))));
   lowering_.times_.workspace.push_back(workspace);
-  lowering_.result_.tasks.push_back(what);
-  const TaskId id = graph_.add(
-      Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}}, on, after_, uses_);
-  after_.clear();
-  uses_.clear();
-  return id;
+  if (lowering_.labels_) lowering_.result_.tasks.push_back(what);
+  graph_.task_lanes.push_back(lane);
+  return graph_.finish(Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}});
 }
 
 TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
@@ -192,7 +192,7 @@ TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team,
 
 BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes,
                              const PackLabel& what) {
-  lowering_.result_.buffers.push_back(what);
+  if (lowering_.labels_) lowering_.result_.buffers.push_back(what);
   return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
 }
 

@@ -13,6 +13,7 @@
 //  - An update on the device takes the time of its bytes at the bandwidth of the device's memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -48,7 +49,7 @@ struct PackSteps {
   const TaskGraph* graph = nullptr;
   const TaskTimes* times = nullptr;
   std::vector<size_t> begin;  // first task of each step, and the end
-  // By task and by buffer. Of computation: what goes through the layers.
+  // By task and by buffer, if asked for. Of computation: what goes through the layers.
   std::vector<PackLabel> tasks, buffers;
   SwapVolume volume;  // of the last step, of the whole machine
 };
@@ -61,17 +62,26 @@ class PackLowering {
 
   // Null if state_bytes cannot hold a pack. The strategy must be of the chain: packs that cover it,
   // lists by backward pack, micro-batches that the profile knows. Valid until the next call.
-  const PackSteps* lower(const PackStrategy& strategy, int64_t minibatch, int32_t steps);
+  // `labels`: for those who want to know what tasks and buffers are; simulating them does not.
+  const PackSteps* lower(const PackStrategy& strategy, int64_t minibatch, int32_t steps,
+                         bool labels = true);
 
  private:
   friend class PackProgram;
   ChainTables& chain_;
   const Machine& machine_;
   std::map<std::pair<int32_t, int32_t>, PackTeams> teams_;
-  // Largest working set of one layer, by (forward, micro-batch); entries by layer.
+  // Working sets by (forward, micro-batch); entries by layer. And the last one asked for of each
+  // pass: micro-batches of a pack follow each other.
   std::map<std::pair<bool, int64_t>, std::vector<int64_t>> working_sets_;
+  struct WorkingSet {
+    Pack layers;
+    int64_t size = -1, bytes = 0;
+  };
+  std::array<WorkingSet, 2> last_set_;
   TaskTimes times_;
   PackSteps result_;
+  bool labels_ = true;
 };
 
 }  // namespace windlass

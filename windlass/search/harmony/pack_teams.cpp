@@ -54,6 +54,7 @@ PackTeams::PackTeams(const Machine& machine, int32_t replicas, int32_t depth)
     for (int32_t t = 0; t < depth; ++t)
       graph_.traffics.push_back(plan(static_cast<PackMove>(move), t, Bytes(kModelBytes)));
   models_ = graph_.traffics;
+  last_.resize(models_.size());
   share_links(graph_, machine);
 }
 
@@ -88,11 +89,13 @@ Traffic PackTeams::plan(PackMove move, int32_t team, Bytes bytes) const {
 }
 
 int32_t PackTeams::traffic(PackMove move, int32_t team, int64_t bytes) {
-  const std::array<int64_t, 3> key{static_cast<int64_t>(move), team, bytes};
-  const auto [entry, fresh] = known_.try_emplace(key, static_cast<int32_t>(graph_.traffics.size()));
-  if (!fresh) return entry->second;
   const size_t model =
       static_cast<size_t>(move) * static_cast<size_t>(depth_) + static_cast<size_t>(team);
+  if (last_[model].bytes == bytes) return last_[model].traffic;
+  const std::array<int64_t, 3> key{static_cast<int64_t>(move), team, bytes};
+  const auto [entry, fresh] = known_.try_emplace(key, static_cast<int32_t>(graph_.traffics.size()));
+  last_[model] = {bytes, entry->second};
+  if (!fresh) return entry->second;
   Traffic traffic = models_[model];
   traffic.volume = Bytes(scaled(traffic.volume, bytes));
   for (LinkLoad& load : traffic.loads) load.bytes = Bytes(scaled(load.bytes, bytes));

@@ -65,6 +65,12 @@ class PackTeams {
   TaskGraph graph_;
   std::vector<Traffic> models_;  // by move and team, of kModelBytes
   std::map<std::array<int64_t, 3>, int32_t> known_;
+  // By move and team, the one asked for last: transfers of the same size follow each other.
+  struct Last {
+    int64_t bytes = -1;
+    int32_t traffic = 0;
+  };
+  std::vector<Last> last_;
 };
 
 }  // namespace windlass

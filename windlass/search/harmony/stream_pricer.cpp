@@ -8,7 +8,7 @@ StreamCost StreamPricer::price(const PackStrategy& strategy) {
   ++runs_;
   StreamCost cost;
   const int32_t steps = strategy.streams ? 2 : 1;
-  steps_ = lowering_.lower(strategy, minibatch_, steps);
+  steps_ = lowering_.lower(strategy, minibatch_, steps, false);
   if (!steps_) return cost;
   tasks_ += static_cast<int64_t>(steps_->graph->size());
   const SimResult& result =

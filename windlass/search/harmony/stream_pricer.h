@@ -23,7 +23,8 @@ class StreamPricer {
       : minibatch_(minibatch), limit_(limit), lowering_(chain, machine) {}
 
   StreamCost price(const PackStrategy& strategy);
-  // The same, keeping the graph and the simulation for reports until the next call.
+  // The same, keeping the graph, without labels, and the simulation for reports until the next
+  // call.
   const PackSteps* steps() const { return steps_; }
   const SimResult* simulation() const { return simulation_; }
 
