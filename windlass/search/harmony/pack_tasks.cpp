@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <set>
 
 #include "windlass/base/error.h"
 #include "windlass/search/harmony/pack_program.h"
@@ -67,16 +66,16 @@ PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStr
 }
 
 void PackProgram::cut_pieces() {
-  std::set<int32_t> cuts;
+  std::vector<uint8_t> cuts(static_cast<size_t>(chain_.layers()), 0);
   for (const auto* packs : {&strategy_.forward_packs, &strategy_.backward_packs})
-    for (Pack pack : *packs) cuts.insert(pack.first);
+    for (Pack pack : *packs) cuts[static_cast<size_t>(pack.first)] = 1;
   const LayerProfile& profile = chain_.profile();
   for (size_t p = 0; p < strategy_.backward_packs.size(); ++p)
     for (int32_t l = strategy_.backward_packs[p].first; l <= strategy_.backward_packs[p].last; ++l)
       pack_of_.push_back(p);
   std::vector<Piece> pieces;
   for (int32_t l = 0; l < chain_.layers(); ++l) {
-    if (l == 0 || cuts.contains(l) || pieces.back().state >= strategy_.piece_bytes) {
+    if (l == 0 || cuts[static_cast<size_t>(l)] || pieces.back().state >= strategy_.piece_bytes) {
       pieces.emplace_back();
       pieces.back().layers = {l, l};
     }

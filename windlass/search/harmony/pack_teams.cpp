@@ -55,6 +55,7 @@ PackTeams::PackTeams(const Machine& machine, int32_t replicas, int32_t depth)
       graph_.traffics.push_back(plan(static_cast<PackMove>(move), t, Bytes(kModelBytes)));
   models_ = graph_.traffics;
   last_.resize(models_.size());
+  known_.resize(models_.size());
   share_links(graph_, machine);
 }
 
@@ -92,8 +93,8 @@ int32_t PackTeams::traffic(PackMove move, int32_t team, int64_t bytes) {
   const size_t model =
       static_cast<size_t>(move) * static_cast<size_t>(depth_) + static_cast<size_t>(team);
   if (last_[model].bytes == bytes) return last_[model].traffic;
-  const std::array<int64_t, 3> key{static_cast<int64_t>(move), team, bytes};
-  const auto [entry, fresh] = known_.try_emplace(key, static_cast<int32_t>(graph_.traffics.size()));
+  const auto [entry, fresh] =
+      known_[model].try_emplace(bytes, static_cast<int32_t>(graph_.traffics.size()));
   last_[model] = {bytes, entry->second};
   if (!fresh) return entry->second;
   Traffic traffic = models_[model];

@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "windlass/machine/machine.h"
@@ -63,8 +63,8 @@ class PackTeams {
   const Machine& machine_;
   int32_t replicas_, depth_;
   TaskGraph graph_;
-  std::vector<Traffic> models_;  // by move and team, of kModelBytes
-  std::map<std::array<int64_t, 3>, int32_t> known_;
+  std::vector<Traffic> models_;                              // by move and team, of kModelBytes
+  std::vector<std::unordered_map<int64_t, int32_t>> known_;  // by move and team: traffic by bytes
   // By move and team, the one asked for last: transfers of the same size follow each other.
   struct Last {
     int64_t bytes = -1;

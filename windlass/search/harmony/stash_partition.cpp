@@ -1,5 +1,6 @@
 // best[l][h]: the least cost of packs that cover the layers before l, of which h bytes of inputs
-// wait on the device. A pack [l, e) adds its own input and must fit beside h.
+// wait on the device. A pack [l, e) adds its own input and must fit beside h. Of the entries of l,
+// those that cost no less than one with fewer bytes lead nowhere.
 #include "windlass/search/harmony/stash_partition.h"
 
 #include <algorithm>
@@ -19,6 +20,13 @@ struct Entry {
   bool on_host = false;
 };
 
+// An entry to go on from.
+struct Start {
+  double cost = 0;
+  int64_t held = 0;
+  int32_t level = 0;
+};
+
 }  // namespace
 
 StashPartition min_stash_partition(const StashCosts& costs) {
@@ -27,8 +35,14 @@ StashPartition min_stash_partition(const StashCosts& costs) {
   std::vector<Entry> best((static_cast<size_t>(costs.layers) + 1) * width);
   best[0].cost = 0;
   StashPartition result;
+  std::vector<Start> starts;
   for (int32_t first = 0; first < costs.layers; ++first) {
     const Entry* row = &best[static_cast<size_t>(first) * width];
+    starts.clear();  // by bytes, which rise, and costs, which fall
+    for (size_t level = 0; level < width; ++level)
+      if (row[level].cost < (starts.empty() ? kDoesNotFit : starts.back().cost))
+        starts.push_back({row[level].cost, row[level].held, static_cast<int32_t>(level)});
+    if (starts.empty()) continue;
     const int64_t stash = costs.stash(first), room = costs.room(first);
     const double host_cost = costs.host_cost(first);
     for (int32_t last = first; last < costs.layers; ++last) {
@@ -37,20 +51,20 @@ StashPartition min_stash_partition(const StashCosts& costs) {
       const int64_t bytes = costs.bytes(pack);
       const double cost = costs.cost(pack);
       const bool loss = last + 1 == costs.layers;
-      result.work += kLevels;
+      result.work += static_cast<int64_t>(starts.size()) + 1;
+      const int64_t most = costs.cap - bytes;
       Entry* next = &best[(static_cast<size_t>(last) + 1) * width];
-      for (size_t level = 0; level < width; ++level) {
-        const Entry& from = row[level];
-        if (from.cost == kDoesNotFit) continue;
+      for (const Start& from : starts) {
+        if (from.held > most) break;
         for (bool on_host : {false, true}) {
           if (loss && on_host) continue;
           const int64_t own = loss ? 0 : on_host ? room : stash;
-          if (from.held + bytes + own > costs.cap) continue;
+          if (from.held + own > most) continue;
           const int64_t held = from.held + (loss || on_host ? 0 : stash);
           const double sum = from.cost + cost + (on_host ? host_cost : 0);
           Entry& entry = next[static_cast<size_t>(held / unit)];
           if (sum < entry.cost || (sum == entry.cost && held < entry.held))
-            entry = {sum, held, first, static_cast<int32_t>(level), on_host};
+            entry = {sum, held, first, from.level, on_host};
         }
       }
     }
