@@ -266,7 +266,7 @@ TEST_F(PackMutation, WrongPlacesSizesAndTimes) {
   // Weights for the other device, of other layers, for fewer bytes.
   change("no buffer",
          [&](Mutant& m) { m.graph.buffers[weights.index()].memory = m.graph.teams[1].memory; });
-  change("weights of layer 1", [&](Mutant& m) { m.steps.tasks[load].layers = {1, 1}; });
+  change("weights of layer 0", [&](Mutant& m) { m.steps.tasks[load].layers = {0, 0}; });
   change("moves", [&](Mutant& m) {
     m.graph.tasks[load].price = m.graph.tasks[find(whole, TaskKind::SwapIn, PackData::Input)].price;
   });

@@ -57,6 +57,23 @@ void PackProgram::bring(int32_t team, Piece& piece, bool backward) {
       move(TaskKind::Gather, teams_.gather(team), PackMove::Gather, team, piece.state, what);
 }
 
+// One after the other. But the first layer, the last to be updated in the step before, lets the
+// piece behind it go first, if there is room for both beside the last pack of that step.
+void PackProgram::order_loads(size_t task, Range range) {
+  order_.clear();
+  for (size_t k = range.first; k <= range.last; ++k) order_.push_back(k);
+  const size_t own = group_at(range.first).last + 1 - range.first;
+  if (task > 0 || !strategy_.streams || own == order_.size()) return;
+  int64_t room = strategy_.state_bytes;
+  for (size_t k = 0; k <= own; ++k) room -= pieces_[order_[k]].state;
+  const Range before = pieces_of(strategy_.backward_packs.front());
+  for (size_t k = before.first; k <= before.last; ++k)
+    room -= pieces_[k].state + pieces_[k].weights;
+  if (room >= 0)
+    std::rotate(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(own),
+                order_.begin() + static_cast<std::ptrdiff_t>(own) + 1);
+}
+
 bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
   TeamState& state = states_[static_cast<size_t>(team)];
   space_.clear();
@@ -66,7 +83,8 @@ bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
                    (strategy_.streams || piece.loaded_by == state.last_task);
     if (piece.cached) entries_[piece.entry].released = {};
   }
-  for (size_t k = range.first; k <= range.last; ++k) {
+  order_loads(task, range);
+  for (size_t k : order_) {
     Piece& piece = pieces_[k];
     const int64_t gradient = backward ? piece.weights : 0;
     const int64_t bytes = gradient + (piece.cached ? 0 : piece.state);

@@ -86,6 +86,7 @@ class PackProgram {
   Range sources(size_t backward) const;
 
   bool load(int32_t team, size_t task, Range pieces, bool backward);
+  void order_loads(size_t task, Range pieces);
   bool make_room(TeamState& state, int64_t bytes);
   bool forward_task(size_t task);
   bool backward_task(size_t task);
@@ -153,6 +154,7 @@ class PackProgram {
   std::vector<Flow> made_;        // of the task at hand
   std::vector<Flow> received_;    // outputs of the task before, by the loss pack
   std::vector<Flow> inputs_;      // of the micro-batch at hand
+  std::vector<size_t> order_;     // of pieces that are loaded
   std::vector<TaskId> space_;     // what must be released before the task at hand computes
   std::vector<TaskId> computed_;  // of the task at hand
   SwapVolume volume_;

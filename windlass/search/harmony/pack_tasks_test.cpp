@@ -67,6 +67,23 @@ TEST(PackTasks, HandComputedStep) {
   EXPECT_EQ(cost.host_bytes, 8'000'000'000);
 }
 
+// Two devices in a row of replicas, one forward pack: layer 1 is on its way when layer 0, which is
+// updated last, arrives. Then the step waits for layer 0 alone: gradients summed (0.5 s), out
+// (0.5), updated (0.25), in (0.5) and gathered (0.5) after 24 s of computing.
+TEST(PackTasks, TheSecondLayerDoesNotWaitForTheFirst) {
+  const LayerProfile profile = two_layers();
+  ChainTables chain(profile);
+  const Machine machine = one_link(2);
+  StreamPricer pricer(chain, machine, 2, INT64_MAX);
+  PackStrategy strategy = layer_by_layer(2);
+  strategy.forward_packs = {{0, 1}};
+  strategy.state_bytes = 4'000'000'000;
+  EXPECT_NEAR(pricer.price(strategy).seconds, 24 + 2.25, 1e-3);
+  // Without room for both beside the last pack, in order.
+  strategy.state_bytes = 3'500'000'000;
+  EXPECT_GT(pricer.price(strategy).seconds, 24 + 2.25 + 0.1);
+}
+
 // The same with layers in 8 parts. Out, update and in of layer 0 overlap: after the last
 // computation come 8 parts out (1 s), the last one's update (1/16 s) and way in (1/8 s).
 TEST(PackTasks, PartsOfALayerOverlap) {
