@@ -14,6 +14,7 @@
 #include "windlass/search/harmony/partition.h"
 #include "windlass/search/harmony/stream_bounds.h"
 #include "windlass/search/harmony/stream_fill.h"
+#include "windlass/search/harmony/stream_front.h"
 
 namespace windlass {
 namespace {
@@ -22,6 +23,8 @@ namespace {
 // link of 12 GB/s. Decides between plans that are nearly equally fast.
 constexpr double kByteSeconds = 1 / 12e9;
 constexpr double kTrafficWeight = 0.005 * kByteSeconds;
+// So many times as long is nearly as fast: then less traffic is better.
+constexpr double kNearly = 1.004;
 
 double weighed(const StreamCost& cost) {
   if (!cost.fits) return kDoesNotFit;
@@ -51,10 +54,10 @@ class StreamSearch {
  private:
   std::vector<Shape> shapes() const;
   int64_t swap_of_harmony();
-  // Seconds that what Harmony would not move counts: more than it takes.
-  double excess(const SwapVolume& volume) const {
-    return 2 * kByteSeconds *
-           static_cast<double>(std::max<int64_t>(0, volume.swapped() - harmony_swaps_));
+  // Simulated time, and what traffic counts: what Harmony would not move, more than it takes.
+  double counts(const StreamCost& cost) const {
+    const int64_t excess = std::max<int64_t>(0, cost.volume.swapped() - harmony_swaps_);
+    return weighed(cost) + 2 * kByteSeconds * static_cast<double>(excess);
   }
   int32_t device_count() const {
     return options_.devices > 0 ? options_.devices : static_cast<int32_t>(machine_.devices.size());
@@ -67,12 +70,14 @@ class StreamSearch {
   double consider(Shape shape, const HarmonyPlan& packs, const std::vector<uint8_t>& on_host = {}) {
     return fill_.fill(
         shape, packs, [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); },
-        [&] { return other_weighed_; }, on_host);
+        [&] { return best_counts_; }, on_host);
   }
   double note(const PackStrategy& strategy, const StreamCost& cost);
   const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
   void price_harmony();
-  StreamSearchResult choose();
+  double accepted_seconds() const;
+  void refine_best();
+  void spare_traffic();
   // Packs, where their inputs wait, and what that counts at least, roughly.
   struct Candidate {
     HarmonyPlan plan;
@@ -99,13 +104,11 @@ class StreamSearch {
   StreamBounds bounds_;
   StreamPricer pricer_;
   StreamFill fill_;
-  StreamSearchResult best_;
-  double best_weighed_ = kDoesNotFit;
-  // What moves more than Harmony would is only taken if nothing else is found.
+  StreamFront front_;
+  // What counts least so far: what moves more than Harmony would counts much.
+  std::optional<PackStrategy> best_;
+  double best_counts_ = kDoesNotFit, best_seconds_ = kDoesNotFit;
   int64_t harmony_swaps_ = INT64_MAX;
-  StreamSearchResult other_;
-  double other_weighed_ = kDoesNotFit;
-  StreamSearchResult fastest_;  // whatever it moves
   std::vector<HarmonyPlan> harmony_plans_;
   double harmony_seconds_ = kDoesNotFit;  // of Harmony's own plans and runtime, if they fit
   int64_t skipped_ = 0;
@@ -130,22 +133,14 @@ std::vector<Shape> StreamSearch::shapes() const {
 
 // Keeps what is best; returns what it counts.
 double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) {
-  const double weight = weighed(cost), counts = weight + excess(cost.volume);
-  if (counts < other_weighed_) {
-    other_weighed_ = counts;
-    other_.strategy = strategy;
-    other_.cost = cost;
+  front_.add(strategy, cost);
+  const double result = counts(cost);
+  if (result < best_counts_) {
+    best_counts_ = result;
+    best_ = strategy;
+    best_seconds_ = cost.seconds;
   }
-  if (cost.fits && (!fastest_.strategy || cost.seconds < fastest_.cost.seconds)) {
-    fastest_.strategy = strategy;
-    fastest_.cost = cost;
-  }
-  if (weight < best_weighed_ && cost.volume.swapped() <= harmony_swaps_) {
-    best_weighed_ = weight;
-    best_.strategy = strategy;
-    best_.cost = cost;
-  }
-  return counts;
+  return result;
 }
 
 const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, double part,
@@ -159,7 +154,7 @@ const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, doub
 }
 
 // Harmony's own plans for a pipeline of all devices, as its runtime would carry them out: under
-// smaller and smaller caps until one fits.
+// smaller and smaller caps, since the largest does not always give the fastest.
 void StreamSearch::price_harmony() {
   for (bool prefetch : {false, true})
     for (double part : {1.0, 0.9, 0.8, 0.7}) {
@@ -171,18 +166,46 @@ void StreamSearch::price_harmony() {
       if (!cost.fits) continue;
       harmony_seconds_ = std::min(harmony_seconds_, cost.seconds);
       note(theirs, cost);
-      break;
     }
 }
 
-// Little traffic, unless that costs much time or Harmony itself would be faster.
-StreamSearchResult StreamSearch::choose() {
+// No more traffic than Harmony's, unless that costs much time or Harmony itself would be faster;
+// and what is nearly as fast as the fastest such strategy is good enough.
+double StreamSearch::accepted_seconds() const {
   constexpr double kMuch = 1.15;
-  if (best_.strategy &&
-      best_.cost.seconds <= std::min(harmony_seconds_, kMuch * other_.cost.seconds))
-    return std::move(best_);
-  if (other_.strategy && other_.cost.seconds <= harmony_seconds_) return std::move(other_);
-  return std::move(fastest_);
+  const StreamFront::Entry* frugal = front_.fastest(harmony_swaps_);
+  double seconds = front_.entries().front().cost.seconds;
+  if (frugal && frugal->cost.seconds <= std::min(harmony_seconds_, kMuch * best_seconds_))
+    seconds = frugal->cost.seconds;
+  else if (best_seconds_ <= harmony_seconds_)
+    seconds = best_seconds_;
+  return std::min(kNearly * seconds, std::max(seconds, harmony_seconds_));
+}
+
+// What becomes of single packs of what counts least, and of what stays inside of Harmony's traffic.
+void StreamSearch::refine_best() {
+  const int64_t limit = effort() + options_.effort / 4;
+  const auto noted = [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); };
+  const auto refined = [&] { return effort() >= limit; };
+  fill_.refine(*best_, best_counts_, noted, refined);
+  const StreamFront::Entry* frugal = front_.fastest(harmony_swaps_);
+  if (!frugal || frugal->strategy == *best_) return;
+  const StreamFront::Entry start = *frugal;
+  fill_.refine(start.strategy, counts(start.cost), noted, refined);
+}
+
+// Changes of single packs that move less and take no longer than is accepted.
+void StreamSearch::spare_traffic() {
+  const int64_t limit = effort() + options_.effort / 4;
+  const double most = accepted_seconds();
+  const StreamFront::Entry start = *front_.least_swapped(most);
+  fill_.refine(
+      start.strategy, static_cast<double>(start.swapped),
+      [&](const PackStrategy& s, const StreamCost& c) {
+        note(s, c);
+        return c.seconds <= most ? static_cast<double>(c.volume.swapped()) : kDoesNotFit;
+      },
+      [&] { return effort() >= limit; });
 }
 
 // Computing and, roughly, what traffic counts: weights three times, and inputs of packs on the
@@ -201,7 +224,7 @@ double StreamSearch::expected(Shape shape, const Candidate& candidate) {
     if (candidate.on_host[p])
       cost.volume.activations +=
           2 * shape.replicas * chain_.input(plan.backward_packs[p].first, samples);
-  return weighed(cost) + excess(cost.volume);
+  return counts(cost);
 }
 
 // Cuts for one backward micro-batch size, with several forward ones.
@@ -210,7 +233,7 @@ void StreamSearch::add_candidates(Shape shape, int64_t ub, std::span<const int64
   const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
   StashPartition cut =
       bounds_.cut_and_place(share(shape), ub, cap, weight * kTrafficWeight * shape.replicas);
-  skipped_ += cut.work / 40;
+  skipped_ += cut.work / 20;
   if (cut.packs.empty()) return;
   Candidate candidate;
   candidate.on_host = std::move(cut.on_host);
@@ -245,7 +268,7 @@ void StreamSearch::search_data(Shape shape) {
   std::vector<Candidate> candidates;
   std::vector<std::pair<double, int64_t>> promising;
   for (const auto& [computing, ub] : backward) {
-    if (computing > kSlowest * backward.front().first || computing >= other_weighed_) break;
+    if (computing > kSlowest * backward.front().first || computing >= best_counts_) break;
     std::vector<Candidate> own;
     for (double weight : {4.0, 100.0}) add_candidates(shape, ub, with(ub), 0.9, weight, own);
     double least = kDoesNotFit;
@@ -255,7 +278,7 @@ void StreamSearch::search_data(Shape shape) {
   }
   std::ranges::sort(promising);
   if (promising.size() > 3) promising.resize(3);
-  const int64_t enough = skipped_ + options_.effort / 8;
+  const int64_t enough = skipped_ + options_.effort / 4;
   for (double part : {0.95, 0.8, 0.98, 0.7, 0.85})
     for (double weight : {4.0, 100.0, 20.0})
       for (const auto& [cost, ub] : promising)
@@ -263,8 +286,8 @@ void StreamSearch::search_data(Shape shape) {
   std::ranges::stable_sort(candidates, {}, &Candidate::cost);
   for (const Candidate& candidate : candidates) {
     // Half of the effort is for polishing.
-    if (spent() || (other_.strategy && effort() > options_.effort / 2)) return;
-    if (candidate.cost * 0.98 >= other_weighed_) return;
+    if (spent() || (best_ && effort() > options_.effort / 2)) return;
+    if (candidate.cost * 0.98 >= best_counts_) return;
     consider(shape, candidate.plan, candidate.on_host);
   }
 }
@@ -295,14 +318,14 @@ void StreamSearch::search_pipeline(Shape shape) {
     const auto cap = static_cast<int64_t>(how.part * static_cast<double>(limit_));
     const PackSearchResult found =
         search_packs(chain_, HarmonyMode::Pipeline, shape.depth, samples, cap, true, options);
-    skipped_ += options.effort / 60 + 700 * chain_.layers();
+    skipped_ += options.effort / 40 + 700 * chain_.layers();
     if (found.plan) consider(shape, *found.plan);
   }
 }
 
 // Inputs of packs wait where they do in what counts least so far.
 std::vector<uint8_t> StreamSearch::like_best(const HarmonyPlan& plan) const {
-  const PackStrategy& known = *other_.strategy;
+  const PackStrategy& known = *best_;
   std::vector<uint8_t> on_host;
   size_t at = 0;
   for (Pack pack : plan.backward_packs) {
@@ -322,21 +345,23 @@ void StreamSearch::polish(Shape shape, CostedPlan start) {
                                   bounds_.forward_seconds(share(shape), plan.forward_microbatch,
                                                           plan.backward_packs.back().first)) /
                                  shape.depth;
-        if (computing >= other_weighed_) return kDoesNotFit;
+        if (computing >= best_counts_) return kDoesNotFit;
         return consider(shape, plan, like_best(plan));
       },
       [&] { return effort(); });
-  local.anneal(start, options_.effort, 0.001, 0.00005, 1);
+  local.anneal(start, options_.effort, 0.0005, 0.00005, 3);
 }
 
-// What the plans of Harmony's own search move at least, in either mode.
+// What the plans of Harmony's own search move at least, in either mode, by Harmony's formulas and
+// by the simulator.
 int64_t StreamSearch::swap_of_harmony() {
   int64_t least = INT64_MAX;
   for (Shape shape : {Shape{device_count(), 1}, Shape{1, device_count()}}) {
     if (shape.replicas > minibatch_) continue;
     for (bool prefetch : {false, true})
       if (const auto& own = own_search(shape, 1, prefetch))
-        least = std::min(least, harmony_volume(chain_, own->plan, minibatch_).swapped());
+        least = std::min({least, harmony_volume(chain_, own->plan, minibatch_).swapped(),
+                          pricer_.price(harmony_runtime(own->plan)).volume.swapped()});
   }
   return least;
 }
@@ -366,24 +391,23 @@ StreamSearchResult StreamSearch::run() {
   for (Shape shape : all) {
     if (spent()) break;
     // A pipeline does not come closer to its bound than that.
-    if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= other_weighed_)
+    if (bounds_.bound(shape, shape.depth > 1) * (shape.depth > 1 ? 1.05 : 1) >= best_counts_)
       continue;
     shape.depth == 1 ? search_data(shape) : search_pipeline(shape);
   }
-  if (!other_.strategy)
+  if (!best_)
     for (Shape shape : all) try_frugal(shape);
-  if (other_.strategy && !spent()) {
-    // Packs from whatever counts least, then what becomes of them inside of Harmony's traffic.
-    polish({other_.strategy->replicas, other_.strategy->depth},
-           {harmony_plan_of(*other_.strategy), other_weighed_});
-    const auto noted = [&](const PackStrategy& s, const StreamCost& c) { return note(s, c); };
-    const int64_t limit = effort() + options_.effort / 4;
-    const auto refined = [&] { return effort() >= limit; };
-    fill_.refine(*other_.strategy, other_weighed_, noted, refined);
-    if (best_.strategy && *best_.strategy != *other_.strategy)
-      fill_.refine(*best_.strategy, best_weighed_, noted, refined);
+  StreamSearchResult result;
+  if (!front_.empty()) {
+    if (!spent()) {
+      polish({best_->replicas, best_->depth}, {harmony_plan_of(*best_), best_counts_});
+      refine_best();
+    }
+    spare_traffic();
+    const StreamFront::Entry& chosen = *front_.least_swapped(accepted_seconds());
+    result.strategy = chosen.strategy;
+    result.cost = chosen.cost;
   }
-  StreamSearchResult result = choose();
   result.lower_bound = lower_bound();
   result.tried = pricer_.runs();
   result.least_limit = fill_.least_limit();
