@@ -7,6 +7,7 @@
 #include "windlass/search/harmony/pack_search.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/paging.h"
+#include "windlass/search/harmony/runtime_baseline.h"
 #include "windlass/search/harmony/stream_bounds.h"
 #include "windlass/search/harmony/stream_search.h"
 #include "windlass/search/harmony/timeline.h"
@@ -190,25 +191,6 @@ void look_at_host(LayerSearchResult& result, const ChainTables& chain, const Mac
   result.termination = Termination::Infeasible;
   result.host_needed = result.host_bytes;
   result.reason = "weights, gradients, optimizer state and stashes do not fit into host memory";
-}
-
-// The fastest of the plans that Harmony's own search finds for its runtime, under smaller and
-// smaller caps until one fits by the simulator.
-std::optional<StreamCost> harmony_that_fits(ChainTables& chain, StreamPricer& pricer,
-                                            HarmonyMode mode, int32_t devices, int64_t minibatch,
-                                            int64_t limit) {
-  std::optional<StreamCost> best;
-  for (double part : {1.0, 0.94, 0.88, 0.8, 0.7, 0.5}) {
-    for (bool prefetch : {false, true}) {
-      const auto cap = static_cast<int64_t>(part * static_cast<double>(limit));
-      const auto own = harmony_own_search(chain, mode, devices, minibatch, cap, prefetch);
-      if (!own) continue;
-      const StreamCost cost = pricer.price(harmony_runtime(own->plan));
-      if (cost.fits && (!best || cost.seconds < best->seconds)) best = cost;
-    }
-    if (best) break;
-  }
-  return best;
 }
 
 void add_simulated_baselines(LayerSearchResult& result, ChainTables& chain, const Machine& machine,
