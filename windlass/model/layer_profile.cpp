@@ -188,6 +188,7 @@ uint64_t fingerprint(const LayerProfile& profile) {
   for (const auto* list : {&profile.weights, &profile.buffers, &profile.optimizer, &profile.input})
     add(*list);
   add(profile.host_update);
+  if (profile.tied > 0) hasher.add(profile.tied);
   for (const PassProfile* pass : {&profile.forward, &profile.backward}) {
     add(pass->sizes);
     for (const PassCosts& costs : pass->at_size) {

@@ -37,8 +37,9 @@ struct PassProfile {
 struct LayerProfile {
   std::string source;                                // where the figures come from
   std::vector<int64_t> weights, buffers, optimizer;  // bytes
-  std::vector<int64_t> input;                        // bytes for one sample
-  std::vector<double> host_update;                   // seconds of the optimizer step on the host
+  int64_t tied = 0;                 // bytes of weights that an earlier layer lists too: stored once
+  std::vector<int64_t> input;       // bytes for one sample
+  std::vector<double> host_update;  // seconds of the optimizer step on the host
   PassProfile forward;
   PassProfile backward;  // recomputing the layer included
 

@@ -186,11 +186,12 @@ const PackChecker::Pass& PackChecker::pass(bool forward, int64_t size) {
 void PackChecker::check_size(BufferId id) {
   const PackLabel& what = label(id);
   const int64_t samples = what.end - what.begin;
+  const int64_t tied = graph_[id].at_start ? profile_.tied : 0;  // the host has them once
   int64_t bytes = 0;
   switch (what.what) {
-    case PackData::Weights: bytes = state_bytes(what); break;
+    case PackData::Weights: bytes = state_bytes(what) - tied; break;
     case PackData::Shares: bytes = share_of(state_bytes(what)); break;
-    case PackData::Gradients: bytes = sum(profile_.weights, what); break;
+    case PackData::Gradients: bytes = sum(profile_.weights, what) - tied; break;
     case PackData::Optimizer:
       bytes = sum(profile_.optimizer, what);
       if (!on_host(id)) bytes = share_of(bytes);

@@ -77,7 +77,7 @@ void SizedChain::weigh(LayerProfile& profile) const {
   profile.host_update.assign(pieces_, 0);
   const int states = optimizer_state_count(training_.options.optimizer);
   std::set<std::pair<size_t, TensorId>> seen;
-  std::set<TensorId> updated;
+  std::set<TensorId> stored, updated;
   for (size_t op = 0; op < training_.forward_ops; ++op)
     for (TensorId id : graph_.ops[op].inputs) {
       if (!id.valid() || !seen.insert({piece_of_[op], id}).second) continue;
@@ -86,6 +86,7 @@ void SizedChain::weigh(LayerProfile& profile) const {
       if (tensor.role == TensorRole::Buffer) profile.buffers[piece] += bytes_of(graph_, id);
       if (tensor.role != TensorRole::Weight) continue;
       profile.weights[piece] += bytes_of(graph_, id);
+      if (!stored.insert(id).second) profile.tied += bytes_of(graph_, id);
       // The first layer that reads a weight runs backward last: then its gradient is whole.
       if (!tensor.trainable || !updated.insert(id).second) continue;
       const auto elements = static_cast<double>(element_count(tensor.type.shape));

@@ -26,6 +26,9 @@ TEST(ModelChain, CutsATransformer) {
   EXPECT_EQ(profile.input[2], 32 * 64 * 4);
   // The table of tokens is read at both ends.
   EXPECT_EQ(sum_of(profile.weights), 4 * (parameter_count(model.graph) + 100 * 64));
+  EXPECT_EQ(profile.tied, 4 * 100 * 64);
+  ChainTables chain(profile);
+  EXPECT_EQ(host_bytes(chain, 0), 16 * parameter_count(model.graph) + sum_of(profile.buffers));
   // It is updated once.
   EXPECT_EQ(sum_of(profile.optimizer), 2 * 4 * parameter_count(model.graph));
   EXPECT_EQ(profile.optimizer.front(), 2 * profile.weights.front());
@@ -38,8 +41,8 @@ TEST(ModelChain, CutsATransformer) {
   }
 }
 
-// 10.3 billion parameters at 16 bytes each, and the table of tokens twice: more than 128 GiB, less
-// than 256.
+// 10.3 billion parameters at 16 bytes each, the table of tokens once: more than 128 GiB, less than
+// 256.
 TEST(ModelChain, TenBillionParametersNeedTheHost) {
   const Model model = load_model("gpt2-10b", {.batch = 16});
   Machine machine = load_machine("4x1080ti");

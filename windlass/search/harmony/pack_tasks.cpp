@@ -51,14 +51,16 @@ PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStr
     for (int64_t left = samples_; left > 0; left -= size) sizes->push_back(std::min(left, size));
   cut_pieces();
   states_.resize(static_cast<size_t>(strategy.depth));
-  // One host copy of weights, gradients and optimizer state.
+  // One host copy of weights, gradients and optimizer state; of tied weights too. Their gradients
+  // are added up on the host, in places of layers that have been updated already.
   const LayerProfile& profile = chain_.profile();
   int64_t optimizer = 0;
   for (int64_t bytes : profile.optimizer) optimizer += bytes;
   const Pack all{0, chain_.layers() - 1};
   for (auto [kind, what, bytes] :
-       {std::tuple(BufferKind::Weight, PackData::Weights, chain_.state_bytes(all)),
-        std::tuple(BufferKind::WeightGradient, PackData::Gradients, chain_.weight_bytes(all)),
+       {std::tuple(BufferKind::Weight, PackData::Weights, chain_.state_bytes(all) - profile.tied),
+        std::tuple(BufferKind::WeightGradient, PackData::Gradients,
+                   chain_.weight_bytes(all) - profile.tied),
         std::tuple(BufferKind::OptimizerState, PackData::Optimizer, optimizer)}) {
     const BufferId id = buffer(teams.host_memory(), kind, bytes, {what, all, 0, 0, 0, 1});
     graph_.buffers[id.index()].at_start = graph_.buffers[id.index()].at_end = true;

@@ -108,7 +108,7 @@ SwapVolume least_volume(const ChainTables& chain, int64_t minibatch) {
 
 int64_t host_bytes(const ChainTables& chain, int64_t stash) {
   const LayerProfile& profile = chain.profile();
-  return chain.state_bytes(whole(chain)) + chain.weight_bytes(whole(chain)) +
+  return chain.state_bytes(whole(chain)) + chain.weight_bytes(whole(chain)) - 2 * profile.tied +
          sum_of(profile.optimizer) + stash;
 }
 
