@@ -171,23 +171,34 @@ void simulated(const std::vector<Point>& points, std::map<std::string, LayerProf
       table.text(), more_than_fits, points.size(), more_than_released, slowest, longest);
 }
 
-// Demand paging, 16 micro-batches on each device.
-void paged(std::map<std::string, LayerProfile>& profiles, const Machine& machine) {
-  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right});
-  table.add({"paging, 16 micro-batches", "s", "windlass s", "times", "weights GiB", "times"});
+// Demand paging, 16 micro-batches on each device; pipelines also with so little memory that a stage
+// does not fit. Beside it the most that weights can be paged: 4 m + 2 times, on each replica.
+void paged(std::map<std::string, LayerProfile>& profiles) {
+  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right,
+               Align::Right, Align::Right});
+  table.add({"paging, 16 micro-batches", "limit GB", "s", "windlass s", "times", "weights GiB",
+             "at most", "times"});
+  struct Case {
+    HarmonyMode mode;
+    int64_t minibatch, limit;
+  };
   for (auto& [model, profile] : profiles)
-    for (HarmonyMode mode : {HarmonyMode::Data, HarmonyMode::Pipeline}) {
+    for (auto [mode, minibatch, limit] :
+         {Case{HarmonyMode::Data, 64, kLimit}, Case{HarmonyMode::Pipeline, 16, kLimit},
+          Case{HarmonyMode::Pipeline, 16, 2'000'000'000}}) {
       ChainTables chain(profile);
-      const int64_t minibatch = mode == HarmonyMode::Data ? 64 : 16;
-      const PagingCost paging = simulate_paging(chain, machine, mode, 4, minibatch, 1, kLimit);
-      const StreamSearchResult found = search_streams(chain, machine, minibatch, kLimit);
+      const Machine machine = load_machine("4x1080ti", {.memory = Bytes(limit)});
+      const PagingCost paging = simulate_paging(chain, machine, mode, 4, minibatch, 1, limit);
+      const StreamSearchResult found = search_streams(chain, machine, minibatch, limit);
       const auto weights = [](const SwapVolume& volume) {
         return static_cast<double>(volume.weights) / kGiB;
       };
       table.add({fmt::format("{} D{} {}", model, minibatch, harmony_mode_name(mode)),
-                 number(paging.seconds), number(found.cost.seconds),
+                 fmt::format("{:.0f}", static_cast<double>(limit) * 1e-9), number(paging.seconds),
+                 number(found.cost.seconds),
                  fmt::format("{:.1f}", paging.seconds / found.cost.seconds),
                  fmt::format("{:.0f}", weights(paging.volume)),
+                 fmt::format("{:.0f}", weights(paging_volume(chain, mode, 4, minibatch, 16))),
                  fmt::format("{:.1f}", weights(paging.volume) / weights(found.cost.volume))});
     }
   fmt::print("{}", table.text());
@@ -205,7 +216,7 @@ int run(const std::filesystem::path& folder) {
   const Machine machine = load_machine("4x1080ti", {.memory = Bytes(kLimit)});
   estimated(points, profiles);
   simulated(points, profiles, machine);
-  paged(profiles, machine);
+  paged(profiles);
   return 0;
 }
 

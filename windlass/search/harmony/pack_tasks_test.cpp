@@ -4,7 +4,6 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/search/harmony/packers.h"
-#include "windlass/search/harmony/paging.h"
 #include "windlass/search/harmony/stream_search.h"
 #include "windlass/search/harmony/synthetic.h"
 #include "windlass/sim/timeline_check.h"
@@ -222,24 +221,6 @@ TEST(StreamSearch, FitsAndBeatsHarmonysRuntime) {
   const StreamSearchResult none = search_streams(chain, machine, 16, 1000, options);
   EXPECT_FALSE(none.strategy);
   EXPECT_TRUE(search_streams(chain, machine, 16, none.least_limit, options).strategy);
-}
-
-// Everything fits: nothing is paged but what must come in once. Nothing fits: every access of every
-// micro-batch is a miss, so that weights come in and go out twice a micro-batch.
-TEST(Paging, BetweenNothingAndEverything) {
-  Rng rng(9);
-  const LayerProfile profile = synthetic_profile(rng, 8);
-  ChainTables chain(profile);
-  const Machine machine = load_machine("4x1080ti");
-  const Pack all{0, 7};
-  const PagingCost roomy =
-      simulate_paging(chain, machine, HarmonyMode::Data, 2, 8, 1, int64_t{1} << 50);
-  EXPECT_EQ(roomy.volume.weights, 2 * chain.state_bytes(all));
-  const PagingCost tight = simulate_paging(chain, machine, HarmonyMode::Data, 2, 8, 1, 1);
-  EXPECT_GT(tight.volume.weights, 2 * 12 * chain.state_bytes(all));
-  EXPECT_GT(tight.seconds, roomy.seconds);
-  const PagingCost pipeline = simulate_paging(chain, machine, HarmonyMode::Pipeline, 4, 8, 2, 1);
-  EXPECT_GT(pipeline.volume.weights, 12 * chain.state_bytes(all));
 }
 
 }  // namespace
