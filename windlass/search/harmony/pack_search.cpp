@@ -42,11 +42,22 @@ class Search {
   double cost(const HarmonyPlan& plan) {
     if (harmony_peak_bytes(chain_, plan) > cap_) return kDoesNotFit;
     ++tried_;
-    double seconds = estimator_.seconds(plan, minibatch_, prefetch_);
-    if (options_.byte_seconds > 0)
-      seconds += options_.byte_seconds *
-                 static_cast<double>(harmony_volume(chain_, plan, minibatch_).swapped());
-    return seconds;
+    const double seconds = estimator_.seconds(plan, minibatch_, prefetch_);
+    if (options_.byte_seconds == 0 && most_swapped_ == INT64_MAX) return seconds;
+    const int64_t swapped = harmony_volume(chain_, plan, minibatch_).swapped();
+    if (most_swapped_ < INT64_MAX) {
+      if (seconds < fastest_.cost) fastest_ = {plan, seconds};
+      if (swapped <= most_swapped_ && seconds < frugal_.cost) frugal_ = {plan, seconds};
+    }
+    const int64_t excess = std::max<int64_t>(0, swapped - most_swapped_);
+    return seconds + options_.byte_seconds * static_cast<double>(swapped) +
+           excess_seconds() * static_cast<double>(excess);
+  }
+  // That a byte beyond what Harmony's plan moves counts, in pipelines: part of what it takes. Data
+  // parallel, the estimate has transfers follow each other, so that they count enough.
+  double excess_seconds() const {
+    if (mode_ == HarmonyMode::Data) return 0;
+    return 0.3 * devices_ / options_.constants.swap_bandwidth;
   }
   void keep(std::vector<CostedPlan>& list, size_t most, HarmonyPlan plan) {
     const double seconds = cost(plan);
@@ -82,6 +93,7 @@ class Search {
   void first_round();
   void second_round();
   void polish();
+  const CostedPlan& choose() const;
 
   ChainTables& chain_;
   HarmonyEstimator estimator_;
@@ -94,6 +106,10 @@ class Search {
   std::map<std::pair<Pass, int64_t>, std::vector<double>> sums_;
   std::vector<CostedPlan> found_;  // best first
   int64_t tried_ = 0;
+  // Of Harmony's own plan; the fastest of all, and of those that move no more than it.
+  int64_t most_swapped_ = INT64_MAX;
+  double own_seconds_ = kDoesNotFit;
+  CostedPlan fastest_{{}, kDoesNotFit}, frugal_{{}, kDoesNotFit};
 };
 
 const std::vector<double>& Search::pass_sums(Pass pass, int64_t size) {
@@ -305,21 +321,38 @@ void Search::polish() {
     if (start.cost < found_.front().cost) found_.front() = std::move(start);
 }
 
+// What moves no more than Harmony's own plan, if it is as good as the fastest, or close to it and
+// faster than that plan.
+const CostedPlan& Search::choose() const {
+  constexpr double kEqual = 1.002, kClose = 1.01;
+  if (most_swapped_ == INT64_MAX) return found_.front();
+  const bool frugal =
+      frugal_.cost <= kEqual * fastest_.cost ||
+      (frugal_.cost <= kClose * fastest_.cost && frugal_.cost < own_seconds_ * (1 - 1e-9));
+  return frugal ? frugal_ : fastest_;
+}
+
 PackSearchResult Search::run() {
   PackSearchResult result;
   if (sizes_.backward.empty() || sizes_.forward.empty()) return result;
   const HarmonyPlan frugal = most_frugal(sizes_.forward.front(), sizes_.backward.front());
   result.least_limit = harmony_peak_bytes(chain_, frugal);
   keep(found_, kKept, frugal);
-  if (const auto own = harmony_own_search(chain_, mode_, devices_, minibatch_, cap_, prefetch_))
+  if (const auto own = harmony_own_search(chain_, mode_, devices_, minibatch_, cap_, prefetch_)) {
+    if (options_.below_harmony) {
+      own_seconds_ = own->seconds;
+      most_swapped_ = harmony_volume(chain_, own->plan, minibatch_).swapped();
+    }
     keep(found_, kKept, own->plan);
+  }
   first_round();
   result.tried = tried_;
   if (found_.empty()) return result;
   second_round();
   polish();
-  result.plan = found_.front().plan;
-  result.seconds = found_.front().cost;
+  const CostedPlan& best = choose();
+  result.plan = best.plan;
+  result.seconds = best.cost;
   result.peak_bytes = harmony_peak_bytes(chain_, *result.plan);
   result.tried = tried_;
   result.lower_bound = kDoesNotFit;

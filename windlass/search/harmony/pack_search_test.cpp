@@ -13,6 +13,7 @@
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/partition.h"
 #include "windlass/search/harmony/synthetic.h"
+#include "windlass/search/harmony/volume.h"
 
 namespace windlass {
 namespace {
@@ -188,6 +189,36 @@ TEST(PackSearchSlow, BeatsReleasedPlansThatFit) {
     EXPECT_LE(result.seconds, bar.seconds) << bar.model << " " << bar.minibatch;
     EXPECT_LE(result.peak_bytes, 9'000'000'000);
   }
+}
+
+// Staying below the traffic of Harmony's own plan costs at most a hundredth of the time, and the
+// plan is no slower than that one.
+TEST(PackSearch, MovesLessWhereThatCostsLittle) {
+  Rng rng(12);
+  int less = 0;
+  for (int round = 0; round < 12; ++round) {
+    const LayerProfile profile = synthetic_profile(rng, 16);
+    ChainTables chain(profile);
+    const HarmonyMode mode = round % 2 == 0 ? HarmonyMode::Pipeline : HarmonyMode::Data;
+    const int64_t cap = 3'000'000'000;
+    const auto own = harmony_own_search(chain, mode, 2, 16, cap, true);
+    if (!own) continue;
+    PackSearchOptions options{.effort = 2'000'000};
+    const PackSearchResult found = search_packs(chain, mode, 2, 16, cap, true, options);
+    ASSERT_TRUE(found.plan);
+    EXPECT_LE(found.seconds, own->seconds * (1 + 1e-9));
+    EXPECT_NEAR(found.seconds, HarmonyEstimator(chain).seconds(*found.plan, 16, true), 1e-9);
+    options.below_harmony = false;
+    const PackSearchResult any = search_packs(chain, mode, 2, 16, cap, true, options);
+    const auto moves = [&](const HarmonyPlan& plan) {
+      return harmony_volume(chain, plan, 16).swapped();
+    };
+    less += moves(*found.plan) < moves(*any.plan);
+    if (moves(*found.plan) > moves(own->plan)) {
+      EXPECT_LT(found.seconds, own->seconds / 1.002) << round;
+    }
+  }
+  EXPECT_GE(less, 2);
 }
 
 }  // namespace

@@ -301,6 +301,7 @@ void StreamSearch::search_pipeline(Shape shape) {
                        .message_bandwidth = 1e15,
                        .free_seconds = 0};
   options.most_packs = 40;
+  options.below_harmony = false;
   if (shape.depth == device_count())
     for (const HarmonyPlan& plan : harmony_plans_) consider(shape, plan);
   struct Try {
