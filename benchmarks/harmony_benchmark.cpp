@@ -2,7 +2,7 @@
 // best that Harmony's own search finds inside the limit, and windlass's, under Harmony's estimate
 // and under windlass's simulator. Takes the folder with the profiles and reference_plans.json.
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -45,8 +45,9 @@ Point point_of(const nlohmann::json& entry) {
   return point;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point begin) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+// Of the processor: machines that are busy do not count.
+double seconds_since(std::clock_t begin) {
+  return static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
 
 std::string label(const Point& point) {
@@ -71,7 +72,7 @@ void estimated(const std::vector<Point>& points, std::map<std::string, LayerProf
       HarmonyEstimator estimator(chain);
       const double released = estimator.seconds(point.plan, point.minibatch, prefetch);
       const bool fits = harmony_peak_bytes(chain, point.plan) <= kLimit;
-      const auto begin = std::chrono::steady_clock::now();
+      const auto begin = std::clock();
       const PackSearchResult found = search_packs(chain, point.plan.mode, point.plan.devices,
                                                   point.minibatch, kLimit, prefetch);
       const double took = seconds_since(begin);
@@ -132,20 +133,18 @@ void simulated(const std::vector<Point>& points, std::map<std::string, LayerProf
       fitting = released;
     StreamSearchOptions options;
     options.devices = point.plan.devices;
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = std::clock();
     const StreamSearchResult any = search_streams(chain, machine, point.minibatch, kLimit, options);
     const double took = seconds_since(begin);
     options.mode = point.plan.mode;
-    const auto again = std::chrono::steady_clock::now();
+    const auto again = std::clock();
     const StreamSearchResult same =
         search_streams(chain, machine, point.minibatch, kLimit, options);
     slowest = std::max({slowest, took, seconds_since(again)});
-    double once = 1e9;
-    for (int run = 0; run < 10; ++run) {
-      const auto start = std::chrono::steady_clock::now();
-      pricer.price(*same.strategy);
-      once = std::min(once, 1e3 * seconds_since(start));
-    }
+    constexpr int kRuns = 20;
+    const auto start = std::clock();
+    for (int run = 0; run < kRuns; ++run) pricer.price(*same.strategy);
+    const double once = 1e3 * seconds_since(start) / kRuns;
     longest = std::max(longest, once);
     const auto gib = [](const StreamCost& cost) {
       return fmt::format("{:.1f}", static_cast<double>(cost.volume.swapped()) / kGiB);

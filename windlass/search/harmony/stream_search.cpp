@@ -4,6 +4,7 @@
 #include "windlass/search/harmony/stream_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <span>
 #include <tuple>
@@ -73,7 +74,7 @@ class StreamSearch {
         [&] { return best_counts_; }, on_host);
   }
   double note(const PackStrategy& strategy, const StreamCost& cost);
-  const std::optional<HarmonyBaseline>& own_search(Shape shape, double part, bool prefetch);
+  const std::optional<HarmonyBaseline>& own_search(Shape shape, int64_t cap, bool prefetch);
   void price_harmony();
   double accepted_seconds() const;
   void refine_best();
@@ -143,22 +144,27 @@ double StreamSearch::note(const PackStrategy& strategy, const StreamCost& cost) 
   return result;
 }
 
-const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, double part,
+const std::optional<HarmonyBaseline>& StreamSearch::own_search(Shape shape, int64_t cap,
                                                                bool prefetch) {
   const HarmonyMode mode = shape.depth == 1 ? HarmonyMode::Data : HarmonyMode::Pipeline;
   const int32_t devices = shape.replicas * shape.depth;
-  const auto cap = static_cast<int64_t>(part * static_cast<double>(limit_));
   const auto [entry, fresh] = own_.try_emplace({mode, devices, cap, prefetch});
   if (fresh) entry->second = harmony_own_search(chain_, mode, devices, minibatch_, cap, prefetch);
   return entry->second;
 }
 
 // Harmony's own plans for a pipeline of all devices, as its runtime would carry them out: under
-// smaller and smaller caps, since the largest does not always give the fastest.
+// smaller and smaller caps, since the largest does not always give the fastest. The caps are steps
+// of a fixed ladder, so that a larger limit knows the plans of a smaller one.
 void StreamSearch::price_harmony() {
+  constexpr double kStep = 1.09, kLeast = 0.75;
+  std::vector<int64_t> caps{limit_};
+  const auto limit = static_cast<double>(limit_);
+  double cap = std::pow(kStep, std::floor(std::log(limit) / std::log(kStep)));
+  for (; cap > kLeast * limit; cap /= kStep) caps.push_back(static_cast<int64_t>(cap));
   for (bool prefetch : {false, true})
-    for (double part : {1.0, 0.9, 0.8, 0.7}) {
-      const auto& own = own_search({1, device_count()}, part, prefetch);
+    for (int64_t most : caps) {
+      const auto& own = own_search({1, device_count()}, most, prefetch);
       if (!own) continue;
       const PackStrategy theirs = harmony_runtime(own->plan);
       if (theirs.depth == device_count()) harmony_plans_.push_back(own->plan);
@@ -360,7 +366,7 @@ int64_t StreamSearch::swap_of_harmony() {
   for (Shape shape : {Shape{device_count(), 1}, Shape{1, device_count()}}) {
     if (shape.replicas > minibatch_) continue;
     for (bool prefetch : {false, true})
-      if (const auto& own = own_search(shape, 1, prefetch))
+      if (const auto& own = own_search(shape, limit_, prefetch))
         least = std::min({least, harmony_volume(chain_, own->plan, minibatch_).swapped(),
                           pricer_.price(harmony_runtime(own->plan)).volume.swapped()});
   }

@@ -11,7 +11,7 @@ namespace windlass {
 struct StreamSearchOptions {
   std::optional<HarmonyMode> mode = std::nullopt;
   int32_t devices = 0;         // exactly so many; 0: any number
-  int64_t effort = 2'600'000;  // tasks to simulate, about 0.15 us each
+  int64_t effort = 2'500'000;  // tasks to simulate, about 0.15 us each
 };
 
 struct StreamSearchResult {
