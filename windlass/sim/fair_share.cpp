@@ -9,10 +9,8 @@
 namespace windlass {
 namespace {
 
-constexpr int kFractionBits = 20;
-constexpr double kUnitsPerByte = int64_t{1} << kFractionBits;
+constexpr double kUnitsPerByte = int64_t{1} << FairShare::kFractionBits;
 constexpr double kLargestCapacity = int64_t{1} << 50;
-constexpr int64_t kLargestVolume = int64_t{1} << 42;
 
 int64_t capacity_of(BytesPerSecond bandwidth) {
   const double units = std::round(bandwidth.value * kUnitsPerByte / 1e9);

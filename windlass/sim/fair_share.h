@@ -20,6 +20,9 @@ namespace windlass {
 // Flows are named by slots, each free or taken by one flow.
 class FairShare {
  public:
+  static constexpr int kFractionBits = 20;  // of a byte
+  static constexpr int64_t kLargestVolume = int64_t{1} << 42;
+
   struct Due {
     uint32_t slot = 0;
     int64_t end = 0;  // the first whole nanosecond when the volume is done at the present rate
@@ -34,6 +37,8 @@ class FairShare {
   // To be called once at each moment when flows joined or left, after all of them. Flows whose end
   // changed, new ones included; valid until the next call.
   std::span<const Due> settle(int64_t now);
+  // As settled last, in units a nanosecond.
+  int64_t rate(uint32_t slot) const { return flows_[slot].rate; }
 
  private:
   struct Flow {

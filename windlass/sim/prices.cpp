@@ -40,7 +40,7 @@ const TaskPricer::Entry& TaskPricer::on_host(const TaskGraph& graph, size_t work
 const TaskTimes& TaskPricer::price(const TaskGraph& graph) {
   on_devices_.resize(graph.works.size() * machine_.device_types.size());
   while (latencies_.size() < graph.traffics.size())
-    latencies_.push_back(nanoseconds(graph.traffics[latencies_.size()].latency));
+    latencies_.push_back(latency_of(graph.traffics[latencies_.size()]));
   times_.duration.resize(graph.size());
   times_.workspace.resize(graph.size());
   for (size_t i = 0; i < graph.size(); ++i) {
@@ -61,6 +61,8 @@ const TaskTimes& TaskPricer::price(const TaskGraph& graph) {
   }
   return times_;
 }
+
+Nanoseconds latency_of(const Traffic& traffic) { return nanoseconds(traffic.latency); }
 
 TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost) {
   TaskPricer pricer(machine, cost);

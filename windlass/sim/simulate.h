@@ -76,6 +76,7 @@ class TaskPricer {
   TaskTimes times_;
 };
 
+Nanoseconds latency_of(const Traffic& traffic);
 TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost);
 
 enum class SimStatus : uint8_t { Done, OutOfMemory, Deadlock };

@@ -137,13 +137,17 @@ Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32
 void Emitter::fetch(int32_t index, int32_t group) {
   const Unit& unit = units_[static_cast<size_t>(index)];
   const auto& list = teams(group).teams;
-  // Weights that lie alike are fetched by one task.
-  std::map<int32_t, std::vector<int32_t>> alike;  // by set of digits
+  // Weights that lie alike are fetched by one task, in the order of the first ones: sets of digits
+  // are numbered as they come up, which must not matter.
+  std::vector<std::pair<int32_t, std::vector<int32_t>>> alike;  // by set of digits
   for (int32_t u : unit.updates) {
     WeightState& state = weights_[static_cast<size_t>(u)];
     // Updated weights are for the next step.
     if (streamed(u, group).run == run_ || state.updated) continue;
-    alike[unit.residency.host ? 0 : state.share].push_back(u);
+    const int32_t digits = unit.residency.host ? 0 : state.share;
+    auto list_of = std::ranges::find(alike, digits, &decltype(alike)::value_type::first);
+    if (list_of == alike.end()) list_of = alike.insert(list_of, {digits, {}});
+    list_of->second.push_back(u);
   }
   for (const auto& entry : alike) {
     const int32_t digits = entry.first;

@@ -94,16 +94,12 @@ void check_task_graph(const TaskGraph& graph) {
           "task graph: weight {} on link {}", load.weight, load.link);
 }
 
-namespace {
-
 int64_t load_weight(const Traffic& traffic, const LinkLoad& load) {
   const auto volume = static_cast<double>(traffic.volume.value);
   expect(volume > 0, "traffic without volume loads link {}", load.direction.link.value);
   const double weight = std::round(static_cast<double>(load.bytes.value) * kLoadUnit / volume);
   return std::max<int64_t>(1, static_cast<int64_t>(weight));
 }
-
-}  // namespace
 
 void share_links(TaskGraph& graph, const Machine& machine) {
   // Rows of (traffic, weight) by direction, two a link; equal rows and bandwidths are one shared

@@ -123,6 +123,7 @@ struct SharedLoad {
   bool operator==(const SharedLoad&) const = default;
 };
 constexpr int64_t kLoadUnit = 1024;
+int64_t load_weight(const Traffic& traffic, const LinkLoad& load);
 
 // Invariants (check_task_graph): ranges are consistent; lane lists name lanes; uses name buffers;
 // the memory of a buffer exists; prices are in range. A graph made by lower() also has every
