@@ -41,7 +41,14 @@ const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
 
 Evaluation Evaluator::evaluate(const Strategy& strategy) { return simulate(strategy, true); }
 std::optional<Evaluation> Evaluator::evaluate_below(const Strategy& strategy, Nanoseconds most) {
-  if (bound_(strategy, most) > most || bound_.too_large(strategy)) return std::nullopt;
+  const Nanoseconds least = least_ = bound_(strategy, most);
+  if (least > most) return std::nullopt;
+  least_ = 0;
+  if (bound_.exact()) {
+    ++walked_;
+    return Evaluation{.fits = true, .time = least};
+  }
+  if (bound_.too_large(strategy)) return std::nullopt;
   return simulate(strategy, true);
 }
 Evaluation Evaluator::evaluate_unlimited(const Strategy& strategy) {

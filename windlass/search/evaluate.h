@@ -27,8 +27,8 @@ class Evaluator {
   Evaluator(const Problem& problem, const TrainingGraph& training);
 
   Evaluation evaluate(const Strategy& strategy);
-  // The same, unless a bound shows that the step takes longer than `most` or does not fit: none
-  // then, in a small part of the time.
+  // The same but for the peak, unless a bound shows that the step takes longer than `most` or does
+  // not fit: none then, in a small part of the time. So are plain steps, whose bound is exact.
   std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
   // As if memory were no matter: it always fits.
   // No more than a step of it takes, whatever the limits.
@@ -51,6 +51,11 @@ class Evaluator {
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
   int64_t evaluations() const { return evaluations_; }
+  // What evaluate_below() found the step to take at least, when it last returned none on account of
+  // that; 0 if it did not fit.
+  Nanoseconds least() const { return least_; }
+  // Steps whose bound was exact and below `most`.
+  int64_t walked() const { return walked_; }
   // Of the strategy that was evaluated last.
   size_t tasks() const { return tasks_->size(); }
 
@@ -68,7 +73,8 @@ class Evaluator {
   const TaskGraph* tasks_ = nullptr;
   TaskTimes times_;
   std::vector<Nanoseconds> forward_times_;
-  int64_t evaluations_ = 0;
+  int64_t evaluations_ = 0, walked_ = 0;
+  Nanoseconds least_ = 0;
 };
 
 }  // namespace windlass

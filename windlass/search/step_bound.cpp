@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
+#include "windlass/graph/op_info.h"
 #include "windlass/search/step_bound_state.h"
 
 namespace windlass {
@@ -10,11 +12,14 @@ namespace {
 
 // The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
 constexpr double kRounding = 1 - 1.0 / 256;
+constexpr size_t kRecentMoves = 1 << 14;
+// The simulator gives up on steps that take somewhat longer.
+constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
 
 }  // namespace
 
 StepBound::State::State(const Problem& p, const TrainingGraph& t)
-    : problem(p), training(t), facts(t), tables(t, facts, p.machine) {
+    : problem(p), training(t), facts(t), tables(t, facts, p.machine), rates(p.machine) {
   terms_of.assign(facts.updates.size(), 0);
   for (const TrainingFacts::Term& term : facts.terms) ++terms_of[static_cast<size_t>(term.update)];
   for (const TrainingFacts::Update& update : facts.updates) {
@@ -28,6 +33,7 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
   update_elements.assign(facts.updates.size(), 0);
   update_parts.assign(facts.updates.size(), 1);
   list_saved_results();
+  list_weights();
   for (size_t i = t.forward_ops; i < t.forward_ops + t.backward_ops; ++i) {
     const Op& op = t.graph.ops[i];
     Backward& entry = backward_ops.emplace_back();
@@ -36,6 +42,11 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
     if (!op.outputs.empty()) entry.output = op.outputs[0];
     if (!op.forward.valid()) entry.first = op.inputs[0], entry.second = op.inputs[1];
   }
+  list_gaps();
+}
+
+Nanoseconds StepBound::State::duration_of(const Price& price) {
+  return std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::round(price.time.value * 1e9)));
 }
 
 Nanoseconds StepBound::State::time_of_work(int32_t work) {
@@ -43,20 +54,10 @@ Nanoseconds StepBound::State::time_of_work(int32_t work) {
   if (work_times.size() <= at) work_times.resize(tables.works.size(), 0);
   if (work_times[at] == 0) {
     const Price price = problem.cost.price(tables.works[at], problem.machine.device_types[type]);
-    work_times[at] =
-        std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::round(price.time.value * 1e9)));
+    work_times[at] = duration_of(price);
+    most_workspace = std::max(most_workspace, price.workspace.value);
   }
   return work_times[at];
-}
-
-Nanoseconds StepBound::State::time_of_traffic(int32_t traffic) {
-  const auto at = static_cast<size_t>(traffic);
-  if (traffic_times.size() <= at) traffic_times.resize(tables.traffics.size(), 0);
-  if (traffic_times[at] == 0) {
-    const double alone = time_alone(problem.machine, tables.traffics[at]).value * 1e9;
-    traffic_times[at] = std::max<Nanoseconds>(1, static_cast<Nanoseconds>(alone * kRounding));
-  }
-  return traffic_times[at];
 }
 
 // Nanoseconds a byte of reducing, and of gathering what was shared out. Large traffic is cheapest,
@@ -68,7 +69,9 @@ const std::pair<double, double>& StepBound::State::reduce_price(int32_t digits) 
     const Bytes all(static_cast<int64_t>(std::max(1.0, all_bytes)));
     const auto price = [&](Collective collective) {
       const int32_t traffic = tables.collective(collective, group, tables.digits(digits), all);
-      return static_cast<double>(time_of_traffic(traffic)) / static_cast<double>(all.value);
+      const double alone =
+          time_alone(problem.machine, tables.traffics[static_cast<size_t>(traffic)]).value * 1e9;
+      return alone * kRounding / static_cast<double>(all.value);
     };
     per_byte[at] = {price(Collective::ReduceScatter), price(Collective::AllGather)};
     // The parts of an all-reduce may be cheaper together than apart.
@@ -103,10 +106,25 @@ void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
   if (id == group) return;
   group = id;
   per_byte.clear();
+  traffic_index.clear();
+  const Device& first = problem.machine[devices.front()];
+  alike = !problem.machine.device_types[first.type].copies_itself;
+  members.clear();
+  NodeId host = first.node;
+  for (DeviceId member : devices) {
+    const Device& device = problem.machine[member];
+    alike = alike && device.type == first.type && device.limit == first.limit;
+    host = std::min(host, device.node);
+    members.push_back(static_cast<int32_t>(members.size()));
+  }
+  host_members = std::ranges::count(devices, host,
+                                    [&](DeviceId member) { return problem.machine[member].node; });
+  host_update_times.clear();
   const size_t now = problem.machine[devices.front()].type;
   if (now == type) return;
   type = now;
   work_times.clear();
+  update_times.clear();
   update_per_element = -1;
   chosen_group = -1;
 }
@@ -135,200 +153,124 @@ void StepBound::State::take(const Strategy& given) {
   }
 }
 
-const StepBound::State::Value* StepBound::State::find(TensorId tensor, int32_t layout) const {
-  for (int32_t i = heads[tensor.index()]; i >= 0; i = values[static_cast<size_t>(i)].next)
-    if (values[static_cast<size_t>(i)].layout == layout) return &values[static_cast<size_t>(i)];
-  return nullptr;
-}
-
-StepBound::State::Value& StepBound::State::put(TensorId tensor, const Value& value) {
-  int32_t* link = &heads[tensor.index()];
-  while (*link >= 0) link = &values[static_cast<size_t>(*link)].next;
-  *link = static_cast<int32_t>(values.size());
-  values.push_back(value);
-  values.back().next = -1;
-  return values.back();
-}
-
-// As lowering does it: from the first value there is, in place where partial sums are combined.
-const StepBound::State::Value& StepBound::State::value(TensorId tensor, int32_t layout) {
-  if (const Value* there = find(tensor, layout)) return *there;
-  const int32_t head = heads[tensor.index()];
-  if (head < 0) return put(tensor, {.layout = layout});  // weights, data: there from the start
-  Value now = values[static_cast<size_t>(head)];
-  for (const MoveTemplate& move :
-       tables.moves(training.graph[tensor].type, now.layout, group, layout, group)) {
-    communicate = std::max(communicate, now.ready) + time_of_traffic(move.traffic);
-    Value next = now;
-    next.layout = move.layout;
-    next.ready = communicate;
-    if (move.in_place) {
-      for (int32_t i = heads[tensor.index()]; i >= 0;) {
-        Value& held = values[static_cast<size_t>(i)];
-        i = held.next;
-        if (held.buffer != now.buffer || held.layout != now.layout) continue;
-        const int32_t link = held.next;
-        held = next;
-        held.next = link;
-      }
-    } else {
-      next.buffer = buffers++;
-      next.bytes = allocated(move.elements * facts.element_size[tensor.index()]).value;
-    }
-    now = next;
+void StepBound::State::list_gaps() {
+  const Graph& graph = training.graph;
+  const auto reads = [&](const Op& next, const Op& made) {
+    return std::ranges::any_of(made.outputs, [&](TensorId id) {
+      return id.valid() && std::ranges::find(next.inputs, id) != next.inputs.end();
+    });
+  };
+  const auto view = [&](OpId forward) { return op_info(graph[forward].kind).view; };
+  read_next.assign(training.forward_ops, false);
+  for (size_t i = 0; i + 1 < training.forward_ops; ++i)
+    read_next[i] = !view(OpId(i + 1)) && reads(graph.ops[i + 1], graph.ops[i]);
+  read_next_back.assign(training.forward_ops, false);
+  const size_t end = training.forward_ops + training.backward_ops;
+  for (size_t i = training.forward_ops; i + 1 < end; ++i) {
+    const Op &op = graph.ops[i], &next = graph.ops[i + 1];
+    if (!op.forward.valid() || facts.dropped[i + 1]) continue;
+    if (next.forward.valid() && view(next.forward)) continue;
+    read_next_back[op.forward.index()] = reads(next, op);
   }
-  now.layout = layout;
-  return put(tensor, now);
+  std::map<std::pair<Shape, DType>, uint32_t> types;
+  for (const Tensor& tensor : graph.tensors)
+    type_of.push_back(
+        types.emplace(std::pair(tensor.type.shape, tensor.type.dtype), types.size()).first->second);
 }
 
-const StepBound::State::Steps& StepBound::State::steps_of(const OpTemplate& made) {
-  const auto [at, fresh] = steps.try_emplace(&made);
-  Steps& list = at->second;
-  if (!fresh) return list;
+const std::vector<MoveTemplate>& StepBound::State::moves_of(TensorId tensor, int32_t from,
+                                                            int32_t to) {
+  const uint64_t key = uint64_t{type_of[tensor.index()]} << 44 | static_cast<uint64_t>(from) << 22 |
+                       static_cast<uint64_t>(to);
+  RecentMove& recent = recent_moves[key * 0x9e3779b97f4a7c15ULL >> 50];
+  if (recent.key != key)
+    recent = {key, &tables.moves(training.graph[tensor].type, from, group, to, group)};
+  return *recent.moves;
+}
+
+const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t sharding) {
+  // Throws if it is not a sharding of the op.
+  const OpTemplate& made = tables.op(OpId(op), sharding, group);
+  Choice& own = choices.emplace_back();
+  own.made = &made;
+  if (made.work >= 0) own.forward = time_of_work(made.work);
+  if (made.backward_work >= 0) own.backward = time_of_work(made.backward_work);
+  own.coupling = flow_of(made.coupling);
+  own.backward_coupling = flow_of(made.backward_coupling);
+  if (own.coupling != nullptr && read_next[op]) own.forward_gap = own.coupling->alone;
+  if (own.backward_coupling != nullptr && read_next_back[op])
+    own.backward_gap = own.backward_coupling->alone;
   const auto add = [&](std::span<const ReadTemplate> reads) {
     uint32_t count = 0;
     for (const ReadTemplate& read : reads) {
-      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) continue;
-      list.operands.push_back({read.tensor, read.want.layout});
+      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) {
+        own.bytes += allocated(read.want.elements * facts.element_size[read.tensor.index()]).value;
+        continue;
+      }
+      own.operands.push_back({read.tensor, read.want.layout});
       ++count;
     }
     return count;
   };
-  list.reads = add(made.reads());
-  list.gradients = add(made.gradient_reads());
+  own.reads = add(made.reads());
+  own.gradients = add(made.gradient_reads());
   add(made.saved_reads());
-  list.view_of_made = !made.reads().empty() &&
-                      facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
+  own.view_of_made = !made.reads().empty() &&
+                     facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
   const auto make = [&](std::span<const ResultTemplate> results) {
-    for (const ResultTemplate& result : results)
-      list.results.push_back({result.buffer.tensor, result.layout, result.update,
-                              result.buffer.bytes.value, result.elements});
+    for (const ResultTemplate& result : results) {
+      own.results.push_back({result.buffer.tensor, result.layout, result.update,
+                             result.buffer.bytes.value, result.elements});
+      own.bytes += result.buffer.bytes.value;
+      // A share of the sum beside it, and optimizer state.
+      if (result.update >= 0)
+        own.bytes += result.buffer.bytes.value +
+                     allocated(result.elements *
+                               facts.updates[static_cast<size_t>(result.update)].state_size)
+                         .value;
+    }
   };
   make(made.results());
-  list.made = static_cast<uint32_t>(list.results.size());
+  own.makes = static_cast<uint32_t>(own.results.size());
   make(made.backward_results());
-  return list;
+  return own;
 }
 
-void StepBound::State::forward(size_t op) {
-  const OpTemplate& made = *chosen[op].made;
-  const Steps& list = *chosen[op].steps;
-  if (made.work < 0) {
-    Value view;
-    bool first = list.view_of_made;
-    for (const Operand& read : list.forward()) {
-      const Value& there = value(read.tensor, read.layout);
-      if (first) view = there;
-      first = false;
-    }
-    if (view.buffer < 0) view.buffer = buffers++;
-    view.layout = list.results[0].layout;
-    put(list.results[0].tensor, view);
-    return;
-  }
-  Nanoseconds start = compute;
-  for (const Operand& read : list.forward())
-    start = std::max(start, value(read.tensor, read.layout).ready);
-  compute = start + chosen[op].forward;
-  Nanoseconds done = compute;
-  if (made.coupling >= 0)
-    done = communicate = std::max(communicate, compute) + time_of_traffic(made.coupling);
-  for (const Made& result : list.makes())
-    put(result.tensor,
-        {.layout = result.layout, .buffer = buffers++, .ready = done, .bytes = result.bytes});
+const StepBound::State::Choice& StepBound::State::choice(size_t op, int32_t sharding) {
+  std::vector<const Choice*>& list = choices_of[op];
+  const auto at = static_cast<size_t>(sharding);
+  if (list.size() <= at) list.resize(at + 1, nullptr);
+  if (list[at] == nullptr) list[at] = &make_choice(op, sharding);
+  return *list[at];
 }
 
-void StepBound::State::finish_term(const Made& term, Nanoseconds done) {
-  const auto u = static_cast<size_t>(term.update);
-  if (--terms_left[u] != 0) return;
-  const int32_t digits = tables.partial_digits(term.layout);
-  if (tables.members(digits) == 1) return;
-  const auto& [scatter, gather] = reduce_price(digits);
-  const Residency& residency = strategy->weights[u];
-  // Shared-out gradients and weights are gathered later, if at all on this lane.
-  const double price = residency.zero == 0 ? scatter + gather : scatter;
-  const double bytes = static_cast<double>(term.elements * facts.updates[u].gradient_size);
-  reduced = std::max(reduced, static_cast<double>(done)) + price * bytes;
-}
-
-void StepBound::State::backward(const Backward& op) {
-  const Chosen& own = chosen[static_cast<size_t>(op.forward)];
-  const OpTemplate& made = *own.made;
-  const Steps& list = *own.steps;
-  if (made.backward_work < 0) {
-    Value view;
-    bool first = true;
-    for (const Operand& read : list.gradient()) {
-      const Value& there = value(read.tensor, read.layout);
-      if (first) view = there;
-      first = false;
-    }
-    if (!op.output.valid()) return;
-    view.layout = made.input_gradients()[0].layout;
-    put(op.output, view);
-    return;
-  }
-  Nanoseconds start = compute;
-  for (const Operand& read : list.gradient())
-    start = std::max(start, value(read.tensor, read.layout).ready);
-  if (keeps_all)
-    for (const Operand& read : list.saved())
-      start = std::max(start, value(read.tensor, read.layout).ready);
-  compute = start + own.backward;
-  Nanoseconds done = compute;
-  if (made.backward_coupling >= 0)
-    done = communicate = std::max(communicate, compute) + time_of_traffic(made.backward_coupling);
-  for (const Made& result : list.backward_makes()) {
-    put(result.tensor,
-        {.layout = result.layout, .buffer = buffers++, .ready = done, .bytes = result.bytes});
-    if (result.update >= 0) finish_term(result, done);
-  }
-}
-
-void StepBound::State::accumulate(const Backward& op) {
-  const TensorId inputs[] = {op.first, op.second};
-  Value terms[2];
-  for (size_t i = 0; i < 2; ++i) {
-    const int32_t head = heads[inputs[i].index()];
-    if (head < 0) return;
-    terms[i] = values[static_cast<size_t>(head)];
-  }
-  if (terms[0].layout != terms[1].layout) {
-    const int32_t layout = tables.settled(terms[0].layout);
-    for (size_t i = 0; i < 2; ++i) terms[i] = value(inputs[i], layout);
-  }
-  compute = std::max({compute, terms[0].ready, terms[1].ready}) +
-            time_of_work(tables.sum_work(terms[0].bytes));
-  put(op.output,
-      {.layout = terms[0].layout, .buffer = buffers++, .ready = compute, .bytes = terms[0].bytes});
-}
-
-// The templates and prices of ops that are split otherwise than last time.
+// Ops that are split otherwise than last time.
 void StepBound::State::choose() {
   if (chosen_group != group || chosen.empty()) {
-    chosen.assign(training.forward_ops, {});
+    chosen.assign(training.forward_ops, &nothing);
+    chosen_shardings.assign(training.forward_ops, -1);
+    choices_of.assign(training.forward_ops, {});
+    choices.clear();
     chosen_group = group;
-    plain_work = 0;
+    plain_work = plain_gaps = plain_bytes = 0;
+    recent_moves.assign(kRecentMoves, {});
   }
   for (size_t i = 0; i < training.forward_ops; ++i) {
-    Chosen& op = chosen[i];
     const int32_t sharding = known_ids[static_cast<size_t>(strategy->ops[i])];
-    if (op.sharding == sharding) continue;
-    // Throws if it is not a sharding of the op: what is known of it stays as it was.
-    const OpTemplate& made = tables.op(OpId(i), sharding, group);
-    plain_work -= op.forward + op.backward;
-    op.sharding = sharding;
-    op.made = &made;
-    op.steps = &steps_of(made);
-    op.forward = op.made->work >= 0 ? time_of_work(op.made->work) : 0;
-    op.backward = op.made->backward_work >= 0 ? time_of_work(op.made->backward_work) : 0;
-    plain_work += op.forward + op.backward;
+    if (chosen_shardings[i] == sharding) continue;
+    const Choice& now = choice(i, sharding);
+    const Choice& before = *chosen[i];
+    chosen_shardings[i] = sharding;
+    chosen[i] = &now;
+    plain_work += now.forward + now.backward - before.forward - before.backward;
+    plain_gaps += now.forward_gap + now.backward_gap - before.forward_gap - before.backward_gap;
+    plain_bytes += now.bytes - before.bytes;
     for (int32_t u : updates_of[i]) {
       const auto input = static_cast<size_t>(facts.first_use[static_cast<size_t>(u)].second);
-      update_elements[static_cast<size_t>(u)] =
-          static_cast<double>(op.made->inputs()[input].elements);
+      const OperandTemplate& weight = now.made->inputs()[input];
+      update_elements[static_cast<size_t>(u)] = static_cast<double>(weight.elements);
       update_parts[static_cast<size_t>(u)] = static_cast<double>(
-          tables.members(tables.partial_digits(op.made->input_gradients()[input].layout)));
+          tables.members(tables.partial_digits(now.made->input_gradients()[input].layout)));
     }
   }
 }
@@ -347,44 +289,63 @@ Nanoseconds StepBound::State::updates() {
 Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   use_group(strategy->groups[0]);
   choose();
-  const int64_t batches = strategy->micro_batches;
+  const int64_t micro_batches = strategy->micro_batches;
   const Nanoseconds update = updates();
-  Nanoseconds left = plain_work;  // of the compute lane, wherever the walk is
+  // Of the compute lane, wherever the walk is: work, and gaps where nothing comes between.
+  Nanoseconds left = plain_work + (recomputes ? 0 : plain_gaps);
+  Nanoseconds gap = 0;  // after the op that was walked last
+  const auto walked = [&](Nanoseconds time, Nanoseconds gap_after) {
+    left -= time + gap;
+    gap = recomputes ? 0 : gap_after;
+  };
   if (recomputes)
     for (const auto& list : again.before)
-      for (OpId op : list) left += chosen[op.index()].forward;
-  const auto bound = [&] { return (compute + left) * batches + update; };
-  compute = communicate = 0;
+      for (OpId op : list) left += chosen[op.index()]->forward;
+  const auto bound = [&] { return (compute + left) * micro_batches + update; };
+  compute = 0;
   if (bound() > enough) return bound();
   values.clear();
-  heads.assign(training.graph.tensors.size(), -1);
+  for (auto& list : heads) list.assign(training.graph.tensors.size(), -1);
   terms_left = terms_of;
-  buffers = 0;
+  tasks.clear();
+  value_buffers = 0;
+  moved_bytes = 0;
   reduced = 0;
+  possible = true;
+  plain = begin_plain();
   for (size_t i = 0; i < training.forward_ops; ++i) {
     forward(i);
-    left -= chosen[i].forward;
+    walked(chosen[i]->forward, chosen[i]->forward_gap);
     if (bound() > enough) return bound();
   }
+  turn_back();
   for (size_t i = 0; i < backward_ops.size(); ++i) {
     const Backward& op = backward_ops[i];
     // Operands of what is computed again are there; their redistributions are left out.
     if (recomputes)
       for (OpId op_again : again.before[training.forward_ops + i]) {
-        compute += chosen[op_again.index()].forward;
-        left -= chosen[op_again.index()].forward;
+        work(chosen[op_again.index()]->forward);
+        left -= chosen[op_again.index()]->forward;
       }
     if (op.forward >= 0) {
       backward(op);
-      left -= chosen[static_cast<size_t>(op.forward)].backward;
+      const Choice& own = *chosen[static_cast<size_t>(op.forward)];
+      walked(own.backward, own.backward_gap);
     } else if (!op.dropped) {
       accumulate(op);
+      walked(0, 0);
     }
     if (bound() > enough) return bound();
   }
+  if (plain) {
+    finish_plain();
+    const Nanoseconds least = tasks.end();
+    exact = least <= enough && least < kLongest && possible && fits_surely();
+    return exact ? tasks.run(rates) : least;
+  }
   // Gradients of the last micro-batch are reduced while it and what follows is computed.
   const auto tail = static_cast<Nanoseconds>(reduced * kRounding);
-  return std::max(compute * batches + update, compute * (batches - 1) + tail);
+  return std::max(compute * micro_batches + update, compute * (micro_batches - 1) + tail);
 }
 
 Nanoseconds StepBound::State::several_groups() {
@@ -429,9 +390,12 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
   // Measured prices are not those of works; paging has tasks of its own.
   if (state_->problem.reprice || strategy.virtual_memory) return 0;
   state_->take(strategy);
-  const bool plain = strategy.stages.size() == 1 && strategy.groups.size() == 1;
-  return plain ? state_->one_group(enough) : state_->several_groups();
+  const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
+  state_->exact = false;
+  return one_group ? state_->one_group(enough) : state_->several_groups();
 }
+
+bool StepBound::exact() const { return state_->exact; }
 
 bool StepBound::too_large(const Strategy& strategy) {
   if (strategy.virtual_memory) return false;

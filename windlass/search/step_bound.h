@@ -9,6 +9,9 @@
 // use, for the host or for streamed weights is not waited for here, which only makes the bound
 // smaller.
 //
+// Plain steps (one micro-batch, every saved tensor kept, all devices alike) are walked with all
+// their tasks. If all that they ever keep fits, the simulated time itself is found.
+//
 // Several groups (pipelines): each group's own work, after one micro-batch has come to it and
 // before one has gone back.
 #pragma once
@@ -30,6 +33,8 @@ class StepBound {
 
   // No more than the simulated makespan. May stop, with a bound above `enough`, when it is.
   Nanoseconds operator()(const Strategy& strategy, Nanoseconds enough);
+  // Whether that was the simulated makespan itself, and the step fits.
+  bool exact() const;
 
   // Whether some device surely has too little memory: what is kept of the micro-batches that are
   // under way when the first backward pass begins, and the weights and optimizer state beside.

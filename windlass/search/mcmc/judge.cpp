@@ -1,5 +1,6 @@
 #include "windlass/search/mcmc/judge.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "windlass/base/error.h"
@@ -20,10 +21,11 @@ StepJudge::StepJudge(const Problem& problem, const TrainingGraph& training)
 std::optional<double> StepJudge::simulate(const Strategy& strategy, double most) {
   try {
     if (most < kMisfit) {
+      const int64_t walked = evaluator_.walked();
       const auto inside =
           evaluator_.evaluate_below(strategy, static_cast<Nanoseconds>(std::floor(most)));
       if (!inside) return std::nullopt;
-      ++simulated_;
+      if (evaluator_.walked() == walked) ++simulated_;
       return inside->fits ? static_cast<double>(inside->time) : kNever;
     }
     ++simulated_;
@@ -51,7 +53,8 @@ std::optional<double> StepJudge::energy(const Strategy& strategy, uint64_t key, 
   const std::optional<double> found = simulate(strategy, most);
   if (!found) {
     ++bounded_;
-    slot = {key, std::nextafter(most, kNever), false};
+    const auto least = static_cast<double>(evaluator_.least());
+    slot = {key, std::max(least, std::nextafter(most, kNever)), false};
     return std::nullopt;
   }
   slot = {key, *found, true};

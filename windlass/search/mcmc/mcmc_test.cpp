@@ -96,6 +96,82 @@ TEST(StepBound, IsNoMoreThanTheSimulatedStep) {
   EXPECT_GT(too_large, 20);
 }
 
+// Where the bound says that it is exact, it is the simulated step to the nanosecond.
+TEST(StepBound, IsExactForPlainSteps) {
+  const auto cost = analytic_cost_model();
+  Rng rng(9);
+  int all = 0, exact = 0;
+  for (const Machine& whole : {cases::machine(4), cases::machine(4, 2), cases::machine(8)})
+    for (const Graph& network : networks()) {
+      const TrainingGraph training = differentiate(network);
+      for (int round = 0; round < 150; ++round) {
+        const Machine machine = with_limit(whole, 1'000'000 << rng.integer(0, 8));
+        const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+        Evaluator evaluator(problem, training);
+        StepBound bound(problem, training);
+        Strategy strategy = cases::random_strategy(
+            training, machine, rng,
+            {.weights = false, .pipeline = false, .sharded = rng.uniform(), .compress = false});
+        strategy.micro_batches = 1;
+        strategy.bucket = Bytes(int64_t{1} << rng.integer(8, 20));
+        std::ranges::fill(strategy.saved, MemoryAction::Keep);
+        const double plain = rng.uniform();
+        for (Residency& weight : strategy.weights)
+          if (!rng.chance(plain))
+            weight = {.zero = static_cast<uint8_t>(rng.integer(0, 3)),
+                      .host = rng.chance(0.3),
+                      .host_update = rng.chance(0.3)};
+        const Evaluation inside = evaluator.evaluate(strategy);
+        const Nanoseconds least = bound(strategy, INT64_MAX);
+        ++all;
+        if (!bound.exact()) continue;
+        ++exact;
+        EXPECT_TRUE(inside.fits);
+        ASSERT_EQ(least, inside.time);
+      }
+    }
+  EXPECT_GT(exact, all / 3);
+}
+
+// One that has walked other strategies before finds the same as one that has not.
+TEST(StepBound, DoesNotDependOnWhatWasWalkedBefore) {
+  const auto cost = analytic_cost_model();
+  Rng rng(13);
+  int exact = 0;
+  const Machine machine = with_limit(cases::machine(4), 1 << 30);
+  for (const Graph& network : networks()) {
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    const TrainingGraph training = differentiate(network);
+    for (int round = 0; round < 6; ++round) {
+      MoveMix mix;
+      if (round % 2 == 0) mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
+      Moves moves(training, machine, mix);
+      Strategy strategy =
+          cases::random_strategy(training, machine, rng, {.pipeline = false, .compress = false});
+      if (round % 2 == 0) {
+        std::ranges::fill(strategy.saved, MemoryAction::Keep);
+        strategy.micro_batches = 1;
+      }
+      moves.adopt(strategy);
+      StepBound again(problem, training);
+      Proposal proposal;
+      for (int step = 0; step < 150; ++step) {
+        moves.propose(strategy, rng, proposal);
+        StepBound fresh(problem, training);
+        const Nanoseconds time = fresh(strategy, INT64_MAX);
+        const bool fresh_exact = fresh.exact();
+        EXPECT_EQ(again(strategy, INT64_MAX), time);
+        EXPECT_EQ(again.exact(), fresh_exact);
+        exact += fresh_exact ? 1 : 0;
+        const Nanoseconds enough = time * rng.integer(1, 16) / 16;
+        EXPECT_EQ(again(strategy, enough), fresh(strategy, enough));
+        if (rng.chance(0.6)) Moves::take_back(strategy, proposal);
+      }
+    }
+  }
+  EXPECT_GT(exact, 300);
+}
+
 TEST(StepBound, IsTightForPlainSteps) {
   const auto cost = analytic_cost_model();
   const Machine machine = cases::machine(4);
