@@ -43,6 +43,7 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
     if (!op.forward.valid()) entry.first = op.inputs[0], entry.second = op.inputs[1];
   }
   list_gaps();
+  list_windows();
 }
 
 Nanoseconds StepBound::State::duration_of(const Price& price) {
@@ -254,6 +255,10 @@ void StepBound::State::choose() {
     chosen_group = group;
     plain_work = plain_gaps = plain_bytes = 0;
     recent_moves.assign(kRecentMoves, {});
+    known_delays.assign(windows.size(), {});
+    delays.assign(windows.size(), {});
+    outdated.assign(windows.size(), true);
+    all_delays = {};
   }
   for (size_t i = 0; i < training.forward_ops; ++i) {
     const int32_t sharding = known_ids[static_cast<size_t>(strategy->ops[i])];
@@ -262,6 +267,7 @@ void StepBound::State::choose() {
     const Choice& before = *chosen[i];
     chosen_shardings[i] = sharding;
     chosen[i] = &now;
+    outdated[window_of[i]] = true;
     plain_work += now.forward + now.backward - before.forward - before.backward;
     plain_gaps += now.forward_gap + now.backward_gap - before.forward_gap - before.backward_gap;
     plain_bytes += now.bytes - before.bytes;
@@ -304,23 +310,27 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   const auto bound = [&] { return (compute + left) * micro_batches + update; };
   compute = 0;
   if (bound() > enough) return bound();
-  values.clear();
-  for (auto& list : heads) list.assign(training.graph.tensors.size(), -1);
-  terms_left = terms_of;
-  tasks.clear();
+  find_delays();
+  left += all_delays.forward + (keeps_all ? all_delays.backward : 0);
+  compute = 0;
+  if (bound() > enough) return bound();
+  begin_walk();
   value_buffers = 0;
   moved_bytes = 0;
   reduced = 0;
   possible = true;
   plain = begin_plain();
-  for (size_t i = 0; i < training.forward_ops; ++i) {
+  for (size_t i = 0, w = 0; i < training.forward_ops; ++i) {
+    if (w < windows.size() && i == windows[w].first) left -= delays[w++].forward;
     forward(i);
     walked(chosen[i]->forward, chosen[i]->forward_gap);
     if (bound() > enough) return bound();
   }
   turn_back();
-  for (size_t i = 0; i < backward_ops.size(); ++i) {
+  for (size_t i = 0, w = windows.size(); i < backward_ops.size(); ++i) {
     const Backward& op = backward_ops[i];
+    for (; keeps_all && w > 0 && windows[w - 1].back_first <= i; --w)
+      left -= delays[w - 1].backward;
     // Operands of what is computed again are there; their redistributions are left out.
     if (recomputes)
       for (OpId op_again : again.before[training.forward_ops + i]) {

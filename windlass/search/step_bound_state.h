@@ -127,7 +127,8 @@ struct StepBound::State {
   // The walk.
   enum Phase : uint8_t { kForward, kAgain };
   std::vector<Value> values;
-  std::vector<int32_t> heads[2];  // by phase and tensor, as in lowering
+  std::vector<int32_t> heads[2];     // by phase and tensor, as in lowering
+  std::vector<TensorId> touched[2];  // tensors that have some
   std::vector<int32_t> terms_left;
   std::vector<int32_t> waits;  // tasks that the next one on the compute lane waits for
   int32_t value_buffers = 0;
@@ -135,6 +136,32 @@ struct StepBound::State {
   LaneTasks tasks;
   Nanoseconds compute = 0;  // when the compute lane is done so far
   double reduced = 0;       // nanoseconds behind the point
+
+  // --- step_bound_windows.cpp
+  // Forward ops [first, last) in a row, and their backward ops.
+  struct Window {
+    size_t first = 0, last = 0;
+    size_t back_first = 0, back_last = 0;
+  };
+  // What the compute lane waits for in a window at least, both passes; no more than that beside the
+  // work and the gaps.
+  struct Delays {
+    Nanoseconds forward = 0, backward = 0;
+  };
+  struct HashList {
+    size_t operator()(const std::vector<int32_t>& list) const;
+  };
+  std::vector<Window> windows;
+  std::vector<uint32_t> window_of;  // by forward op
+  std::vector<std::unordered_map<std::vector<int32_t>, Delays, HashList>> known_delays;
+  std::vector<Delays> delays;  // by window, of what is chosen
+  std::vector<bool> outdated;  // by window
+  Delays all_delays;           // their sum
+  std::vector<int32_t> window_shardings;
+  bool in_window = false;  // the walk is over one of them
+  void list_windows();
+  void find_delays();
+  Delays walk_window(const Window& window);
 
   // --- step_bound_plain.cpp
   // Plain steps, of which every task is walked.
@@ -246,6 +273,7 @@ struct StepBound::State {
   bool too_large();
 
   // --- step_bound_walk.cpp
+  void begin_walk();
   const Value* find(Phase phase, TensorId tensor, int32_t layout) const;
   Value& put(Phase phase, TensorId tensor, const Value& value);
   const Value& value(Phase phase, TensorId tensor, int32_t layout);

@@ -6,6 +6,18 @@
 
 namespace windlass {
 
+void StepBound::State::begin_walk() {
+  for (const Phase phase : {kForward, kAgain}) {
+    heads[phase].resize(training.graph.tensors.size(), -1);
+    for (TensorId tensor : touched[phase]) heads[phase][tensor.index()] = -1;
+    touched[phase].clear();
+  }
+  values.clear();
+  terms_left = terms_of;
+  tasks.clear();
+  compute = 0;
+}
+
 const StepBound::State::Value* StepBound::State::find(Phase phase, TensorId tensor,
                                                       int32_t layout) const {
   for (int32_t i = heads[phase][tensor.index()]; i >= 0; i = values[static_cast<size_t>(i)].next)
@@ -15,6 +27,7 @@ const StepBound::State::Value* StepBound::State::find(Phase phase, TensorId tens
 
 StepBound::State::Value& StepBound::State::put(Phase phase, TensorId tensor, const Value& value) {
   int32_t* link = &heads[phase][tensor.index()];
+  if (*link < 0) touched[phase].push_back(tensor);
   while (*link >= 0) link = &values[static_cast<size_t>(*link)].next;
   *link = static_cast<int32_t>(values.size());
   values.push_back(value);
@@ -44,7 +57,9 @@ const StepBound::State::Value& StepBound::State::value(Phase phase, TensorId ten
                                                        int32_t layout) {
   if (const Value* there = find(kForward, tensor, layout)) return *there;
   const int32_t head = heads[kForward][tensor.index()];
-  if (head < 0) return put(kForward, tensor, {.layout = layout});  // there from the start
+  // There from the start; in a window, in whichever layout.
+  if (head < 0 || (in_window && values[static_cast<size_t>(head)].buffer < 0))
+    return put(kForward, tensor, {.layout = layout});
   if (phase == kAgain) {
     if (const Value* there = find(kAgain, tensor, layout)) return *there;
     const int32_t later = heads[kAgain][tensor.index()];

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/machine/read_machine.h"
+#include "windlass/model/model.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
 #include "windlass/search/ledger.h"
@@ -170,6 +172,42 @@ TEST(StepBound, DoesNotDependOnWhatWasWalkedBefore) {
     }
   }
   EXPECT_GT(exact, 300);
+}
+
+// Networks of several windows: wherever the walk stops, it is a bound.
+TEST(StepBound, IsABoundWhereverItStops) {
+  const auto cost = analytic_cost_model();
+  Rng rng(17);
+  int early = 0;
+  for (const char* machine_name : {"8x1080ti", "8xa100-80g"})
+    for (const char* model : {"inception-v3", "gpt2:layers=4", "resnet-50"}) {
+      const Machine machine = load_machine(machine_name);
+      const Graph network = load_model(model, {.batch = 64}).graph;
+      const PreparedStep step =
+          prepare_step(network, parse_baseline("data-parallel"), machine, TrainingOptions());
+      const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+      Moves moves(step.training, machine,
+                  {.one_tensor = rng.chance(0.5) ? 0 : 0.2, .tensors_alike = 0, .exchange = 0});
+      Evaluator evaluator(problem, step.training);
+      StepBound bound(problem, step.training);
+      Strategy strategy = step.strategy;
+      moves.adopt(strategy);
+      Proposal proposal;
+      for (int round = 0; round < 120; ++round) {
+        moves.propose(strategy, rng, proposal);
+        const Nanoseconds time = evaluator.evaluate_unlimited(strategy).time;
+        Nanoseconds enough = 0;
+        for (int stop = 0; stop < 20; ++stop) {
+          const Nanoseconds least = bound(strategy, enough);
+          ASSERT_LE(least, time) << model << " on " << machine_name;
+          if (least <= enough) break;
+          ++early;
+          enough = least;
+        }
+        if (rng.chance(0.7)) Moves::take_back(strategy, proposal);
+      }
+    }
+  EXPECT_GT(early, 2000);
 }
 
 TEST(StepBound, IsTightForPlainSteps) {
