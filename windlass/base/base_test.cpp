@@ -1,7 +1,12 @@
+#include <atomic>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "windlass/base/checked.h"
+#include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
+#include "windlass/base/parallel.h"
 #include "windlass/base/rng.h"
 #include "windlass/base/text.h"
 #include "windlass/base/units.h"
@@ -112,6 +117,27 @@ TEST(JsonObject, RefusesHostileText) {
        {std::string("{"), std::string("{\"a\":1,\"a\":2}"), std::string(1000, '['),
         std::string("[1,]"), std::string("\xff\xfe"), std::string()})
     EXPECT_THROW(parse_json(bad), Error) << bad;
+}
+
+TEST(InParallel, RunsEachOnceAndThrowsTheFirst) {
+  for (const size_t threads : {0, 1, 3, 100}) {
+    std::vector<std::atomic<int>> runs(50);
+    in_parallel(runs.size(), threads, [&](size_t i) { ++runs[i]; });
+    for (const auto& count : runs) EXPECT_EQ(count, 1);
+    std::atomic<int> others = 0;
+    const auto fails = [&](size_t i) {
+      if (i == 7 || i == 30) fail_input("{}", i);
+      ++others;
+    };
+    try {
+      in_parallel(50, threads, fails);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "7");
+    }
+    EXPECT_EQ(others, 48);
+  }
+  in_parallel(0, 4, [](size_t) { FAIL(); });
 }
 
 }  // namespace

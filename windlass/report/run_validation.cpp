@@ -1,15 +1,13 @@
 // Each row names one step, some two; equal steps are simulated once.
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <tuple>
 
 #include <fmt/format.h>
 
+#include "windlass/base/parallel.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/step.h"
@@ -180,28 +178,14 @@ void run_validation(std::vector<ValidationTable>& tables, size_t threads,
   std::stable_sort(order.begin(), order.end(),
                    [](const auto* a, const auto* b) { return a->first.weight > b->first.weight; });
 
-  std::atomic<size_t> next = 0;
   std::mutex mutex;
   size_t finished = 0;
-  std::vector<std::exception_ptr> failures(order.size());
-  const auto work = [&] {
-    for (size_t i = next++; i < order.size(); i = next++) {
-      try {
-        order[i]->second = run(order[i]->first);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-      const std::lock_guard lock(mutex);
-      ++finished;
-      if (done) done(finished, order.size());
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < std::min(threads, order.size()); ++i) others.emplace_back(work);
-  work();
-  for (std::thread& thread : others) thread.join();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
+  in_parallel(order.size(), std::max<size_t>(1, threads), [&](size_t i) {
+    order[i]->second = run(order[i]->first);
+    const std::lock_guard lock(mutex);
+    ++finished;
+    if (done) done(finished, order.size());
+  });
   for (ValidationTable& table : tables)
     for (ValidationRow& row : table.rows) row.predicted = predict(table, row, figures);
 }

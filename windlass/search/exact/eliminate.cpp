@@ -6,9 +6,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <thread>
 
 #include "windlass/base/error.h"
+#include "windlass/base/parallel.h"
 #include "windlass/search/exact/dead_ends.h"
 #include "windlass/search/exact/join.h"
 #include "windlass/search/exact/local_search.h"
@@ -49,11 +49,8 @@ class Elimination {
         largest_table_(largest_table),
         most_cells_(static_cast<double>(options.memory.value) / sizeof(double)),
         deadline_(deadline),
-        progress_(progress) {
-    threads_ = options.threads > 0
-                   ? options.threads
-                   : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  }
+        progress_(progress),
+        threads_(static_cast<size_t>(std::max(0, options.threads))) {}
 
   // Throws OutOfTime.
   void run() {
@@ -236,21 +233,13 @@ class Elimination {
     constexpr double kPieceCells = 4e6;
     const double row_cells = static_cast<double>(join.inner() * join.sizes[0]);
     const auto piece = std::max<int64_t>(1, static_cast<int64_t>(kPieceCells / row_cells));
-    std::atomic<int64_t> next = 0;
     std::atomic<bool> late = false;
-    const auto work = [&] {
-      for (;;) {
-        const int64_t begin = next.fetch_add(piece);
-        if (begin >= outer || late) return;
-        join.run(begin, std::min(outer, begin + piece), result.data());
-        if (Clock::now() > deadline_) late = true;
-      }
-    };
-    const int64_t pieces = (outer + piece - 1) / piece;
-    std::vector<std::jthread> others;
-    for (int64_t t = 1; t < std::min<int64_t>(threads_, pieces); ++t) others.emplace_back(work);
-    work();
-    others.clear();
+    in_parallel(static_cast<size_t>((outer + piece - 1) / piece), threads_, [&](size_t i) {
+      if (late) return;
+      const int64_t begin = static_cast<int64_t>(i) * piece;
+      join.run(begin, std::min(outer, begin + piece), result.data());
+      if (Clock::now() > deadline_) late = true;
+    });
     if (late) throw OutOfTime{};
     Message message;
     message.least = std::ranges::min(result);
@@ -282,7 +271,7 @@ class Elimination {
   double largest_table_, most_cells_;
   Clock::time_point deadline_;
   const std::function<void(double)>& progress_;
-  int threads_ = 1;
+  size_t threads_;
   std::vector<int32_t> position_;            // in the order, by variable
   std::vector<std::vector<Term>> terms_of_;  // by variable: that it goes with
   std::vector<std::vector<Term>> buckets_;   // by variable: those it went with

@@ -1,10 +1,9 @@
 #include "windlass/search/mcmc/walks.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <memory>
-#include <thread>
+
+#include "windlass/base/parallel.h"
 
 namespace windlass {
 namespace {
@@ -16,35 +15,13 @@ struct Walker {
   std::unique_ptr<MarkovChain> chain;
 };
 
-// Runs task(0) .. task(count - 1) on so many threads. The first exception is thrown again.
-void in_parallel(size_t count, size_t threads, const std::function<void(size_t)>& task) {
-  std::atomic<size_t> next = 0;
-  std::vector<std::exception_ptr> failures(count);
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        task(i);
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    }
-  };
-  std::vector<std::jthread> pool;
-  for (size_t t = 1; t < std::min(count, threads); ++t) pool.emplace_back(work);
-  work();
-  pool.clear();
-  for (const std::exception_ptr& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-}
-
 }  // namespace
 
 WalkResult walk(const TrainingGraph& training, const Machine& machine,
                 const std::vector<Strategy>& starts, const MakeJudge& make_judge,
                 const WalkOptions& options) {
   const auto count = static_cast<size_t>(std::max(1, options.chains));
-  const size_t threads = options.threads > 0 ? static_cast<size_t>(options.threads)
-                                             : std::max(1U, std::thread::hardware_concurrency());
+  const auto threads = static_cast<size_t>(std::max(0, options.threads));
   std::vector<Walker> walkers(count);
   in_parallel(count, threads, [&](size_t c) {
     Walker& walker = walkers[c];
