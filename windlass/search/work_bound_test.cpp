@@ -49,5 +49,28 @@ TEST(WorkBound, NoStrategyIsFaster) {
   EXPECT_GT(seen, 80);
 }
 
+// Half of the devices at half the speed: three quarters of the work of a machine without them.
+TEST(WorkBound, SlowDevicesCountForLess) {
+  const auto cost = analytic_cost_model();
+  const Graph network = load_model("gpt2:layers=4", {.batch = 32}).graph;
+  const Machine fast = load_machine("4x3090");
+  Machine mixed = fast;
+  DeviceType slow = fast.device_types[0];
+  for (auto& [precision, peak] : slow.peak) peak.value /= 2;
+  slow.memory_bandwidth.value /= 2;
+  mixed.device_types.push_back(slow);
+  mixed.devices[1].type = mixed.devices[3].type = 1;
+  const auto bound = [&](const Machine& machine) {
+    return work_bound({.network = network, .machine = machine, .cost = *cost}).value;
+  };
+  EXPECT_NEAR(bound(mixed) / bound(fast), 4.0 / 3, 0.05);
+  // Replicas that hardly wait for each other are not much slower than the bound.
+  const Problem problem = {.network = network, .machine = fast, .cost = *cost};
+  const PreparedStep step = prepare_step(network, parse_baseline("data-parallel"), fast, {});
+  Evaluator evaluator(problem, step.training);
+  const Nanoseconds time = evaluator.evaluate_unlimited(step.strategy).time;
+  EXPECT_GT(bound(fast), 0.5 * step_time(problem, time).value);
+}
+
 }  // namespace
 }  // namespace windlass
