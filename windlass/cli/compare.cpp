@@ -10,6 +10,7 @@
 #include "windlass/base/table.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
+#include "windlass/machine/device_names.h"
 #include "windlass/report/simulation.h"
 #include "windlass/search/peers/peers.h"
 #include "windlass/strategy/baselines.h"
@@ -165,8 +166,7 @@ ExitCode run_compare(const CompareFlags& flags) {
     return code;
   }
   fmt::print("{} on {}, {} samples a step, {} a device; simulated, {}\n", flags.model.model,
-             subject.machine.name, samples, format_bytes(subject.machine.devices[0].limit),
-             pricing.provenance());
+             subject.machine.name, samples, limit_text(subject.machine), pricing.provenance());
   Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Left});
   table.add({"", "step", "samples/s", "peak", "against windlass", ""});
   const auto add = [&](const Row& row) {

@@ -8,6 +8,7 @@
 
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
+#include "windlass/machine/device_names.h"
 #include "windlass/search/explain.h"
 
 namespace windlass {
@@ -58,9 +59,7 @@ std::vector<std::pair<double, std::string_view>> time_parts(const SimulationRepo
 
 std::string stages_text(const Strategy& strategy, const Machine& machine) {
   const auto devices = [&](int32_t group) {
-    const auto& list = strategy.groups[static_cast<size_t>(group)];
-    const std::string& first = machine[list.front()].name;
-    return list.size() == 1 ? first : fmt::format("{}..{}", first, machine[list.back()].name);
+    return device_names(machine, strategy.groups[static_cast<size_t>(group)]);
   };
   if (strategy.stages.size() == 1)
     return fmt::format("1 group: {}", devices(strategy.stages[0].group));
@@ -185,11 +184,11 @@ std::string alternatives_table(const Explained& explained, const std::vector<Alt
 
 std::string head(const Explained& explained) {
   const StepFacts& facts = explained.report.facts;
-  const Bytes limit = tightest(explained.report).limit;
+  const MemoryReport& fullest = tightest(explained.report);
   return fmt::format(
       "{} on {}: {} a step of {} samples, {} of {} on the fullest device{}\n", facts.model,
       facts.machine, format_seconds(explained.plan.step_time), facts.samples,
-      format_bytes(explained.plan.peak), format_bytes(limit),
+      format_bytes(fullest.peak), format_bytes(fullest.limit),
       explained.plan.fits ? "" : fmt::format("; it does not fit {}", explained.plan.obstacle));
 }
 

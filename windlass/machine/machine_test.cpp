@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/machine/device_names.h"
 #include "windlass/machine/read_machine.h"
 
 namespace windlass {
@@ -231,6 +232,22 @@ TEST(Machine, UnknownNamesGetTheNearestPreset) {
     EXPECT_NE(error.message().find("did you mean \"4x1080ti\""), std::string::npos)
         << error.message();
   }
+}
+
+TEST(DeviceNames, InAFewWords) {
+  Machine machine = load_machine("8xa100-80g");
+  const auto names = [&](std::vector<size_t> numbers) {
+    std::vector<DeviceId> devices;
+    for (size_t number : numbers) devices.push_back(DeviceId(number));
+    return device_names(machine, devices);
+  };
+  EXPECT_EQ(names({3}), "gpu3");
+  EXPECT_EQ(names({0, 1, 2, 3}), "gpu0..gpu3");
+  EXPECT_EQ(names({0, 3}), "gpu0+gpu3");
+  EXPECT_EQ(names({0, 2, 3, 4, 6}), "gpu0..gpu6 (5 devices)");
+  EXPECT_EQ(limit_text(machine), format_bytes(machine.devices[0].limit));
+  machine.devices[5].limit = Bytes(1 << 30);
+  EXPECT_EQ(limit_text(machine), "1.00 GiB to " + format_bytes(machine.devices[0].limit));
 }
 
 }  // namespace

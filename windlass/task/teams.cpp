@@ -3,24 +3,9 @@
 #include <algorithm>
 #include <tuple>
 
-#include <fmt/format.h>
+#include "windlass/machine/device_names.h"
 
 namespace windlass {
-namespace {
-
-// "gpu0-7", or the names one by one where they do not follow each other.
-std::string name_of(const Machine& machine, const std::vector<DeviceId>& devices) {
-  if (devices.size() == 1) return machine[devices[0]].name;
-  bool consecutive = true;
-  for (size_t i = 1; i < devices.size(); ++i)
-    consecutive = consecutive && devices[i].value == devices[i - 1].value + 1;
-  const std::string& first = machine[devices.front()].name;
-  const std::string& last = machine[devices.back()].name;
-  if (consecutive) return fmt::format("{}..{}", first, last);
-  return fmt::format("{}..{} ({} devices)", first, last, devices.size());
-}
-
-}  // namespace
 
 Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph) : graph_(graph) {
   using Likeness = std::tuple<size_t, int64_t, std::vector<int32_t>>;
@@ -47,7 +32,7 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
     Team& team = graph.teams[t];
     team.memory = MemoryId(graph.memories.size());
     graph.memories.push_back(
-        {name_of(machine, team.devices), TeamId(t), {}, machine[team.devices[0]].limit});
+        {device_names(machine, team.devices), TeamId(t), {}, machine[team.devices[0]].limit});
     copies_itself_.push_back(machine.device_types[team.type].copies_itself);
   }
 
