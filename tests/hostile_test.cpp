@@ -72,7 +72,7 @@ class HostileSlow : public testing::Test {
     EXPECT_NE(result.err.find(hint), std::string::npos) << result.err.substr(0, 1000);
     EXPECT_LT(result.cpu_seconds, 20);
     if (!kSanitized) {
-      EXPECT_LT(result.peak_bytes, 600'000'000);
+      EXPECT_LT(result.peak_bytes, 500'000'000);
     }
     return result.cpu_seconds;
   }
@@ -224,7 +224,7 @@ TEST_F(HostileSlow, WorkThatIsLeftUndone) {
     EXPECT_EQ(result.exit_code, 0) << result.err.substr(0, 1000);
     EXPECT_LT(result.cpu_seconds, 100);
     if (!kSanitized) {
-      EXPECT_LT(result.peak_bytes, 600'000'000);
+      EXPECT_LT(result.peak_bytes, 500'000'000);
     }
   };
   const std::string side = constant("side", int_tensor("", {1}, {int64_t{1} << 22}));

@@ -211,9 +211,9 @@ void check_model(const Plan& plan, const Graph& whole) {
   const uint64_t found = fingerprint(whole);
   if (found != plan.model_fingerprint)
     fail_input(
-        "plan: it was made for another model: \"{}\" has fingerprint {} now, {} then; the file or "
-        "the flags have changed; plan again",
-        plan.model.source, format_fingerprint(found), format_fingerprint(plan.model_fingerprint));
+        "plan: it was made for another model: for \"{}\" with fingerprint {}, this one has {}; the "
+        "file or the flags have changed; plan again",
+        plan.model.source, format_fingerprint(plan.model_fingerprint), format_fingerprint(found));
 }
 
 void check_machine(const Plan& plan, const Machine& machine) {

@@ -3,6 +3,7 @@
 // rows are read or written: slices behind the indexed axes, or single elements.
 
 #include <algorithm>
+#include <utility>
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
@@ -115,6 +116,22 @@ void gather_nd(NodeContext& c) {
 
 void gather_elements(NodeContext& c) { gather(c, element_places(c), c.shape(1)); }
 
+// For each row, which one of the updates is written there last; and whether one is, if not always.
+std::pair<TensorId, TensorId> written_rows(NodeContext& c, const Places& places) {
+  constexpr int64_t kNotWritten = -1;
+  std::vector<int64_t> source(static_cast<size_t>(places.row_count), kNotWritten);
+  for (size_t i = 0; i < places.rows.size(); ++i)
+    source[static_cast<size_t>(places.rows[i])] = static_cast<int64_t>(i);
+  const TensorId numbers = c.make_constant({DType::I64, {places.row_count}}, [&](int64_t i) {
+    return static_cast<double>(std::max<int64_t>(0, source[static_cast<size_t>(i)]));
+  });
+  if (std::ranges::find(source, kNotWritten) == source.end()) return {numbers, TensorId()};
+  const TensorId mask = c.make_constant({DType::Bool, {places.row_count, 1}}, [&](int64_t i) {
+    return source[static_cast<size_t>(i)] == kNotWritten ? 0.0 : 1.0;
+  });
+  return {numbers, mask};
+}
+
 // Every row of the result is a row of the updates, the last one written there, or one of the data.
 void scatter(NodeContext& c, const Places& places) {
   if (c.string_attr("reduction", "none") != "none")
@@ -125,16 +142,10 @@ void scatter(NodeContext& c, const Places& places) {
     fail_input("updates {} do not fit {} rows of {}", format_shape(updates), count, places.width);
   if (element_count(updates) == 0) return c.out(0, c.in(0));
   c.claim_work(4 * places.row_count);
-  std::vector<double> written(static_cast<size_t>(places.row_count));
-  std::vector<int64_t> source(written.size());
-  for (size_t i = 0; i < places.rows.size(); ++i) {
-    written[static_cast<size_t>(places.rows[i])] = 1;
-    source[static_cast<size_t>(places.rows[i])] = static_cast<int64_t>(i);
-  }
+  const auto [numbers, mask] = written_rows(c, places);
   const TensorId given = c.reshape(c.in(2), {count, places.width}, "updates");
-  TensorId rows = c.emit(OpKind::Gather, AxisAttrs{0}, {given, row_numbers(c, source)}, "written");
-  if (std::ranges::find(written, 0.0) != written.end()) {
-    const TensorId mask = c.constant_like({DType::Bool, {places.row_count, 1}}, std::move(written));
+  TensorId rows = c.emit(OpKind::Gather, AxisAttrs{0}, {given, numbers}, "written");
+  if (mask.valid()) {
     const TensorId kept = c.reshape(c.in(0), {places.row_count, places.width}, "table");
     rows = c.emit(OpKind::Where, NoAttrs{}, {mask, rows, kept}, "rows");
   }
