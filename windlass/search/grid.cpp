@@ -88,38 +88,48 @@ class GridSearch {
     return list;
   }
 
+  // Everything kept.
+  struct Considered {
+    Strategy strategy;
+    Evaluation plain = {};
+  };
+
   // Saved tensors as the chain search says, if keeping them all does not fit.
   void by_chain(const BaselineSpec& spec, const Structure& structure) {
     const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches);
     if (!named) return;
-    std::vector<Strategy> list;
+    std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
-      borders.apply_to(list.emplace_back(*named));
-      if (ledger_.consider(list.back(), structure.micro_batches).fits) return;
+      Considered& entry = list.emplace_back(Considered{*named});
+      borders.apply_to(entry.strategy);
+      entry.plain = ledger_.consider(entry.strategy, structure.micro_batches);
+      if (entry.plain.fits) return;
     }
     add_smaller(list, structure.micro_batches);
-    for (const Strategy& strategy : list) {
+    for (const Considered& entry : list) {
       if (ledger_.out_of_time(share_)) return;
-      spare_memory(strategy, structure.micro_batches);
+      spare_memory(entry, structure.micro_batches);
     }
   }
 
   // Borders that fit with everything kept, or else with little kept.
-  void add_smaller(std::vector<Strategy>& list, int64_t micro) {
+  void add_smaller(std::vector<Considered>& list, int64_t micro) {
     for (const StageMemory memory : {StageMemory::Keep, StageMemory::Least}) {
-      auto strategy = cutter(micro).recut(list.front(), memory);
+      const auto strategy = cutter(micro).recut(list.front().strategy, memory);
       if (!strategy) continue;
-      const bool known = std::ranges::any_of(list, [&](const Strategy& other) {
-        return other.stages == strategy->stages && other.groups == strategy->groups;
+      const bool known = std::ranges::any_of(list, [&](const Considered& other) {
+        return other.strategy.stages == strategy->stages &&
+               other.strategy.groups == strategy->groups;
       });
-      if (!known) list.push_back(std::move(*strategy));
+      if (!known) list.push_back({*strategy, ledger_.consider(*strategy, micro)});
       return;
     }
   }
 
-  void spare_memory(Strategy strategy, int64_t micro) {
-    const Evaluation plain = ledger_.consider(strategy, micro);
+  void spare_memory(const Considered& considered, int64_t micro) {
+    const Evaluation& plain = considered.plain;
     if (plain.fits || (ledger_.fits() && plain.free_time >= ledger_.best_time())) return;
+    Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
                                         .compress = ledger_.options().compress};
