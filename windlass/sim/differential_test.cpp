@@ -13,6 +13,7 @@ namespace {
 void expect_equal(const SimResult& fast, const SimResult& naive) {
   ASSERT_EQ(fast.status, naive.status);
   EXPECT_EQ(fast.makespan, naive.makespan);
+  EXPECT_EQ(fast.ended, naive.ended);
   EXPECT_EQ(fast.start, naive.start);
   EXPECT_EQ(fast.end, naive.end);
   EXPECT_EQ(fast.failed_task, naive.failed_task);

@@ -30,6 +30,11 @@ class EndTimes {
   void clear(size_t slot) { put(slot, kNever); }
 
   bool empty() const { return nodes_[1] == kNever; }
+  // kNever if it is not due.
+  int64_t time(size_t slot) const {
+    const int64_t node = nodes_[leaf(slot)];
+    return node == kNever ? kNever : node >> bits_;
+  }
   // The least time, and the lowest slot of those due then. Not if it is empty.
   int64_t time() const { return nodes_[1] >> bits_; }
   uint32_t slot() const { return static_cast<uint32_t>(nodes_[1] & ((int64_t{1} << bits_) - 1)); }
@@ -47,6 +52,7 @@ class EndTimes {
     for (; at > 1; at >>= 1) {
       const int64_t other = nodes[at ^ 1];
       least = other < least ? other : least;
+      if (nodes[at >> 1] == least) return;
       nodes[at >> 1] = least;
     }
   }

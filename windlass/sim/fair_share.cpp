@@ -1,6 +1,7 @@
 #include "windlass/sim/fair_share.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +16,13 @@ constexpr double kLargestCapacity = int64_t{1} << 50;
 int64_t capacity_of(BytesPerSecond bandwidth) {
   const double units = std::round(bandwidth.value * kUnitsPerByte / 1e9);
   return static_cast<int64_t>(std::clamp(units, 1.0, kLargestCapacity));
+}
+
+// left * kLoadUnit / weights. Weights are mostly a power of two: a few whole loads.
+int64_t offer_of(int64_t left, int64_t weights) {
+  const auto bits = static_cast<uint64_t>(weights);
+  if ((bits & (bits - 1)) == 0) return left * kLoadUnit >> std::countr_zero(bits);
+  return left * kLoadUnit / weights;
 }
 
 }  // namespace
@@ -90,7 +98,7 @@ void FairShare::fill() {
     link.left = link.capacity;
     link.unfrozen = 0;
     for (const Member& member : link.members) link.unfrozen += member.weight;
-    link.offer = link.left * kLoadUnit / link.unfrozen;
+    link.offer = offer_of(link.left, link.unfrozen);
   }
   for (size_t frozen = 0; frozen < connected_.size();) {
     int32_t least = -1;
@@ -118,7 +126,7 @@ void FairShare::fill() {
     }
     for (int32_t index : component_) {
       Link& link = links_[static_cast<size_t>(index)];
-      if (link.offer < 0 && link.unfrozen > 0) link.offer = link.left * kLoadUnit / link.unfrozen;
+      if (link.offer < 0 && link.unfrozen > 0) link.offer = offer_of(link.left, link.unfrozen);
     }
   }
 }
@@ -126,8 +134,7 @@ void FairShare::fill() {
 int64_t FairShare::rate_alone(const Flow& flow) const {
   int64_t rate = std::numeric_limits<int64_t>::max();
   for (const SharedLoad& load : flow.loads) {
-    rate =
-        std::min(rate, links_[static_cast<size_t>(load.link)].capacity * kLoadUnit / load.weight);
+    rate = std::min(rate, offer_of(links_[static_cast<size_t>(load.link)].capacity, load.weight));
   }
   return std::max<int64_t>(1, rate);
 }

@@ -37,6 +37,11 @@ class FairShare {
   // To be called once at each moment when flows joined or left, after all of them. Flows whose end
   // changed, new ones included; valid until the next call.
   std::span<const Due> settle(int64_t now);
+  // Of a flow, since it was settled last: what is left of its volume, in units.
+  int64_t remaining(uint32_t slot, int64_t now) const {
+    const Flow& flow = flows_[slot];
+    return flow.remaining - flow.rate * (now - flow.since);
+  }
   // As settled last, in units a nanosecond.
   int64_t rate(uint32_t slot) const { return flows_[slot].rate; }
 

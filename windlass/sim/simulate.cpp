@@ -15,6 +15,7 @@
 #include "windlass/sim/end_times.h"
 #include "windlass/sim/fair_share.h"
 #include "windlass/sim/read_ahead.h"
+#include "windlass/sim/recurrence.h"
 
 namespace windlass {
 namespace {
@@ -56,7 +57,6 @@ struct Simulator::State {
   const TaskTimes* times = nullptr;
   SimResult result;  // while it runs, `end` of tasks that have not ended holds their waiters
   Nanoseconds now = 0;
-  size_t ended = 0;
 
   std::vector<LaneState> lanes;
   std::vector<uint32_t> order;        // tasks by lane, kNone after those of each
@@ -70,6 +70,7 @@ struct Simulator::State {
   ReadAhead ahead;
   FairShare traffic;
   bool traffic_changed = false;
+  Recurrence recurrence;
 
   void run(const SimOptions& options);
   void prepare(const SimOptions& options);
@@ -89,7 +90,9 @@ struct Simulator::State {
   void come(uint32_t lane_id);
   void end(uint32_t lane_id);
   void recheck_blocked();
+  LaneMoment moment(size_t lane_id) const;
 
+  void forget_unended();
   void report_failure();
   void report_out_of_memory();
   void report_deadlock();
@@ -137,6 +140,9 @@ void Simulator::State::prepare(const SimOptions& options) {
          "task times do not belong to the task graph");
   result.status = SimStatus::Done;
   result.makespan = 0;
+  result.ended = 0;
+  result.came_round = false;
+  result.period = 0;
   result.start.resize(count);
   result.end.assign(count, kNotEnded);
   result.failed_task = {};
@@ -144,7 +150,6 @@ void Simulator::State::prepare(const SimOptions& options) {
   result.missing_bytes = 0;
   result.cycle.clear();
   now = 0;
-  ended = 0;
   buffers.reset(*graph, options.enforce_limits, result.peaks);
   lay_out();
   find_volumes();
@@ -155,6 +160,7 @@ void Simulator::State::prepare(const SimOptions& options) {
   traffic.reset(graph->links, lanes.size());
   traffic_changed = false;
   ahead.reset(*graph, *times, result, buffers);
+  recurrence.reset(options.repetition, count, lanes.size());
 }
 
 void Simulator::State::add_ready(Ready task) {
@@ -234,7 +240,8 @@ void Simulator::State::end(uint32_t lane_id) {
     traffic.leave(lane_id);
     traffic_changed = true;
   }
-  ++ended;
+  ++result.ended;
+  recurrence.ended(task);
   buffers.end(uses_of(task), lane.memory, times->workspace[task], now);
   uint32_t waiter = waiter_of(result.end[task]);
   result.end[task] = now;
@@ -264,6 +271,26 @@ void Simulator::State::recheck_blocked() {
   blocked.resize(kept);
 }
 
+LaneMoment Simulator::State::moment(size_t lane_id) const {
+  const LaneState& lane = lanes[lane_id];
+  if (lane.task == kNone) {
+    const bool unused = order[order_begin[lane_id]] == kNone;
+    return {.task = unused ? LaneMoment::kNextRepetition : LaneMoment::kEnded};
+  }
+  LaneMoment found{.task =
+                       static_cast<int64_t>(lane.task) - static_cast<int64_t>(recurrence.begin())};
+  const Nanoseconds end = due.time(lane_id);
+  if (end != EndTimes::kNever) {
+    const bool moving = lane.phase == LaneState::Phase::Traffic;
+    found.phase = static_cast<uint8_t>(lane.phase);
+    found.left = moving ? traffic.remaining(static_cast<uint32_t>(lane_id), now) : end - now;
+  } else if (lane.task == order[order_begin[lane_id]] + recurrence.end()) {
+    for (TaskId before : graph->predecessors_of(TaskId(size_t{lane.task})))
+      if (result.end[before.index()] < 0) found.task = LaneMoment::kNextRepetition;
+  }
+  return found;
+}
+
 void Simulator::State::run(const SimOptions& options) {
   prepare(options);
   result.failed_memory = buffers.too_small_at_start();
@@ -283,6 +310,14 @@ void Simulator::State::run(const SimOptions& options) {
       traffic_changed = false;
       for (const FairShare::Due& flow : traffic.settle(now)) due.set(flow.slot, flow.end);
     }
+    if (recurrence.pending()) {
+      result.came_round = recurrence.look(now, [&](size_t lane) { return moment(lane); });
+      result.period = recurrence.period();
+      if (result.came_round) {
+        forget_unended();
+        return;
+      }
+    }
     if (due.empty()) break;
     now = due.time();
     do {
@@ -297,15 +332,19 @@ void Simulator::State::run(const SimOptions& options) {
     } while (due.time() == now);
     if (!blocked.empty()) recheck_blocked();
   }
-  if (ended != graph->size()) report_failure();
+  if (result.ended != graph->size()) report_failure();
 }
 
-void Simulator::State::report_failure() {
+void Simulator::State::forget_unended() {
   for (size_t i = 0; i < graph->size(); ++i) {
     if (result.end[i] >= 0) continue;
     result.start[i] = -1;
     result.end[i] = -1;
   }
+}
+
+void Simulator::State::report_failure() {
+  forget_unended();
   if (result.failed_memory.valid()) {
     result.status = SimStatus::OutOfMemory;
     result.missing_bytes = result.peaks[result.failed_memory.index()].bytes -

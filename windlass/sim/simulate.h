@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "windlass/cost/cost_model.h"
@@ -91,8 +92,14 @@ struct MemoryPeak {
 struct SimResult {
   SimStatus status = SimStatus::Done;
   Nanoseconds makespan = 0;             // when the last task ended of those that ran
+  size_t ended = 0;                     // tasks
   std::vector<Nanoseconds> start, end;  // by task; -1 for tasks that never ran
   std::vector<MemoryPeak> peaks;        // by memory
+  // Of a graph that repeats: whether it came round; tasks that had not ended by then count as not
+  // run. And the time from the mark before that to the one where the run ended; if it did not come
+  // round, the last mark of all. 0 if no mark ended twice.
+  bool came_round = false;
+  Nanoseconds period = 0;
 
   // OutOfMemory, when nothing runs any more: the first task, by id, that nothing but memory keeps
   // from starting, and the first memory that is too small for it. No task if the state at the start
@@ -107,8 +114,20 @@ struct SimResult {
   std::vector<TaskId> cycle;
 };
 
+// A graph of the same tasks again and again: task i of one repetition is task i + tasks of the
+// next. The run ends when it has come round: at a mark, all tasks of the repetitions before have
+// ended, and on every lane what runs and waits is what it was at the same mark one repetition
+// earlier, with as much left to do. From there on everything would happen again, one period later.
+// A task may wait for tasks of the repetition before, and then does so in all but the first one;
+// beside that, repetitions are alike.
+struct Repetition {
+  size_t tasks = 0;
+  std::span<const TaskId> marks;  // of the first repetition, ascending, all on one lane alone
+};
+
 struct SimOptions {
   bool enforce_limits = true;  // false: peaks are found however high
+  const Repetition* repetition = nullptr;
 };
 
 // Keeps its arrays from one run to the next; not shared between threads.

@@ -1,6 +1,7 @@
 // One task of a pipeline at a time: load its weights, run its micro-batches, let go of what is
 // done.
 #include <algorithm>
+#include <utility>
 
 #include "windlass/search/harmony/pack_program.h"
 
@@ -77,6 +78,7 @@ void PackProgram::order_loads(size_t task, Range range) {
 bool PackProgram::load(int32_t team, size_t task, Range range, bool backward) {
   TeamState& state = states_[static_cast<size_t>(team)];
   space_.clear();
+  if (state.gate.valid()) space_.push_back(std::exchange(state.gate, {}));
   for (size_t k = range.first; k <= range.last; ++k) {
     Piece& piece = pieces_[k];
     piece.cached = piece.cached && backward && piece.team == team &&
@@ -171,8 +173,7 @@ PackProgram::Flow PackProgram::compute_forward(size_t part, Range range, bool wh
                          forward_label(PackData::Input, {next, next}, part));
   uses(output.buffer, true);
   for (const auto& [p, flow] : inner_) uses(flow.buffer, true);
-  output.made = emit(TaskKind::Forward, teams_.compute(team),
-                     ChainTables::seconds(chain_.forward(size), layers),
+  output.made = emit(TaskKind::Forward, teams_.compute(team), computing(true, layers, size),
                      forward_label(PackData::Input, layers, part), working_set(true, layers, size));
   for (auto& [p, flow] : inner_) keep_stash(p, part, {output.made, flow.buffer}, team);
   for (size_t p : kept_) {
@@ -302,8 +303,7 @@ bool PackProgram::backward_task(size_t task) {
         const Pack layers{pieces_[pieces.first].layers.first, pieces_[pieces.last].layers.last};
         activations.made =
             emit(loss ? TaskKind::Forward : TaskKind::Recompute, teams_.compute(team),
-                 ChainTables::seconds(chain_.forward(size), layers),
-                 backward_label(PackData::Saved, layers, j));
+                 computing(true, layers, size), backward_label(PackData::Saved, layers, j));
       };
       if (first && strategy_.streams)
         for (size_t k = range.first; k <= range.last; k = group_at(k).last + 1)
@@ -337,9 +337,7 @@ bool PackProgram::backward_task(size_t task) {
                    backward_label(PackData::Backward, {pack.first, pack.first}, j));
         uses(output.buffer, true);
       }
-      output.made = emit(TaskKind::Backward, teams_.compute(team),
-                         ChainTables::seconds(chain_.backward(size), layers) -
-                             ChainTables::seconds(chain_.forward(size), layers),
+      output.made = emit(TaskKind::Backward, teams_.compute(team), computing(false, layers, size),
                          backward_label(PackData::Backward, layers, j));
       if (!last) return;
       // The last layer first; parts of one in the order in which the next step reads them.
@@ -356,6 +354,7 @@ bool PackProgram::backward_task(size_t task) {
     made_[j] = output;
   }
   outputs_.swap(made_);
+  if (loss) loss_ = computed_.back();
   end_task(state, -1);
   return true;
 }

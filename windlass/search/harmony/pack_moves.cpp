@@ -7,7 +7,7 @@ namespace windlass {
 // Gradients of a piece are final: sum them over the replicas and update.
 void PackProgram::finish_piece(int32_t team, Piece& piece, TaskId last) {
   entries_[piece.entry].released = last;
-  piece.updated = {};
+  piece.updated = last;
   if (piece.weights == 0) return;
   const bool replicated = strategy_.replicas > 1;
   TaskId summed = last;
@@ -34,7 +34,7 @@ void PackProgram::update_on_host(int32_t team, Piece& piece, TaskId summed) {
   entries_[piece.entry].released = out;
   after(out);
   piece.updated = emit(TaskKind::HostUpdate, teams_.host(team),
-                       shared ? piece.update / strategy_.replicas : piece.update,
+                       whole_nanoseconds(shared ? piece.update / strategy_.replicas : piece.update),
                        label(PackData::Weights, piece));
 }
 
@@ -60,8 +60,8 @@ void PackProgram::update_on_device(int32_t team, Piece& piece, TaskId summed) {
   uses(buffered, true);
   // Weights and state are read and written, gradients read.
   const double bytes = static_cast<double>(3 * share_of(piece.weights) + 2 * part);
-  const TaskId updated =
-      emit(TaskKind::Update, teams_.compute(team), bytes / teams_.memory_bandwidth(), weights);
+  const TaskId updated = emit(TaskKind::Update, teams_.compute(team),
+                              whole_nanoseconds(bytes / teams_.memory_bandwidth()), weights);
   state.updated_before = state.updated;
   state.updated = updated;
   after(updated);

@@ -7,6 +7,9 @@
 
 namespace windlass {
 
+// At least one.
+Nanoseconds whole_nanoseconds(double seconds);
+
 // Emits the tasks of one strategy into a graph.
 class PackProgram {
  public:
@@ -32,8 +35,9 @@ class PackProgram {
     BufferId buffer, gradient;
     BufferId share;  // kept since the forward pass, on
     int32_t share_team = -1;
-    TaskId ready, updated, share_ready;
-    TaskId stored;  // optimizer state on the host, after an update on the device
+    TaskId ready, share_ready;
+    TaskId updated;  // or, without weights, computed last in the step before
+    TaskId stored;   // optimizer state on the host, after an update on the device
   };
   // A place in the window for weights and gradients, from a load to its release.
   struct Entry {
@@ -59,6 +63,7 @@ class PackProgram {
     TaskId room;                 // computed one micro-batch earlier: when a buffer is free again
     TaskId updated, updated_before;  // the last updates on the device: when theirs is
     int64_t last_task = -1;          // task of the pipeline that ran last, if it was a forward one
+    TaskId gate;                     // what its first computing in a step waits for
   };
   struct Range {
     size_t first = 0, last = 0;  // both included
@@ -74,6 +79,8 @@ class PackProgram {
   Range group_at(size_t piece) const { return groups_[group_of_[piece]]; }
   Range pieces_of(Pack pack) const;
   int64_t working_set(bool forward, Pack layers, int64_t size);
+  // Of the backward pass alone: without recomputing.
+  Nanoseconds computing(bool forward, Pack layers, int64_t size);
   int64_t activation_bytes(Pack pack, int64_t size);
   bool on_host(size_t backward_pack) const;
   size_t task_count() const {
@@ -105,8 +112,14 @@ class PackProgram {
   // Sets inputs_.
   void find_inputs(size_t pack, size_t part, size_t task, TaskId room);
 
-  TaskId emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
-              int64_t workspace = 0);
+  TaskId emit(TaskKind kind, LaneId lane, Nanoseconds duration, const PackLabel& what,
+              int64_t workspace = 0) {
+    lowering_.times_.duration.push_back(duration);
+    lowering_.times_.workspace.push_back(workspace);
+    if (lowering_.labels_) lowering_.result_.tasks.push_back(what);
+    graph_.task_lanes.push_back(lane);
+    return graph_.finish(Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}});
+  }
   TaskId move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
               const PackLabel& what);
   // Of the task that is emitted next; they go to the graph right away.
@@ -120,7 +133,10 @@ class PackProgram {
     return std::span(graph_.predecessors).subspan(graph_.predecessor_begin.back());
   }
   void wait_for_none() { graph_.predecessors.resize(graph_.predecessor_begin.back()); }
-  BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes, const PackLabel& what);
+  BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes, const PackLabel& what) {
+    if (lowering_.labels_) lowering_.result_.buffers.push_back(what);
+    return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
+  }
   // Of a micro-batch: the input of a layer or its gradient, and what a pack saves.
   PackLabel forward_label(PackData what, Pack layers, size_t part) const {
     const int64_t begin = static_cast<int64_t>(part) * strategy_.forward_microbatch;
@@ -150,6 +166,7 @@ class PackProgram {
   std::vector<Entry> entries_;
   std::vector<Stash> stashes_;  // by backward pack
   std::vector<TeamState> states_;
+  TaskId loss_;                   // the last task of the loss pack
   std::vector<Flow> outputs_;     // of the task before, by micro-batch
   std::vector<Flow> made_;        // of the task at hand
   std::vector<Flow> received_;    // outputs of the task before, by the loss pack

@@ -12,6 +12,10 @@
 
 namespace windlass {
 
+Nanoseconds whole_nanoseconds(double seconds) {
+  return std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
+}
+
 PackLowering::~PackLowering() = default;
 
 const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minibatch, int32_t steps,
@@ -35,7 +39,23 @@ const PackSteps* PackLowering::lower(const PackStrategy& strategy, int64_t minib
   result_.graph = &teams.graph();
   result_.times = &times_;
   result_.volume = program.volume();
+  set_marks(teams.compute(0));
   return &result_;
+}
+
+// Some of what the first team computes, more or less evenly spaced.
+void PackLowering::set_marks(LaneId compute) {
+  constexpr size_t kSpace = 128, kLeast = 8, kMost = 64;
+  result_.repetition = {};
+  if (result_.begin.size() < 3) return;
+  const size_t tasks = result_.begin[1];
+  marks_.clear();
+  for (size_t i = 0; i < tasks; ++i)
+    if (result_.graph->task_lanes[i] == compute) marks_.emplace_back(i);
+  const size_t count = std::min(marks_.size(), std::clamp(tasks / kSpace, kLeast, kMost));
+  for (size_t i = 0; i < count; ++i) marks_[i] = marks_[i * marks_.size() / count];
+  marks_.resize(count);
+  result_.repetition = {tasks, marks_};
 }
 
 PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStrategy& strategy,
@@ -126,8 +146,8 @@ PackProgram::Range PackProgram::pieces_of(Pack pack) const {
 // Of a forward pass: beside weights and input, outputs included. Of a backward pass: beside
 // weights, gradients of weights and input.
 int64_t PackProgram::working_set(bool forward, Pack layers, int64_t size) {
-  PackLowering::WorkingSet& last = lowering_.last_set_[forward];
-  if (last.layers == layers && last.size == size) return last.bytes;
+  PackLowering::Known& last = lowering_.last_set_[forward];
+  if (last.layers == layers && last.size == size) return last.value;
   std::vector<int64_t>& sets = lowering_.working_sets_[{forward, size}];
   if (sets.empty()) {
     const LayerProfile& profile = chain_.profile();
@@ -146,6 +166,16 @@ int64_t PackProgram::working_set(bool forward, Pack layers, int64_t size) {
   return result;
 }
 
+Nanoseconds PackProgram::computing(bool forward, Pack layers, int64_t size) {
+  PackLowering::Known& last = lowering_.last_time_[forward];
+  if (last.layers == layers && last.size == size) return last.value;
+  const double again = ChainTables::seconds(chain_.forward(size), layers);
+  last = {layers, size,
+          whole_nanoseconds(forward ? again
+                                    : ChainTables::seconds(chain_.backward(size), layers) - again)};
+  return last.value;
+}
+
 int64_t PackProgram::activation_bytes(Pack pack, int64_t size) {
   return working_set(false, pack, size);
 }
@@ -162,16 +192,6 @@ PackProgram::Range PackProgram::sources(size_t backward) const {
           static_cast<size_t>((end - 1) / strategy_.forward_microbatch)};
 }
 
-TaskId PackProgram::emit(TaskKind kind, LaneId lane, double seconds, const PackLabel& what,
-                         int64_t workspace) {
-  lowering_.times_.duration.push_back(
-      std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9))));
-  lowering_.times_.workspace.push_back(workspace);
-  if (lowering_.labels_) lowering_.result_.tasks.push_back(what);
-  graph_.task_lanes.push_back(lane);
-  return graph_.finish(Task{.kind = kind, .price = 0, .micro_batch = -1, .op = {}, .tensor = {}});
-}
-
 TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
                          const PackLabel& what) {
   const int32_t price = teams_.traffic(how, team, bytes);
@@ -185,21 +205,15 @@ TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team,
     case PackMove::Reduce: volume_.peers += 2 * (all - bytes); break;
     case PackMove::Next: volume_.peers += all; break;
   }
-  const TaskId id =
-      emit(kind, lane, graph_.traffics[static_cast<size_t>(price)].latency.value, what);
+  const TaskId id = emit(kind, lane, teams_.latency(how, team), what);
   graph_.tasks.back().price = price;
   return id;
-}
-
-BufferId PackProgram::buffer(MemoryId memory, BufferKind kind, int64_t bytes,
-                             const PackLabel& what) {
-  if (lowering_.labels_) lowering_.result_.buffers.push_back(what);
-  return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
 }
 
 bool PackProgram::add_step() {
   volume_ = {};
   for (Piece& piece : pieces_) piece.share = {};
+  for (TeamState& state : states_) state.gate = loss_;
   stashes_.assign(strategy_.backward_packs.size(), {});
   for (Stash& stash : stashes_) {
     stash.device.resize(forward_sizes_.size());

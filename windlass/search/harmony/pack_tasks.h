@@ -9,7 +9,9 @@
 //  - Replicas read 1/replicas of the weights each and gather the rest from each other; gradients
 //    are summed the same way back, and each replica's share is updated on the host by itself, as
 //    fast as the profile says for one process.
-//  - A piece of weights is loaded again when its update in the step before has ended.
+//  - A piece of weights is loaded again when its update in the step before has ended. No device
+//    computes for a step before the loss of the step before has been: those with little to do would
+//    run further and further ahead, and fill their memory with outputs that nobody takes.
 //  - An update on the device takes the time of its bytes at the bandwidth of the device's memory.
 #pragma once
 
@@ -49,9 +51,10 @@ struct PackSteps {
   const TaskGraph* graph = nullptr;
   const TaskTimes* times = nullptr;
   std::vector<size_t> begin;  // first task of each step, and the end
+  Repetition repetition;      // if there are several
   // By task and by buffer, if asked for. Of computation: what goes through the layers.
   std::vector<PackLabel> tasks, buffers;
-  SwapVolume volume;  // of the last step, of the whole machine
+  SwapVolume volume;  // of a step, of the whole machine
 };
 
 // Lowers strategy after strategy for one chain on one machine, which must outlive it.
@@ -71,15 +74,19 @@ class PackLowering {
   ChainTables& chain_;
   const Machine& machine_;
   std::map<std::pair<int32_t, int32_t>, PackTeams> teams_;
-  // Working sets by (forward, micro-batch); entries by layer. And the last one asked for of each
-  // pass: micro-batches of a pack follow each other.
+  // Working sets by (forward, micro-batch); entries by layer.
   std::map<std::pair<bool, int64_t>, std::vector<int64_t>> working_sets_;
-  struct WorkingSet {
+  // What was asked for last of each pass, bytes or nanoseconds: micro-batches of a pack follow each
+  // other.
+  struct Known {
     Pack layers;
-    int64_t size = -1, bytes = 0;
+    int64_t size = -1, value = 0;
   };
-  std::array<WorkingSet, 2> last_set_;
+  std::array<Known, 2> last_set_, last_time_;
+  void set_marks(LaneId compute);
+
   TaskTimes times_;
+  std::vector<TaskId> marks_;
   PackSteps result_;
   bool labels_ = true;
 };

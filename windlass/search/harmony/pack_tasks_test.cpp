@@ -159,6 +159,20 @@ TEST(PackTasks, UpdatesOnTheDevice) {
   EXPECT_EQ(cost.volume.gradients, 0);
 }
 
+// Streams, pieces and memory as they come.
+PackStrategy random_streams(Rng& rng, const HarmonyPlan& plan) {
+  PackStrategy strategy = harmony_runtime(plan);
+  strategy.streams = true;
+  strategy.piece_bytes = rng.integer(1, 400'000'000);
+  strategy.state_bytes = rng.integer(1, 8) * 1'000'000'000;
+  for (size_t p = 0; p < strategy.actions.size(); ++p) {
+    strategy.stash_on_host[p] = rng.chance(0.5);
+    if (strategy.depth == 1 && strategy.forward_microbatch == strategy.backward_microbatch)
+      strategy.actions[p] = static_cast<PackAction>(rng.integer(0, 2));
+  }
+  return strategy;
+}
+
 // Random strategies: the timeline holds, nothing deadlocks, keeping saves recomputing, and what is
 // moved is what Harmony's formulas say.
 TEST(PackTasks, RandomStrategiesRun) {
@@ -181,14 +195,7 @@ TEST(PackTasks, RandomStrategiesRun) {
     ASSERT_EQ(harmony.status, SimStatus::Done);
     EXPECT_EQ(steps->volume.weights, harmony_volume(chain, plan, minibatch).weights);
 
-    strategy.streams = true;
-    strategy.piece_bytes = rng.integer(1, 400'000'000);
-    strategy.state_bytes = rng.integer(1, 8) * 1'000'000'000;
-    for (size_t p = 0; p < strategy.actions.size(); ++p) {
-      strategy.stash_on_host[p] = rng.chance(0.5);
-      if (strategy.depth == 1 && strategy.forward_microbatch == strategy.backward_microbatch)
-        strategy.actions[p] = static_cast<PackAction>(rng.integer(0, 2));
-    }
+    strategy = random_streams(rng, plan);
     steps = lowering.lower(strategy, minibatch, 2);
     if (!steps) continue;
     check_task_graph(*steps->graph);
@@ -197,6 +204,49 @@ TEST(PackTasks, RandomStrategiesRun) {
     ASSERT_EQ(streamed.status, SimStatus::Done) << "round " << round;
     EXPECT_EQ(check_timeline(*steps->graph, *steps->times, streamed), std::vector<std::string>{});
   }
+}
+
+// What is priced by as many steps as it takes to come round is what many steps in a row take and
+// hold.
+TEST(PackTasks, PricesTheLongRun) {
+  constexpr int32_t kSteps = 15;
+  Rng rng(22);
+  const Machine machine = load_machine("4x1080ti");
+  int came_round = 0, priced = 0;
+  for (int round = 0; round < 200; ++round) {
+    SCOPED_TRACE(round);
+    const LayerProfile profile = synthetic_profile(rng, rng.integer(3, 12));
+    ChainTables chain(profile);
+    const HarmonyPlan plan =
+        random_plan(rng, chain.layers(), static_cast<int32_t>(rng.integer(1, 4)));
+    const int64_t minibatch = rng.integer(plan.devices, 16);
+    PackStrategy strategy = random_streams(rng, plan);
+    for (size_t p = 0; p < strategy.actions.size(); ++p) {
+      strategy.device_update[p] = rng.chance(0.2);
+      strategy.keep_shares[p] = strategy.replicas > 1 && rng.chance(0.5);
+    }
+    StreamPricer pricer(chain, machine, minibatch, INT64_MAX);
+    const StreamCost cost = pricer.price_long_run(strategy);
+    PackLowering lowering(chain, machine);
+    const PackSteps* steps = lowering.lower(strategy, minibatch, kSteps, false);
+    if (!steps) continue;
+    ++priced;
+    const size_t tasks = steps->repetition.tasks;
+    ASSERT_EQ(steps->graph->size(), kSteps * tasks);
+    Simulator simulator;
+    const SimResult& many = simulator.run(*steps->graph, *steps->times, {.enforce_limits = false});
+    int64_t peak = 0;
+    for (size_t m = 0; m + 1 < many.peaks.size(); ++m) peak = std::max(peak, many.peaks[m].bytes);
+    EXPECT_EQ(cost.peak_bytes, peak);
+    if (!cost.came_round) continue;
+    ++came_round;
+    const size_t late = steps->repetition.marks.back().index() + kSteps / 2 * tasks;
+    EXPECT_EQ(cost.seconds, static_cast<double>(many.end[late + tasks] - many.end[late]) * 1e-9);
+    const StreamCost quick = pricer.price(strategy);
+    EXPECT_NEAR(quick.seconds, cost.seconds, quick.came_round ? 0 : 0.1 * cost.seconds);
+  }
+  EXPECT_GT(priced, 100);
+  EXPECT_GT(came_round, priced * 9 / 10);
 }
 
 TEST(StreamSearch, FitsAndBeatsHarmonysRuntime) {

@@ -54,6 +54,7 @@ PackTeams::PackTeams(const Machine& machine, int32_t replicas, int32_t depth)
     for (int32_t t = 0; t < depth; ++t)
       graph_.traffics.push_back(plan(static_cast<PackMove>(move), t, Bytes(kModelBytes)));
   models_ = graph_.traffics;
+  for (const Traffic& traffic : models_) latencies_.push_back(latency_of(traffic));
   last_.resize(models_.size());
   known_.resize(models_.size());
   share_links(graph_, machine);
@@ -90,18 +91,17 @@ Traffic PackTeams::plan(PackMove move, int32_t team, Bytes bytes) const {
 }
 
 int32_t PackTeams::traffic(PackMove move, int32_t team, int64_t bytes) {
-  const size_t model =
-      static_cast<size_t>(move) * static_cast<size_t>(depth_) + static_cast<size_t>(team);
-  if (last_[model].bytes == bytes) return last_[model].traffic;
+  const size_t like = model(move, team);
+  if (last_[like].bytes == bytes) return last_[like].traffic;
   const auto [entry, fresh] =
-      known_[model].try_emplace(bytes, static_cast<int32_t>(graph_.traffics.size()));
-  last_[model] = {bytes, entry->second};
+      known_[like].try_emplace(bytes, static_cast<int32_t>(graph_.traffics.size()));
+  last_[like] = {bytes, entry->second};
   if (!fresh) return entry->second;
-  Traffic traffic = models_[model];
+  Traffic traffic = models_[like];
   traffic.volume = Bytes(scaled(traffic.volume, bytes));
   for (LinkLoad& load : traffic.loads) load.bytes = Bytes(scaled(load.bytes, bytes));
   graph_.traffics.push_back(std::move(traffic));
-  graph_.loads.push_back(graph_.loads[model]);
+  graph_.loads.push_back(graph_.loads[like]);
   return entry->second;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "windlass/machine/machine.h"
+#include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
@@ -46,6 +47,8 @@ class PackTeams {
 
   // Index into traffics.
   int32_t traffic(PackMove move, int32_t team, int64_t bytes);
+  // Of such traffic, whatever its size.
+  Nanoseconds latency(PackMove move, int32_t team) const { return latencies_[model(move, team)]; }
   // Of the devices' memory, bytes a second.
   double memory_bandwidth() const {
     return machine_.device_types[graph_.teams.front().type].memory_bandwidth.value;
@@ -58,12 +61,16 @@ class PackTeams {
   LaneId lane(int32_t team, size_t which) const {
     return LaneId(static_cast<size_t>(team) * kLanes + which);
   }
+  size_t model(PackMove move, int32_t team) const {
+    return static_cast<size_t>(move) * static_cast<size_t>(depth_) + static_cast<size_t>(team);
+  }
   Traffic plan(PackMove move, int32_t team, Bytes bytes) const;
 
   const Machine& machine_;
   int32_t replicas_, depth_;
   TaskGraph graph_;
   std::vector<Traffic> models_;                              // by move and team, of kModelBytes
+  std::vector<Nanoseconds> latencies_;                       // of those
   std::vector<std::unordered_map<int64_t, int32_t>> known_;  // by move and team: traffic by bytes
   // By move and team, the one asked for last: transfers of the same size follow each other.
   struct Last {

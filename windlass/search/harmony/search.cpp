@@ -136,8 +136,9 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
   result.strategy = strategy;
   result.plan = harmony_plan_of(strategy);
   StreamPricer pricer(chain, machine, minibatch, limit);
-  const StreamCost cost = pricer.price(strategy);
-  if (!pricer.steps())
+  const StreamCost cost = pricer.price_long_run(strategy);
+  const std::optional<PackRun> run = pricer.run(strategy);
+  if (!run)
     fail_input("a window of {} bytes for weights and gradients is too small for a pack",
                strategy.state_bytes);
   result.step_seconds = cost.seconds;
@@ -146,12 +147,11 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
   for (int32_t d = 0; d < strategy.devices(); ++d) {
     const Device& device = machine.devices[static_cast<size_t>(d)];
     const auto team = static_cast<size_t>(d % strategy.depth);
-    result.devices.push_back(
-        {device.name, pricer.simulation()->peaks[team].bytes, device.limit.value});
+    result.devices.push_back({device.name, run->simulation->peaks[team].bytes, device.limit.value});
   }
-  result.timeline = draw_timeline(*pricer.steps(), *pricer.simulation());
-  const auto steps = static_cast<int64_t>(pricer.steps()->begin.size()) - 1;
-  for (const LinkLoad& load : link_bytes(*pricer.steps()->graph, *pricer.simulation())) {
+  result.timeline = draw_timeline(*run->steps, *run->simulation);
+  const auto steps = static_cast<int64_t>(run->steps->begin.size()) - 1;
+  for (const LinkLoad& load : link_bytes(*run->steps->graph, *run->simulation)) {
     const Link& link = machine[load.direction.link];
     const auto name = [&](EndpointId id) { return machine[id].name; };
     result.links.push_back({load.direction.forward

@@ -17,6 +17,8 @@ class StreamFront {
 
   // Keeps a strategy that fits, unless another is as fast and moves no more.
   void add(const PackStrategy& strategy, const StreamCost& cost);
+  // Of its entries.
+  void remove(const Entry& entry) { entries_.erase(entries_.begin() + (&entry - entries_.data())); }
 
   bool empty() const { return entries_.empty(); }
   // By time, and so by traffic, which falls.

@@ -411,9 +411,14 @@ StreamSearchResult StreamSearch::run() {
       refine_best();
     }
     spare_traffic();
+  }
+  while (!front_.empty() && !result.strategy) {
     const StreamFront::Entry& chosen = *front_.least_swapped(accepted_seconds());
-    result.strategy = chosen.strategy;
-    result.cost = chosen.cost;
+    result.cost = pricer_.price_long_run(chosen.strategy);
+    if (result.cost.fits)
+      result.strategy = chosen.strategy;
+    else
+      front_.remove(chosen);  // later steps hold more
   }
   result.lower_bound = lower_bound();
   result.tried = pricer_.runs();

@@ -36,7 +36,7 @@ std::vector<LayerTimeline> draw_timeline(const PackSteps& steps, const SimResult
                                          size_t width) {
   const TaskGraph& graph = *steps.graph;
   Nanoseconds begin = 0, end = 0;
-  for (size_t step = 0; step + 1 < steps.begin.size(); ++step) {
+  for (size_t step = 0; step < std::min<size_t>(2, steps.begin.size() - 1); ++step) {
     begin = end;
     for (size_t i = steps.begin[step]; i < steps.begin[step + 1]; ++i)
       end = std::max(end, simulation.end[i]);

@@ -8,7 +8,8 @@
 
 namespace windlass {
 
-// One entry for each team, of the last of `steps`: from the end of the step before to its own end.
+// One entry for each team, of the second of `steps`, or the only one: from the end of the step
+// before to its own end.
 std::vector<LayerTimeline> draw_timeline(const PackSteps& steps, const SimResult& simulation,
                                          size_t width = 96);
 

@@ -103,6 +103,7 @@ class Naive {
       it = running_.erase(it);
       result_.end[task.index()] = now_;
       result_.makespan = now_;
+      ++result_.ended;
       for (LaneId lane : lanes_of(task)) ++next_[lane.index()];
       release(task);
     }
