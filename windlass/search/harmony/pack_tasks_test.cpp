@@ -4,6 +4,7 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/search/harmony/packers.h"
+#include "windlass/search/harmony/stream_bounds.h"
 #include "windlass/search/harmony/stream_search.h"
 #include "windlass/search/harmony/synthetic.h"
 #include "windlass/sim/timeline_check.h"
@@ -213,7 +214,7 @@ TEST(PackTasks, PricesTheLongRun) {
   Rng rng(22);
   const Machine machine = load_machine("4x1080ti");
   int came_round = 0, priced = 0;
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 600; ++round) {
     SCOPED_TRACE(round);
     const LayerProfile profile = synthetic_profile(rng, rng.integer(3, 12));
     ChainTables chain(profile);
@@ -235,17 +236,27 @@ TEST(PackTasks, PricesTheLongRun) {
     ASSERT_EQ(steps->graph->size(), kSteps * tasks);
     Simulator simulator;
     const SimResult& many = simulator.run(*steps->graph, *steps->times, {.enforce_limits = false});
-    int64_t peak = 0;
-    for (size_t m = 0; m + 1 < many.peaks.size(); ++m) peak = std::max(peak, many.peaks[m].bytes);
-    EXPECT_EQ(cost.peak_bytes, peak);
+    // The last step has no other behind it that slows its transfers: what comes early takes memory.
+    MemoryPeak peak;
+    for (size_t m = 0; m + 1 < many.peaks.size(); ++m)
+      if (many.peaks[m].bytes > peak.bytes) peak = many.peaks[m];
+    EXPECT_LE(cost.peak_bytes, peak.bytes);
+    if (!peak.task.valid() || peak.task.index() < (kSteps - 1) * tasks) {
+      EXPECT_EQ(cost.peak_bytes, peak.bytes);
+    }
     if (!cost.came_round) continue;
     ++came_round;
     const size_t late = steps->repetition.marks.back().index() + kSteps / 2 * tasks;
     EXPECT_EQ(cost.seconds, static_cast<double>(many.end[late + tasks] - many.end[late]) * 1e-9);
     const StreamCost quick = pricer.price(strategy);
     EXPECT_NEAR(quick.seconds, cost.seconds, quick.came_round ? 0 : 0.1 * cost.seconds);
+    // With the memory that it takes, nothing is faster than the bound says.
+    StreamBounds bounds(chain, machine, minibatch, cost.peak_bytes);
+    EXPECT_GE(cost.seconds * (1 + 1e-9),
+              bounds.least_step({strategy.replicas, strategy.depth},
+                                {{strategy.forward_microbatch}, {strategy.backward_microbatch}}));
   }
-  EXPECT_GT(priced, 100);
+  EXPECT_GT(priced, 400);
   EXPECT_GT(came_round, priced * 9 / 10);
 }
 

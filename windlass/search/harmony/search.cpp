@@ -137,18 +137,19 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
   result.plan = harmony_plan_of(strategy);
   StreamPricer pricer(chain, machine, minibatch, limit);
   const StreamCost cost = pricer.price_long_run(strategy);
-  const std::optional<PackRun> run = pricer.run(strategy);
-  if (!run)
+  if (cost.peak_bytes == 0)
     fail_input("a window of {} bytes for weights and gradients is too small for a pack",
                strategy.state_bytes);
   result.step_seconds = cost.seconds;
   result.volume = cost.volume;
   result.host_bytes = cost.host_bytes;
+  const std::vector<int64_t> peaks = pricer.peaks();
   for (int32_t d = 0; d < strategy.devices(); ++d) {
     const Device& device = machine.devices[static_cast<size_t>(d)];
-    const auto team = static_cast<size_t>(d % strategy.depth);
-    result.devices.push_back({device.name, run->simulation->peaks[team].bytes, device.limit.value});
+    result.devices.push_back(
+        {device.name, peaks[static_cast<size_t>(d % strategy.depth)], device.limit.value});
   }
+  const std::optional<PackRun> run = pricer.run(strategy);
   result.timeline = draw_timeline(*run->steps, *run->simulation);
   const auto steps = static_cast<int64_t>(run->steps->begin.size()) - 1;
   for (const LinkLoad& load : link_bytes(*run->steps->graph, *run->simulation)) {
@@ -233,8 +234,12 @@ LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& mac
   LayerSearchResult result;
   result.termination = Termination::Feasible;
   describe(result, chain, machine, minibatch, limit, strategy);
-  StreamBounds bounds(chain, minibatch, limit);
-  result.lower_bound = bounds.bound({strategy.replicas, strategy.depth}, false);
+  StreamBounds bounds(chain, machine, minibatch, limit);
+  const PipelineShape shape{strategy.replicas, strategy.depth};
+  MicroBatchSizes sizes = micro_batch_sizes(profile, shape.share(minibatch));
+  sizes.forward.push_back(strategy.forward_microbatch);
+  sizes.backward.push_back(strategy.backward_microbatch);
+  result.lower_bound = bounds.least_step(shape, sizes);
   int64_t peak = 0;
   for (const LayerDevice& device : result.devices) peak = std::max(peak, device.peak_bytes);
   if (peak > limit) {

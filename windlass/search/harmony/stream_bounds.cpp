@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "windlass/cost/traffic.h"
 #include "windlass/search/harmony/partition.h"
 
 namespace windlass {
@@ -78,39 +79,122 @@ StashPartition StreamBounds::cut_and_place(int64_t samples, int64_t size, int64_
            }});
 }
 
-double StreamBounds::least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss) {
-  int32_t computed_twice = loss;
-  if (uf == ub) {
-    const PassTable& table = chain_.backward(ub);
-    const int64_t parts = (samples + ub - 1) / ub;
-    const auto kept = [&](int32_t first) {
-      const Pack pack{first, loss - 1};
-      return (pack_peak(table, pack) - 2 * chain_.weight_bytes(pack)) * parts;
-    };
-    while (computed_twice > 0 && kept(computed_twice - 1) <= limit_) --computed_twice;
-  }
-  return backward_seconds(samples, ub) + forward_seconds(samples, uf, computed_twice);
+int32_t StreamBounds::first_of_loss(int64_t size) {
+  const PassTable& table = chain_.backward(size);
+  int32_t loss = chain_.layers() - 1;
+  while (loss > 0 && pack_peak(table, {loss - 1, chain_.layers() - 1}) <= limit_) --loss;
+  return loss;
 }
 
-double StreamBounds::bound(PipelineShape shape, bool recompute) {
+// What keeping activations of the first layers saves of recomputing, by bytes: those layers first
+// that save most for a byte, a part of the last one.
+class StreamBounds::Savings {
+ public:
+  Savings(ChainTables& chain, int64_t samples, int64_t size, int32_t layers) {
+    const PassTable& table = chain.backward(size);
+    // A smaller micro-batch at the end takes less of both: no bytes, but all seconds.
+    const auto whole = static_cast<double>(samples / size);
+    const auto parts = static_cast<double>((samples + size - 1) / size);
+    std::vector<Sum> each;
+    for (int32_t l = 0; l < layers; ++l) {
+      const Pack layer{l, l};
+      const auto at = static_cast<size_t>(l);
+      const int64_t saved = table.memory[at + 1] - table.memory[at] - chain.weight_bytes(layer) -
+                            chain.state_bytes(layer);
+      each.push_back({whole * static_cast<double>(std::max<int64_t>(saved, 0)),
+                      parts * ChainTables::seconds(chain.forward(size), layer)});
+    }
+    std::ranges::sort(
+        each, [](const Sum& a, const Sum& b) { return a.seconds * b.bytes > b.seconds * a.bytes; });
+    for (const Sum& layer : each)
+      sums_.push_back({sums_.back().bytes + layer.bytes, sums_.back().seconds + layer.seconds});
+  }
+
+  double all() const { return sums_.back().seconds; }
+  double seconds(double bytes) const {
+    const auto after = std::ranges::upper_bound(sums_, std::max(bytes, 0.0), {}, &Sum::bytes);
+    if (after == sums_.end()) return all();
+    const auto before = std::prev(after);
+    const double part = (bytes - before->bytes) / (after->bytes - before->bytes);
+    return before->seconds + part * (after->seconds - before->seconds);
+  }
+  // Whether, for some saving of at least `least`, bytes + rate * saving suffice. What they save
+  // falls more and more slowly: the best saving is found by halving.
+  bool reaches(double least, double bytes, double rate) const {
+    const auto more = [&](double saving) { return seconds(bytes + rate * saving) - saving; };
+    double low = least, high = all();
+    if (low > high) return false;
+    for (int i = 0; i < 40 && more(low) < 0; ++i) {
+      const double middle = (low + high) / 2, step = (high - low) * 1e-6;
+      (more(middle + step) > more(middle) ? low : high) = middle;
+    }
+    return more(low) >= 0 || more(high) >= 0;
+  }
+
+ private:
+  struct Sum {
+    double bytes = 0, seconds = 0;
+  };
+  std::vector<Sum> sums_ = {{}};  // of the first layers
+};
+
+double StreamBounds::to_host(PipelineShape shape) const {
+  const EndpointId host = machine_.nodes.front().endpoint;
+  constexpr Bytes kEach(1'000'000'000);
+  double most = 0, into_host = 0;
+  std::vector<Copy> copies;
+  for (const Device& device : machine_.devices) {
+    most = std::max(most, find_route(machine_, device.endpoint, host).bandwidth.value);
+    if (copies.size() < static_cast<size_t>(shape.replicas))
+      copies.push_back({device.endpoint, host, kEach});
+  }
+  for (const Link& link : machine_.links)
+    if (link.a == host || link.b == host) into_host += link.bandwidth.value;
+  if (shape.depth > 1) return std::min(shape.depth * most, into_host / shape.replicas);
+  double seconds = static_cast<double>(kEach.value) / most;
+  for (const LinkLoad& load : plan_copies(machine_, copies).loads)
+    seconds = std::max(seconds, static_cast<double>(load.bytes.value) /
+                                    machine_[load.direction.link].bandwidth.value);
+  return static_cast<double>(kEach.value) / seconds;
+}
+
+double StreamBounds::least_step(PipelineShape shape, const MicroBatchSizes& sizes) {
   const int64_t samples = shape.share(minibatch_);
-  const MicroBatchSizes known = micro_batch_sizes(chain_.profile(), samples);
-  const auto busy = [&](int64_t size) {
-    return static_cast<double>(std::min<int64_t>(shape.depth, (samples + size - 1) / size));
+  const auto depth = static_cast<double>(shape.depth);
+  const auto memory = static_cast<double>(limit_);
+  const double rate = to_host(shape);
+  // From the update of the first layer with weights to the next one.
+  int32_t first = 0;
+  while (first < chain_.layers() && chain_.weight_bytes({first, first}) == 0) ++first;
+  const auto way_through = [&](const PassTable& table, int32_t end) {
+    return first < end ? ChainTables::seconds(table, {first, end - 1}) : 0;
   };
   double least = kDoesNotFit;
-  for (int64_t ub : known.backward) {
-    double seconds = backward_seconds(samples, ub) / busy(ub);
-    if (recompute) {
-      const PassTable& table = chain_.backward(ub);
-      int32_t loss = chain_.layers() - 1;
-      while (loss > 0 && pack_peak(table, {loss - 1, chain_.layers() - 1}) <= limit_) --loss;
-      double forward = kDoesNotFit;
-      for (int64_t uf : known.forward)
-        forward = std::min(forward, forward_seconds(samples, uf, loss) / busy(uf));
-      seconds += forward;
+  for (int64_t backward_size : sizes.backward) {
+    const int64_t ub = std::min(backward_size, samples);
+    const int32_t loss = first_of_loss(ub);
+    const double backward = backward_seconds(samples, ub);  // with all of the forward pass once
+    const double way_back =
+        way_through(chain_.backward(ub), chain_.layers()) - way_through(chain_.forward(ub), loss);
+    for (int64_t forward_size : sizes.forward) {
+      const int64_t uf = std::min(forward_size, samples);
+      const double twice = backward + forward_seconds(samples, uf, loss);
+      const double way = way_back + way_through(chain_.forward(uf), loss);
+      double step = std::max(twice / depth, way);
+      if (uf == ub && loss > 0 && std::max(backward / depth, way) < least) {
+        const Savings savings(chain_, samples, ub, loss);
+        double low = std::max((twice - savings.all()) / depth, way), high = step;
+        for (int i = 0; i < 40; ++i) {
+          const double middle = (low + high) / 2;
+          const double leaves = rate * (middle - backward / depth);
+          (savings.reaches(twice - depth * middle, depth * memory + leaves, rate / depth) ? high
+                                                                                          : low) =
+              middle;
+        }
+        step = low;
+      }
+      least = std::min(least, step);
     }
-    least = std::min(least, seconds);
   }
   return least;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "windlass/machine/machine.h"
 #include "windlass/search/harmony/plan.h"
 #include "windlass/search/harmony/stash_partition.h"
 
@@ -19,21 +20,20 @@ struct PipelineShape {
 
 class StreamBounds {
  public:
-  // The chain must outlive it.
-  StreamBounds(ChainTables& chain, int64_t minibatch, int64_t limit)
-      : chain_(chain), minibatch_(minibatch), limit_(limit) {}
+  // The chain and the machine must outlive it.
+  StreamBounds(ChainTables& chain, const Machine& machine, int64_t minibatch, int64_t limit)
+      : chain_(chain), machine_(machine), minibatch_(minibatch), limit_(limit) {}
 
   // Of all samples of a device: forward over the layers before `end`, and backward with recompute
   // over all.
   double forward_seconds(int64_t samples, int64_t size, int32_t end);
   double backward_seconds(int64_t samples, int64_t size);
-  // Computing alone, for micro-batch sizes and the first layer of the loss pack, if as many layers
-  // before that are kept as could ever be.
-  double least_seconds(int64_t samples, int64_t uf, int64_t ub, int32_t loss);
-  // No plan of a shape computes faster. A micro-batch is on one device at a time, so that at most
-  // as many devices of a pipeline work as there are micro-batches. `recompute`: layers before the
-  // loss pack are computed twice.
-  double bound(PipelineShape shape, bool recompute);
+  // No plan of a shape and of these micro-batch sizes, for all samples of a pipeline, has shorter
+  // steps. Layers are computed forward twice but for those of the loss pack, which fits into memory
+  // with all it saves, and those whose activations are kept: until the backward pass begins, as
+  // much as fits into memory and has left for the host. And a micro-batch is at one place at a
+  // time.
+  double least_step(PipelineShape shape, const MicroBatchSizes& sizes);
   // Bytes of a device while it runs a backward pack, gradients at the borders of all samples
   // included.
   int64_t pack_bytes(const PassTable& table, Pack pack, int64_t samples, int64_t size) const;
@@ -48,7 +48,15 @@ class StreamBounds {
   // Weights, gradients and activations of a pack.
   int64_t pack_peak(const PassTable& table, Pack pack) const;
 
+  // The first layer of the largest loss pack that could fit.
+  int32_t first_of_loss(int64_t size);
+  class Savings;
+
+  // Bytes a second from the devices of a pipeline to the host, if all replicas send as much.
+  double to_host(PipelineShape shape) const;
+
   ChainTables& chain_;
+  const Machine& machine_;
   int64_t minibatch_, limit_;
 };
 

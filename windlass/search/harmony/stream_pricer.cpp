@@ -19,6 +19,7 @@ StreamCost StreamPricer::price(const PackStrategy& strategy, int32_t count) {
   const Repetition* repetition = strategy.streams ? &steps->repetition : nullptr;
   const SimResult& result = simulator_.run(*steps->graph, *steps->times,
                                            {.enforce_limits = false, .repetition = repetition});
+  priced_ = &result;
   // A task that is not simulated takes about a third of the time.
   tasks_ += static_cast<int64_t>((steps->graph->size() + 2 * result.ended) / 3);
   cost.came_round = result.came_round || !repetition;
@@ -29,6 +30,12 @@ StreamCost StreamPricer::price(const PackStrategy& strategy, int32_t count) {
   cost.volume = steps->volume;
   cost.fits = result.status == SimStatus::Done && cost.peak_bytes <= limit_;
   return cost;
+}
+
+std::vector<int64_t> StreamPricer::peaks() const {
+  std::vector<int64_t> bytes;
+  for (const MemoryPeak& peak : priced_->peaks) bytes.push_back(peak.bytes);
+  return bytes;
 }
 
 std::optional<PackRun> StreamPricer::run(const PackStrategy& strategy) {

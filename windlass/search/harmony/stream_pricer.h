@@ -8,7 +8,8 @@
 namespace windlass {
 
 // What the simulator says of a strategy, in the long run: the time after which everything happens
-// again.
+// again, and the highest peaks until then. (Transfers of the very last step have no other step
+// beside them; one that arrives early may not take memory that the steps before it did not.)
 struct StreamCost {
   bool fits = false;        // into the device's limit; the host is looked at by the caller
   bool came_round = false;  // or steps do not overlap
@@ -36,6 +37,8 @@ class StreamPricer {
   StreamCost price(const PackStrategy& strategy) { return price(strategy, 2); }
   // By more of them if it takes that: right, but for the few that do not come round for long.
   StreamCost price_long_run(const PackStrategy& strategy);
+  // Bytes of what was priced last: by team, and of the host.
+  std::vector<int64_t> peaks() const;
   // Nothing if state_bytes cannot hold a pack. Valid until the next call of any.
   std::optional<PackRun> run(const PackStrategy& strategy);
 
@@ -48,6 +51,7 @@ class StreamPricer {
   int64_t minibatch_, limit_;
   PackLowering lowering_;
   Simulator simulator_;
+  const SimResult* priced_ = nullptr;
   int64_t tasks_ = 0, runs_ = 0;
 };
 

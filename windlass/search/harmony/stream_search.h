@@ -11,13 +11,13 @@ namespace windlass {
 struct StreamSearchOptions {
   std::optional<HarmonyMode> mode = std::nullopt;
   int32_t devices = 0;         // exactly so many; 0: any number
-  int64_t effort = 2'500'000;  // tasks to simulate, about 0.15 us each
+  int64_t effort = 3'000'000;  // tasks to simulate, about 0.15 us each
 };
 
 struct StreamSearchResult {
   std::optional<PackStrategy> strategy;  // nothing if none fits
   StreamCost cost;
-  double lower_bound = 0;   // seconds: computing each layer once, at the best micro-batch size
+  double lower_bound = 0;   // seconds; no strategy that was looked for is faster
   int64_t least_limit = 0;  // if nothing fits: the smallest limit at which something tried would
   int64_t tried = 0;        // simulations
 };
