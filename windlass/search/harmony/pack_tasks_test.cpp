@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/machine/read_machine.h"
+#include "windlass/search/harmony/long_run.h"
 #include "windlass/search/harmony/packers.h"
 #include "windlass/search/harmony/stream_bounds.h"
 #include "windlass/search/harmony/stream_search.h"
@@ -210,7 +211,6 @@ TEST(PackTasks, RandomStrategiesRun) {
 // What is priced by as many steps as it takes to come round is what many steps in a row take and
 // hold.
 TEST(PackTasks, PricesTheLongRun) {
-  constexpr int32_t kSteps = 15;
   Rng rng(22);
   const Machine machine = load_machine("4x1080ti");
   int came_round = 0, priced = 0;
@@ -229,25 +229,18 @@ TEST(PackTasks, PricesTheLongRun) {
     StreamPricer pricer(chain, machine, minibatch, INT64_MAX);
     const StreamCost cost = pricer.price_long_run(strategy);
     PackLowering lowering(chain, machine);
-    const PackSteps* steps = lowering.lower(strategy, minibatch, kSteps, false);
+    const PackSteps* steps = lowering.lower(strategy, minibatch, kLongRunSteps, false);
     if (!steps) continue;
     ++priced;
-    const size_t tasks = steps->repetition.tasks;
-    ASSERT_EQ(steps->graph->size(), kSteps * tasks);
+    ASSERT_EQ(steps->graph->size(), static_cast<size_t>(kLongRunSteps) * steps->repetition.tasks);
     Simulator simulator;
-    const SimResult& many = simulator.run(*steps->graph, *steps->times, {.enforce_limits = false});
-    // The last step has no other behind it that slows its transfers: what comes early takes memory.
-    MemoryPeak peak;
-    for (size_t m = 0; m + 1 < many.peaks.size(); ++m)
-      if (many.peaks[m].bytes > peak.bytes) peak = many.peaks[m];
-    EXPECT_LE(cost.peak_bytes, peak.bytes);
-    if (!peak.task.valid() || peak.task.index() < (kSteps - 1) * tasks) {
-      EXPECT_EQ(cost.peak_bytes, peak.bytes);
-    }
+    const LongRun run = read_long_run(
+        *steps, simulator.run(*steps->graph, *steps->times, {.enforce_limits = false}));
+    EXPECT_EQ(pricer.peaks(), run.peaks);
     if (!cost.came_round) continue;
     ++came_round;
-    const size_t late = steps->repetition.marks.back().index() + kSteps / 2 * tasks;
-    EXPECT_EQ(cost.seconds, static_cast<double>(many.end[late + tasks] - many.end[late]) * 1e-9);
+    EXPECT_TRUE(run.periodic);
+    EXPECT_EQ(cost.seconds, run.seconds);
     const StreamCost quick = pricer.price(strategy);
     EXPECT_NEAR(quick.seconds, cost.seconds, quick.came_round ? 0 : 0.1 * cost.seconds);
     // With the memory that it takes, nothing is faster than the bound says.

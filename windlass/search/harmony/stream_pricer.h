@@ -9,7 +9,7 @@ namespace windlass {
 
 // What the simulator says of a strategy, in the long run: the time after which everything happens
 // again, and the highest peaks until then. (Transfers of the very last step have no other step
-// beside them; one that arrives early may not take memory that the steps before it did not.)
+// beside them: one that could come earlier has to wait where there is no memory for it yet.)
 struct StreamCost {
   bool fits = false;        // into the device's limit; the host is looked at by the caller
   bool came_round = false;  // or steps do not overlap
