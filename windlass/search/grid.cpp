@@ -18,6 +18,7 @@
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
 #include "windlass/search/stages/recut.h"
+#include "windlass/search/subsets.h"
 
 namespace windlass {
 namespace {
@@ -45,8 +46,8 @@ struct Structure {
 
 class GridSearch {
  public:
-  GridSearch(Ledger& ledger, double share)
-      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share) {}
+  GridSearch(Ledger& ledger, double share, const std::vector<DeviceId>& devices)
+      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), devices_(devices) {}
 
   void run() {
     std::vector<Structure> structures = measured(all_structures());
@@ -54,15 +55,15 @@ class GridSearch {
     if (!fixed_.recompute)
       for (const Structure& structure : structures) {
         if (ledger_.out_of_time(share_)) break;
-        if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
+        if (ledger_.beaten(structure.time)) break;
         for (const BaselineSpec& spec : homes(structure.spec)) {
           if (ledger_.out_of_time(share_)) break;
           by_chain(spec, structure);
         }
       }
-    if (ledger_.fits()) return;
+    if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
     for (const Structure& structure : structures) {
-      if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
+      if (ledger_.beaten(structure.time)) break;
       for (const BaselineSpec& spec : remedies(structure.spec)) {
         if (ledger_.out_of_time(share_)) break;
         consider(spec, structure.micro_batches);
@@ -96,7 +97,7 @@ class GridSearch {
 
   // Saved tensors as the chain search says, if keeping them all does not fit.
   void by_chain(const BaselineSpec& spec, const Structure& structure) {
-    const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches);
+    const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches, devices_);
     if (!named) return;
     std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
@@ -128,7 +129,7 @@ class GridSearch {
 
   void spare_memory(const Considered& considered, int64_t micro) {
     const Evaluation& plain = considered.plain;
-    if (plain.fits || (ledger_.fits() && plain.free_time >= ledger_.best_time())) return;
+    if (plain.fits || ledger_.beaten(plain.free_time)) return;
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
@@ -137,7 +138,7 @@ class GridSearch {
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {
       ledger_.add(found->strategy, micro, found->time);
-    } else if (!ledger_.fits()) {
+    } else if (!ledger_.answered()) {
       // What needs least is the answer to why not.
       const auto frontier = chain_frontier(cut.training, strategy, *cut.evaluator, options);
       if (frontier.empty()) return;
@@ -169,7 +170,7 @@ class GridSearch {
 
   std::vector<Structure> all_structures() const {
     std::vector<Structure> list;
-    const auto devices = static_cast<int64_t>(ledger_.problem().machine.devices.size());
+    const auto devices = static_cast<int64_t>(devices_.size());
     const bool any_micro = ledger_.options().micro_batches == 0;
     const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
     for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
@@ -202,7 +203,7 @@ class GridSearch {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
       if (ledger_.out_of_time(share_) && !result.empty()) break;
-      const auto named = ledger_.named(structure.spec, structure.micro_batches);
+      const auto named = ledger_.named(structure.spec, structure.micro_batches, devices_);
       if (!named) continue;
       const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
       structure.cuts = {{strategy.stages, strategy.groups}};
@@ -251,7 +252,7 @@ class GridSearch {
   }
 
   void consider(const BaselineSpec& spec, int64_t micro) {
-    const std::optional<Strategy> strategy = ledger_.named(spec, micro);
+    const std::optional<Strategy> strategy = ledger_.named(spec, micro, devices_);
     if (!strategy) return;
     const Evaluation inside = ledger_.consider(*strategy, micro);
     if (!inside.fits) return;
@@ -263,17 +264,22 @@ class GridSearch {
   Ledger& ledger_;
   const FixedDecisions& fixed_;
   double share_;
+  const std::vector<DeviceId>& devices_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
 };
 
 }  // namespace
 
-void run_grid(Ledger& ledger, double share_of_time) { GridSearch(ledger, share_of_time).run(); }
+void run_grid(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices) {
+  GridSearch(ledger, share_of_time, devices).run();
+}
 
 SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  run_grid(ledger, 1);
+  run_grid(ledger, 1, all_devices(problem.machine));
+  SearchResult facts;
+  run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   return result;
