@@ -1,8 +1,10 @@
 #include "windlass/search/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "windlass/base/error.h"
+#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 
@@ -16,12 +18,26 @@ std::string_view termination_name(Termination termination) {
   return "";
 }
 
-Seconds step_time(const Problem& problem, Nanoseconds makespan) {
+namespace {
+
+Seconds overhead_of(const Problem& problem, const std::vector<DeviceId>& devices) {
   Seconds overhead;
-  for (const Device& device : problem.machine.devices)
-    overhead =
-        std::max(overhead, problem.cost.step_overhead(problem.machine.device_types[device.type]));
-  return Seconds(static_cast<double>(makespan) * 1e-9) + overhead;
+  for (DeviceId device : devices)
+    overhead = std::max(overhead, problem.cost.step_overhead(problem.machine.type_of(device)));
+  return overhead;
+}
+
+}  // namespace
+
+Seconds step_time(const Problem& problem, Nanoseconds makespan) {
+  return Seconds(static_cast<double>(makespan) * 1e-9) +
+         overhead_of(problem, all_devices(problem.machine));
+}
+
+Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy) {
+  const Seconds spared = overhead_of(problem, all_devices(problem.machine)) -
+                         overhead_of(problem, used_devices(strategy));
+  return std::llround(spared.value * 1e9);
 }
 
 Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)

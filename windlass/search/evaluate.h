@@ -20,6 +20,8 @@ struct Evaluation {
 
 // A step of so many nanoseconds of tasks, with what it takes on the host beside them.
 Seconds step_time(const Problem& problem, Nanoseconds makespan);
+// By how much the host takes less because some devices do not take part.
+Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy);
 
 class Evaluator {
  public:

@@ -38,6 +38,7 @@ struct Borders {
 };
 
 struct Structure {
+  std::vector<DeviceId> devices;
   BaselineSpec spec;
   int64_t micro_batches = 1;
   Nanoseconds time = 0;
@@ -46,8 +47,8 @@ struct Structure {
 
 class GridSearch {
  public:
-  GridSearch(Ledger& ledger, double share, const std::vector<DeviceId>& devices)
-      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), devices_(devices) {}
+  GridSearch(Ledger& ledger, double share, const std::vector<std::vector<DeviceId>>& sets)
+      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), sets_(sets) {}
 
   void run() {
     std::vector<Structure> structures = measured(all_structures());
@@ -66,7 +67,7 @@ class GridSearch {
       if (ledger_.beaten(structure.time)) break;
       for (const BaselineSpec& spec : remedies(structure.spec)) {
         if (ledger_.out_of_time(share_)) break;
-        consider(spec, structure.micro_batches);
+        consider(spec, structure);
       }
     }
     improve();
@@ -97,7 +98,8 @@ class GridSearch {
 
   // Saved tensors as the chain search says, if keeping them all does not fit.
   void by_chain(const BaselineSpec& spec, const Structure& structure) {
-    const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches, devices_);
+    const std::optional<Strategy> named =
+        ledger_.named(spec, structure.micro_batches, structure.devices);
     if (!named) return;
     std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
@@ -170,7 +172,12 @@ class GridSearch {
 
   std::vector<Structure> all_structures() const {
     std::vector<Structure> list;
-    const auto devices = static_cast<int64_t>(devices_.size());
+    for (const std::vector<DeviceId>& devices : sets_) add_structures(devices, list);
+    return list;
+  }
+
+  void add_structures(const std::vector<DeviceId>& members, std::vector<Structure>& list) const {
+    const auto devices = static_cast<int64_t>(members.size());
     const bool any_micro = ledger_.options().micro_batches == 0;
     const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
     for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
@@ -184,6 +191,7 @@ class GridSearch {
           for (const bool sequence : {false, true}) {
             if (sequence && tp == 1) continue;
             Structure structure;
+            structure.devices = members;
             structure.spec = parse_baseline("megatron");
             structure.spec.tp = tp;
             structure.spec.pp = pp;
@@ -195,7 +203,6 @@ class GridSearch {
           }
         }
       }
-    return list;
   }
 
   // Those that are possible, with what they take at least.
@@ -203,7 +210,7 @@ class GridSearch {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
       if (ledger_.out_of_time(share_) && !result.empty()) break;
-      const auto named = ledger_.named(structure.spec, structure.micro_batches, devices_);
+      const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
       if (!named) continue;
       const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
       structure.cuts = {{strategy.stages, strategy.groups}};
@@ -251,8 +258,9 @@ class GridSearch {
     return list;
   }
 
-  void consider(const BaselineSpec& spec, int64_t micro) {
-    const std::optional<Strategy> strategy = ledger_.named(spec, micro, devices_);
+  void consider(const BaselineSpec& spec, const Structure& structure) {
+    const int64_t micro = structure.micro_batches;
+    const std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
     if (!strategy) return;
     const Evaluation inside = ledger_.consider(*strategy, micro);
     if (!inside.fits) return;
@@ -264,20 +272,21 @@ class GridSearch {
   Ledger& ledger_;
   const FixedDecisions& fixed_;
   double share_;
-  const std::vector<DeviceId>& devices_;
+  const std::vector<std::vector<DeviceId>>& sets_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
 };
 
 }  // namespace
 
-void run_grid(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices) {
-  GridSearch(ledger, share_of_time, devices).run();
+void run_grid(Ledger& ledger, double share_of_time,
+              const std::vector<std::vector<DeviceId>>& sets) {
+  GridSearch(ledger, share_of_time, sets).run();
 }
 
 SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  run_grid(ledger, 1, all_devices(problem.machine));
+  run_grid(ledger, 1, {all_devices(problem.machine)});
   SearchResult facts;
   run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();

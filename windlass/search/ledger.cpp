@@ -54,8 +54,8 @@ int64_t Ledger::tried() const {
 }
 
 bool Ledger::memory_binds() const {
-  return !fits() || std::ranges::any_of(
-                        points_, [&](const auto& point) { return point.second < best_time(); });
+  return !fits() ||
+         std::ranges::any_of(points_, [&](const auto& point) { return point.time < best_time(); });
 }
 
 void Ledger::report() {
@@ -138,6 +138,10 @@ std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches,
   return strategy;
 }
 
+void Ledger::add_point(const Strategy& strategy, const Evaluation& free) {
+  points_.push_back({free.peak, free.time, spared_on_host(problem_, strategy)});
+}
+
 void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
   if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
   const auto at =
@@ -155,7 +159,7 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
         return {.time = least, .free_time = least};
     }
     const Evaluation free = evaluator.evaluate_unlimited(strategy);
-    points_.emplace_back(free.peak, free.time);
+    add_point(strategy, free);
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);
     if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
       return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
@@ -202,10 +206,10 @@ SearchResult Ledger::finish() {
     const Entry& best = entries_.front();
     result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
     result.strategy = best.strategy;
-    result.step_time = step_time(problem_, best.time);
+    result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
     micro = best.micro_batches;
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
-    points_.emplace_back(free.peak, free.time);
+    add_point(best.strategy, free);
   } else {
     std::optional<int64_t> least;
     frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());
@@ -229,8 +233,10 @@ SearchResult Ledger::finish() {
       result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
     }
   }
+  std::vector<std::pair<int64_t, Nanoseconds>> points;
+  for (const Point& point : points_) points.emplace_back(point.peak, point.time - point.spared);
   result.frontier =
-      frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
+      frontier_of(std::move(points), [&](Nanoseconds time) { return step_time(problem_, time); });
   result.tried = tried();
   result.training = std::move(cut(micro).training);
   cuts_->erase(micro);

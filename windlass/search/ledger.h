@@ -116,6 +116,13 @@ class Ledger {
   static constexpr size_t kEntries = 24;
 
  private:
+  // What a strategy takes without limits.
+  struct Point {
+    int64_t peak = 0;
+    Nanoseconds time = 0;
+    Nanoseconds spared = 0;  // on the host
+  };
+  void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
   void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
 
@@ -124,9 +131,9 @@ class Ledger {
   Stopwatch watch_;
   BatchAxes batch_;
   std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
-  std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks
-  std::vector<Entry> sought_;                            // found by looking for what needs least
-  std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
+  std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
+  std::vector<Entry> sought_;            // found by looking for what needs least
+  std::vector<Point> points_;
   int64_t elsewhere_ = 0;
   std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
   Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
@@ -138,7 +145,8 @@ class Ledger {
 void consider_starts(Ledger& ledger);
 // Whether everything fits on the device as it is, so that there is nothing to decide.
 bool run_one_device(Ledger& ledger);
-void run_grid(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices);
+// On each of the sets of devices.
+void run_grid(Ledger& ledger, double share_of_time, const std::vector<std::vector<DeviceId>>& sets);
 void run_chain(Ledger& ledger);
 void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
                SearchResult& facts);

@@ -127,13 +127,14 @@ class Chooser {
   std::vector<DeviceSubset> subsets_;
 };
 
-// What does not fit on all devices may fit on some of them if those have more memory, or if other
-// numbers of parts are possible there.
+// What does not fit on all devices may fit on some of them if those have more memory, or if they
+// are not many fewer and divide in other ways.
 bool may_fit(const Ledger& ledger, const std::vector<DeviceId>& devices) {
   const Machine& machine = ledger.problem().machine;
   const auto limit = [&](DeviceId device) { return machine[device].limit; };
   const std::vector<DeviceId> all = all_devices(machine);
-  return ledger.frugal().empty() || all.size() % devices.size() != 0 ||
+  return ledger.frugal().empty() ||
+         (all.size() % devices.size() != 0 && 2 * devices.size() > all.size()) ||
          limit(std::ranges::min(devices, {}, limit)) > limit(std::ranges::min(all, {}, limit));
 }
 
@@ -175,11 +176,11 @@ void run_subsets(Ledger& ledger, const std::vector<DeviceSubset>& subsets,
   const auto until = [&](double part) {
     return options.improve ? used + part * (options.share_of_time - used) : options.share_of_time;
   };
-  for (const DeviceSubset& subset : subsets) {
-    if (book.out_of_time(until(0.5))) break;
-    if (ledger.beaten(subset.least) || book.beaten(subset.least)) continue;
-    run_grid(book, until(0.5), subset.devices);
-  }
+  std::vector<std::vector<DeviceId>> sets;
+  for (const DeviceSubset& subset : subsets)
+    if (!ledger.beaten(subset.least)) sets.push_back(subset.devices);
+  if (sets.empty()) return;
+  run_grid(book, until(0.5), sets);
   if (options.improve && book.fits()) {
     const std::vector<DeviceId> group = best_group(book);
     SearchResult sums;

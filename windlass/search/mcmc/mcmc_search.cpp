@@ -198,7 +198,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
     settled = run_one_device(ledger);
   } else {
     const std::vector<DeviceId> all = all_devices(problem.machine);
-    run_grid(ledger, 0.4, all);
+    run_grid(ledger, 0.4, {all});
     // Small steps are fastest on one device.
     if (!options.fixed.structure())
       for (const char* name : {"single", "single:host-update=on"})
