@@ -50,6 +50,10 @@ class Evaluator {
   // Bytes on the fullest device that no limit can be below: what is live when the step begins.
   int64_t standing(const Strategy& strategy);
 
+  // Whether the strategy that was evaluated last fits when the step begins. No action on saved
+  // tensors helps if it does not.
+  bool fits_at_start() const;
+
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
   int64_t evaluations() const { return evaluations_; }

@@ -53,14 +53,24 @@ class GridSearch {
   void run() {
     std::vector<Structure> structures = measured(all_structures());
     std::ranges::stable_sort(structures, {}, &Structure::time);
+    // Beside another answer it need not go on for long once it has one that gets no better.
+    constexpr int kPatience = 6;
+    int in_vain = 0;
     if (!fixed_.recompute)
       for (const Structure& structure : structures) {
         if (ledger_.out_of_time(share_)) break;
         if (ledger_.beaten(structure.time)) break;
+        const Nanoseconds before = ledger_.ceiling();
+        const int64_t chains = chains_;
         for (const BaselineSpec& spec : homes(structure.spec)) {
           if (ledger_.out_of_time(share_)) break;
           by_chain(spec, structure);
         }
+        if (ledger_.ceiling() < before)
+          in_vain = 0;
+        else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
+                 ledger_.beside_answer())
+          break;
       }
     if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
     for (const Structure& structure : structures) {
@@ -132,6 +142,7 @@ class GridSearch {
   void spare_memory(const Considered& considered, int64_t micro) {
     const Evaluation& plain = considered.plain;
     if (plain.fits || ledger_.beaten(plain.free_time)) return;
+    ++chains_;
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
@@ -215,9 +226,9 @@ class GridSearch {
       const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
       structure.cuts = {{strategy.stages, strategy.groups}};
       Evaluator& evaluator = *ledger_.cut(structure.micro_batches).evaluator;
-      structure.time = evaluator.bound(strategy);
+      structure.time = least_time(evaluator, strategy);
       if (auto better = cutter(structure.micro_batches).recut(strategy, StageMemory::Free)) {
-        const Nanoseconds time = evaluator.bound(*better);
+        const Nanoseconds time = least_time(evaluator, *better);
         Borders borders = {better->stages, better->groups};
         if (time < structure.time && borders != structure.cuts[0])
           structure.cuts.insert(structure.cuts.begin(), std::move(borders));
@@ -227,6 +238,20 @@ class GridSearch {
       ledger_.report();
     }
     return result;
+  }
+
+  // The bound knows one kind of device in a group. Where many sets of devices compete, those that
+  // mix kinds would all come first.
+  Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const {
+    const Machine& machine = ledger_.problem().machine;
+    const auto mixed = [&](const std::vector<DeviceId>& group) {
+      return std::ranges::any_of(group, [&](DeviceId device) {
+        return machine[device].type != machine[group.front()].type;
+      });
+    };
+    return ledger_.beside_answer() && std::ranges::any_of(strategy.groups, mixed)
+               ? evaluator.evaluate_unlimited(strategy).time
+               : evaluator.bound(strategy);
   }
 
   StageCutter& cutter(int64_t micro) {
@@ -275,6 +300,7 @@ class GridSearch {
   const std::vector<std::vector<DeviceId>>& sets_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
+  int64_t chains_ = 0;  // searched
 };
 
 }  // namespace

@@ -94,8 +94,9 @@ class Ledger {
   void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
 
   bool fits() const { return !entries_.empty(); }
-  // Whether something fits here or in the book that this is a branch of.
-  bool answered() const { return fits() || elsewhere_best_; }
+  // Whether something fits in the book that this is a branch of, and whether here or there.
+  bool beside_answer() const { return elsewhere_best_.has_value(); }
+  bool answered() const { return fits() || beside_answer(); }
   Nanoseconds best_time() const { return entries_.front().time; }
   // What a step has to be below to be of interest.
   Nanoseconds ceiling() const { return fits() ? std::min(ceiling_, best_time()) : ceiling_; }
