@@ -54,7 +54,7 @@ class GridSearch {
     std::vector<Structure> structures = measured(all_structures());
     std::ranges::stable_sort(structures, {}, &Structure::time);
     // Beside another answer it need not go on for long once it has one that gets no better.
-    constexpr int kPatience = 6;
+    constexpr int kPatience = 12;
     int in_vain = 0;
     if (!fixed_.recompute)
       for (const Structure& structure : structures) {

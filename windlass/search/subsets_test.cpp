@@ -98,14 +98,23 @@ Machine only(const Machine& machine, const std::vector<DeviceId>& devices) {
   return result;
 }
 
-// Nothing that the same search finds on a machine of the chosen devices alone, or of all, is
-// faster; and if every set of devices is tried, little is.
-TEST(Subsets, AreAsGoodAsMachinesOfTheirOwn) {
+// The fastest step that structures on all devices of a machine give, if something fits.
+std::optional<Seconds> fastest_on(const Problem& problem) {
+  const SearchOptions options;
+  Ledger ledger(problem, options);
+  run_grid(ledger, 1, {all_devices(problem.machine)});
+  if (!ledger.fits()) return std::nullopt;
+  return step_time(problem, ledger.best_time());
+}
+
+// The slow reference: every set of devices as a machine of its own. Nothing that the same search
+// finds there is faster; in little memory, where the search of a set that is one of many ends
+// sooner, nothing is much faster.
+TEST(Subsets, AreAsGoodAsEveryMachineOfSomeDevices) {
   const auto cost = analytic_cost_model();
   Rng rng(5);
-  int smaller = 0, misses = 0;
-  double worst = 1;
-  for (int round = 0; round < 40; ++round) {
+  int fewer = 0, several = 0, tight = 0;
+  for (int round = 0; round < 24; ++round) {
     std::string kinds;
     const int64_t count = rng.integer(2, 5);
     for (int64_t d = 0; d < count; ++d) kinds += static_cast<char>('a' + rng.integer(0, 2));
@@ -114,45 +123,90 @@ TEST(Subsets, AreAsGoodAsMachinesOfTheirOwn) {
                                           : cases::mlp(batch, 3, int64_t{256} << rng.integer(0, 3));
     Machine machine = mixed_machine(kinds);
     const Problem problem = {.network = network, .machine = machine, .cost = *cost};
-    const SearchResult found = search_grid(problem);
-    ASSERT_NE(found.termination, Termination::Infeasible);
-    const TaskGraph tasks = lower(found.training, found.strategy, machine);
-    EXPECT_EQ(check_tasks(found.training, machine, found.strategy, tasks), Names());
-    EXPECT_EQ(search_grid(problem).step_time.value, found.step_time.value);
+    SearchResult found = search_grid(problem);
+    double slack = 1 + 1e-9;
+    if (round % 3 == 0) {
+      // Two thirds of what the fastest takes.
+      const auto peak = found.frontier.back().limit.value;
+      for (Device& device : machine.devices) device.limit = Bytes(peak / 3 * 2);
+      found = search_grid(problem);
+      slack = 1.05;
+      ++tight;
+    }
+    const std::string name = fmt::format("round {}: {} batch {}", round, kinds, batch);
+    ASSERT_NE(found.termination, Termination::Infeasible) << name;
+    const SimulatedStep step = simulate_step(found.training, found.strategy, machine, *cost);
+    EXPECT_EQ(check_tasks(found.training, machine, found.strategy, step.tasks), Names()) << name;
+    EXPECT_NEAR(step.step_time().value, found.step_time.value, 1e-12) << name;
+    EXPECT_EQ(search_grid(problem).step_time.value, found.step_time.value) << name;
     const size_t used = used_devices(found.strategy).size();
-    smaller += used < machine.devices.size() ? 1 : 0;
     EXPECT_EQ(unused_devices(found.strategy, machine).size(), machine.devices.size() - used);
+    fewer += used < machine.devices.size() ? 1 : 0;
+    several += used > 1 ? 1 : 0;
 
-    const WorkBound bound(problem, differentiate(network));
-    const auto chosen = device_subsets(machine, bound, batch, {});
-    double least = found.step_time.value;
     for (uint64_t set = 1; set < uint64_t{1} << count; ++set) {
       std::vector<DeviceId> devices;
       for (size_t d = 0; d < machine.devices.size(); ++d)
         if ((set >> d & 1) != 0) devices.emplace_back(d);
       const Machine part = only(machine, devices);
-      const Problem alone = {.network = network, .machine = part, .cost = *cost};
-      const SearchOptions options;
-      Ledger ledger(alone, options);
-      run_grid(ledger, 1, {all_devices(part)});
-      ASSERT_TRUE(ledger.fits());
-      const double time = step_time(problem, ledger.best_time()).value;
-      const bool is_chosen = devices.size() == machine.devices.size() ||
-                             std::ranges::any_of(chosen, [&](const DeviceSubset& subset) {
-                               return subset.devices == devices;
-                             });
-      if (is_chosen) {
-        EXPECT_LE(found.step_time.value, time * (1 + 1e-12)) << kinds << " " << set;
+      const auto alone = fastest_on({.network = network, .machine = part, .cost = *cost});
+      if (alone) {
+        EXPECT_LE(found.step_time.value, alone->value * slack) << name << " set " << set;
       }
-      least = std::min(least, time);
     }
-    fmt::print("{} {} batch {} uses {}: {} vs {}\n", round, kinds, batch, used, found.step_time.value, least);
-    misses += least < 0.999 * found.step_time.value ? 1 : 0;
-    worst = std::max(worst, found.step_time.value / least);
   }
-  EXPECT_GT(smaller, 4);
-  RecordProperty("misses", misses);
-  fmt::print("smaller {} misses {} worst {}\n", smaller, misses, worst);
+  EXPECT_GT(fewer, 10);
+  EXPECT_GT(several, 8);
+  EXPECT_EQ(tight, 8);
+}
+
+// What is found with all devices does not depend on other sets, and fewer devices are taken only if
+// they are faster: five cards of which four do better, by every method that looks for it.
+TEST(Subsets, NeverSlowerThanAllDevices) {
+  const auto cost = analytic_cost_model();
+  const Graph network = cases::cnn(64);
+  for (const char* kinds : {"aaaaa", "aabbc", "cab"}) {
+    const Machine machine = mixed_machine(kinds);
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    const auto all = fastest_on(problem);
+    ASSERT_TRUE(all);
+    const SearchResult grid = search_grid(problem);
+    EXPECT_LE(grid.step_time.value, all->value) << kinds;
+    const SearchResult joint = search_all(problem, {.effort = 0.05});
+    EXPECT_LE(joint.step_time.value, grid.step_time.value * (1 + 1e-9)) << kinds;
+    EXPECT_LE(joint.lower_bound.value, joint.step_time.value) << kinds;
+    const SearchResult again = search_all(problem, {.effort = 0.05});
+    EXPECT_EQ(again.step_time.value, joint.step_time.value) << kinds;
+    EXPECT_EQ(again.strategy.groups, joint.strategy.groups) << kinds;
+  }
+}
+
+// A structure that the user has fixed is carried out on as many devices as it takes.
+TEST(Subsets, OfAFixedStructure) {
+  const auto cost = analytic_cost_model();
+  const Graph network = cases::transformer(8, 2);
+  const Machine machine = mixed_machine("aaaaa");
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  SearchOptions options;
+  options.effort = 0.02;
+  options.fixed.tp = options.fixed.dp = 2;
+  options.fixed.pp = 1;
+  const SearchResult found = search_all(problem, options);
+  EXPECT_EQ(found.termination, Termination::Feasible);
+  EXPECT_EQ(used_devices(found.strategy).size(), 4);
+}
+
+// Cards that are too small for a step are left out where others have room for it.
+TEST(Subsets, LeaveOutSmallMemory) {
+  const auto cost = analytic_cost_model();
+  const Graph network = cases::mlp(16, 3, 512);
+  Machine machine = mixed_machine("abb");
+  machine.devices[1].limit = machine.devices[2].limit = Bytes(4096);
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  EXPECT_FALSE(fastest_on(problem));
+  const SearchResult found = search_grid(problem);
+  ASSERT_EQ(found.termination, Termination::Feasible);
+  EXPECT_EQ(used_devices(found.strategy), std::vector{DeviceId(size_t{0})});
 }
 
 }  // namespace
