@@ -1,5 +1,6 @@
 // Plans for several devices: never above the limit, accepted by the checker, shown beside others.
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <unistd.h>
@@ -87,6 +88,35 @@ TEST(PlanningProgram, Compares) {
   EXPECT_TRUE(some);
   EXPECT_EQ(run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "1KiB"}).exit_code, 2);
   EXPECT_EQ(run_windlass({"compare", "mlp"}).exit_code, 1);
+}
+
+// A small batch is fastest on few devices: the plan, its file and its explanation say so.
+TEST(PlanningProgram, SaysWhichDevicesAreLeftOut) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("windlass_few_" + std::to_string(getpid()) + ".json"))
+                               .string();
+  const std::vector<std::string> arguments = {"plan",   "resnet-18", "--batch", "4",  "--on",
+                                              "4x3090", "--search",  "grid",    "-o", path};
+  const ProgramResult text = run_windlass(arguments);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  std::vector<std::string> for_programs = arguments;
+  for_programs.push_back("--json");
+  const auto json = nlohmann::json::parse(run_windlass(for_programs).out);
+  const auto& unused = json["decisions"]["unused_devices"];
+  ASSERT_GT(unused.size(), 0U);
+  ASSERT_LT(unused.size(), 4U);
+  const std::string uses = "uses " + std::to_string(4 - unused.size()) + " of 4 devices (gpu0";
+  EXPECT_NE(text.out.find(uses), std::string::npos) << text.out;
+  for (const auto& device : json["devices"]) {
+    const bool idle = std::ranges::find(unused, device["name"]) != unused.end();
+    EXPECT_EQ(device["peak_bytes"].get<int64_t>() == 0, idle) << device["name"];
+  }
+  EXPECT_EQ(run_windlass({"check", path}).exit_code, 0);
+  const ProgramResult why = run_windlass({"explain", path, "--json"});
+  ASSERT_EQ(why.exit_code, 0) << why.err;
+  EXPECT_EQ(nlohmann::json::parse(why.out)["structure"]["unused_devices"], unused);
+  EXPECT_NE(run_windlass({"explain", path}).out.find("not used"), std::string::npos);
+  std::filesystem::remove(path);
 }
 
 // A chain of four equal layers whose weights do not fit one device.

@@ -2,6 +2,7 @@
 
 #include "windlass/cli/explain_text.h"
 #include "windlass/report/json.h"
+#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 namespace {
@@ -81,6 +82,7 @@ ordered_json overview_json(const Explained& explained, const std::vector<Alterna
   }
   json["structure"] = {{"schedule", schedule_name(strategy.schedule)},
                        {"stages", stages},
+                       {"unused_devices", unused_device_names(strategy, explained.subject.machine)},
                        {"saved", saved},
                        {"weights", strategy.weights.size()},
                        {"weights_on_host", on_host},

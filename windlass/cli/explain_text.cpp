@@ -10,6 +10,7 @@
 #include "windlass/base/text.h"
 #include "windlass/machine/device_names.h"
 #include "windlass/search/explain.h"
+#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 namespace {
@@ -236,6 +237,8 @@ std::string overview_text(const Explained& explained, const std::vector<Alternat
                                buffer_kind_name(device.largest[i].kind),
                                format_bytes(device.largest[i].bytes))});
   table.add({"structure", stages_text(strategy, subject.machine)});
+  const std::vector<DeviceId> unused = unused_devices(strategy, subject.machine);
+  if (!unused.empty()) table.add({"not used", device_names(subject.machine, unused)});
   table.add(
       {"batch", fmt::format("{} samples in {} micro-batch{}", explained.report.facts.samples,
                             strategy.micro_batches, strategy.micro_batches == 1 ? "" : "es")});

@@ -15,8 +15,10 @@
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
+#include "windlass/machine/device_names.h"
 #include "windlass/report/json.h"
 #include "windlass/report/text.h"
+#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 namespace {
@@ -71,21 +73,33 @@ std::string residency_text(const Strategy& strategy) {
   return text;
 }
 
+// "uses 4 of 7 devices (gpu0..gpu3)", if that is not all of them.
+std::string devices_text(const Subject& subject) {
+  const std::vector<DeviceId> used = used_devices(subject.strategy);
+  const size_t all = subject.machine.devices.size();
+  if (used.size() == all) return "";
+  return fmt::format("  uses {} of {} devices ({})", used.size(), all,
+                     device_names(subject.machine, used));
+}
+
 ordered_json decisions_json(const Subject& subject) {
   ordered_json saved = ordered_json::object();
   for (const auto& [action, total] : totals_of(subject))
     saved[std::string(action_name(action))] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
   const auto& weights = subject.strategy.weights;
   return {{"micro_batches", subject.strategy.micro_batches},
+          {"unused_devices", unused_device_names(subject.strategy, subject.machine)},
           {"saved", saved},
           {"weights_on_host", std::ranges::count_if(weights, &Residency::host)},
           {"updated_on_host", std::ranges::count_if(weights, &Residency::host_update)}};
 }
 
-std::string decisions_text(const Subject& subject) {
-  std::string text = fmt::format("  {} micro-batch{}; {}\n", subject.strategy.micro_batches,
-                                 subject.strategy.micro_batches == 1 ? "" : "es",
-                                 residency_text(subject.strategy));
+std::string decisions_text(const Subject& subject, bool fits) {
+  std::string text = devices_text(subject);
+  if (!text.empty()) text += fits ? "; nothing faster was found with the others\n" : "\n";
+  text += fmt::format("  {} micro-batch{}; {}\n", subject.strategy.micro_batches,
+                      subject.strategy.micro_batches == 1 ? "" : "es",
+                      residency_text(subject.strategy));
   text += "  saved for the backward pass:";
   for (const auto& [action, total] : totals_of(subject))
     text += fmt::format(" {} {} ({})", action_name(action), format_bytes(Bytes(total.bytes)),
@@ -157,7 +171,7 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned,
     add_search(json, planned);
     print_json(json);
   } else {
-    fmt::print("{}", infeasible_text(answer, planned, decisions_text(planned.subject)));
+    fmt::print("{}", infeasible_text(answer, planned, decisions_text(planned.subject, false)));
   }
   return ExitCode::NoPlan;
 }
@@ -281,7 +295,7 @@ ExitCode run_plan(const PlanFlags& flags) {
       "{})\n{}\n",
       termination_name(planned.search.termination), format_seconds(planned.search.lower_bound),
       100 * (1 - gap), planned.search.tried, format_seconds(planned.search.seconds),
-      decisions_text(subject));
+      decisions_text(subject, true));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
                format_seconds(*planned.search.objective),

@@ -7,19 +7,21 @@
 namespace windlass {
 
 std::string device_names(const Machine& machine, std::span<const DeviceId> devices) {
-  constexpr size_t kMostNames = 4;
+  constexpr size_t kMostRuns = 4;
   const auto name = [&](DeviceId device) -> const std::string& { return machine[device].name; };
   if (devices.empty()) return "";
-  const bool consecutive = std::ranges::adjacent_find(devices, [](DeviceId a, DeviceId b) {
-                             return b.value != a.value + 1;
-                           }) == devices.end();
-  if (devices.size() == 1) return name(devices[0]);
-  if (consecutive) return fmt::format("{}..{}", name(devices.front()), name(devices.back()));
-  if (devices.size() > kMostNames)
+  std::string text;
+  size_t runs = 0;
+  for (size_t begin = 0; begin < devices.size(); ++runs) {
+    size_t end = begin + 1;
+    while (end < devices.size() && devices[end].value == devices[end - 1].value + 1) ++end;
+    text += (begin == 0 ? "" : "+") + name(devices[begin]);
+    if (end - begin > 1) text += ".." + name(devices[end - 1]);
+    begin = end;
+  }
+  if (runs > kMostRuns)
     return fmt::format("{}..{} ({} devices)", name(devices.front()), name(devices.back()),
                        devices.size());
-  std::string text = name(devices[0]);
-  for (DeviceId device : devices.subspan(1)) text += "+" + name(device);
   return text;
 }
 

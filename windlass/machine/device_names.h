@@ -8,7 +8,7 @@
 
 namespace windlass {
 
-// "gpu0..gpu7", or the names one by one where they do not follow each other; many such in short.
+// "gpu0..gpu7", or run by run where they do not follow each other; many runs in short.
 std::string device_names(const Machine& machine, std::span<const DeviceId> devices);
 
 // "23.4 GiB", or from the least to the most.

@@ -163,6 +163,12 @@ Route find_route(const Machine& machine, EndpointId from, EndpointId to) {
   return priced(machine, require(from, to), false);
 }
 
+std::vector<DeviceId> all_devices(const Machine& machine) {
+  std::vector<DeviceId> all;
+  for (size_t d = 0; d < machine.devices.size(); ++d) all.emplace_back(d);
+  return all;
+}
+
 void check_machine(const Machine& machine) {
   constexpr size_t kMaxDevices = 65'536;
   if (machine.devices.empty()) fail_input("machine \"{}\" has no devices", machine.name);

@@ -109,6 +109,9 @@ struct Machine {
   const DeviceType& type_of(DeviceId id) const { return device_types[devices[id.index()].type]; }
 };
 
+// In the order of their ids.
+std::vector<DeviceId> all_devices(const Machine& machine);
+
 // How bytes get from one endpoint to another.
 struct Route {
   std::vector<Hop> hops;

@@ -244,7 +244,9 @@ TEST(DeviceNames, InAFewWords) {
   EXPECT_EQ(names({3}), "gpu3");
   EXPECT_EQ(names({0, 1, 2, 3}), "gpu0..gpu3");
   EXPECT_EQ(names({0, 3}), "gpu0+gpu3");
-  EXPECT_EQ(names({0, 2, 3, 4, 6}), "gpu0..gpu6 (5 devices)");
+  EXPECT_EQ(names({0, 2, 3, 4, 6}), "gpu0+gpu2..gpu4+gpu6");
+  EXPECT_EQ(names({2, 1, 0}), "gpu2+gpu1+gpu0");
+  EXPECT_EQ(names({4, 3, 2, 1, 0}), "gpu4..gpu0 (5 devices)");
   EXPECT_EQ(limit_text(machine), format_bytes(machine.devices[0].limit));
   machine.devices[5].limit = Bytes(1 << 30);
   EXPECT_EQ(limit_text(machine), "1.00 GiB to " + format_bytes(machine.devices[0].limit));

@@ -204,6 +204,7 @@ SimulationReport report_simulation(const SimulatedStep& step, const Graph* train
     report.teams.push_back({team_label(graph, TeamId(t)), graph.teams[t].devices.size(), parts[t]});
     report.devices += graph.teams[t].devices.size();
   }
+  report.all_devices = machine.devices.size();
   report.mean = mean_of(report.teams);
   std::stable_sort(
       report.teams.begin(), report.teams.end(),

@@ -79,8 +79,9 @@ struct SimulationReport {
   // If set, everything else is of the same step without limits.
   std::optional<MemoryFailure> failure;
   Seconds step_time;
-  Seconds overhead;  // of it, on the host beside all tasks
-  size_t devices = 0;
+  Seconds overhead;        // of it, on the host beside all tasks
+  size_t devices = 0;      // that take part
+  size_t all_devices = 0;  // of the machine
   size_t tasks = 0;
   Breakdown mean;                      // over the devices
   std::vector<TeamReport> teams;       // the least share of computing first

@@ -229,7 +229,9 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
   table.add({"batch", facts.micro_batches == 1 ? fmt::format("{} samples", facts.samples)
                                                : fmt::format("{} samples in {} micro-batches",
                                                              facts.samples, facts.micro_batches)});
-  table.add({"devices", fmt::format("{}", report.devices)});
+  table.add({"devices", report.devices < report.all_devices
+                            ? fmt::format("{} of {}", report.devices, report.all_devices)
+                            : fmt::format("{}", report.devices)});
   if (report.overhead.value > 0)
     table.add({"host", fmt::format("{} of the step: data, loss, set-up of the optimizer",
                                    format_seconds(report.overhead))});

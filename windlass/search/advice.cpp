@@ -74,7 +74,7 @@ class Adviser {
     if (problem.machine.devices.size() == 1)
       run_one_device(ledger);
     else
-      run_grid(ledger, 1);
+      run_grid(ledger, 1, {all_devices(problem.machine)});
     advice.samples = ledger.batch().samples;
     advice.fits = ledger.fits();
     if (advice.fits) {

@@ -1,8 +1,10 @@
 #include "windlass/search/evaluate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "windlass/base/error.h"
+#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 
@@ -16,12 +18,26 @@ std::string_view termination_name(Termination termination) {
   return "";
 }
 
-Seconds step_time(const Problem& problem, Nanoseconds makespan) {
+namespace {
+
+Seconds overhead_of(const Problem& problem, const std::vector<DeviceId>& devices) {
   Seconds overhead;
-  for (const Device& device : problem.machine.devices)
-    overhead =
-        std::max(overhead, problem.cost.step_overhead(problem.machine.device_types[device.type]));
-  return Seconds(static_cast<double>(makespan) * 1e-9) + overhead;
+  for (DeviceId device : devices)
+    overhead = std::max(overhead, problem.cost.step_overhead(problem.machine.type_of(device)));
+  return overhead;
+}
+
+}  // namespace
+
+Seconds step_time(const Problem& problem, Nanoseconds makespan) {
+  return Seconds(static_cast<double>(makespan) * 1e-9) +
+         overhead_of(problem, all_devices(problem.machine));
+}
+
+Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy) {
+  const Seconds spared = overhead_of(problem, all_devices(problem.machine)) -
+                         overhead_of(problem, used_devices(strategy));
+  return std::llround(spared.value * 1e9);
 }
 
 Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
@@ -72,13 +88,32 @@ Evaluator::Run Evaluator::run_unlimited(const Strategy& strategy) {
   return {*tasks_, times, result};
 }
 
+namespace {
+
+// By memory.
+std::vector<int64_t> bytes_at_start(const TaskGraph& tasks) {
+  std::vector<int64_t> bytes(tasks.memories.size(), 0);
+  for (const Buffer& buffer : tasks.buffers)
+    if (buffer.at_start) bytes[buffer.memory.index()] += buffer.bytes.value;
+  return bytes;
+}
+
+}  // namespace
+
 int64_t Evaluator::standing(const Strategy& strategy) {
   prepare(strategy);
-  std::vector<int64_t> bytes(tasks_->memories.size(), 0);
-  for (const Buffer& buffer : tasks_->buffers)
-    if (buffer.at_start && tasks_->memories[buffer.memory.index()].team.valid())
-      bytes[buffer.memory.index()] += buffer.bytes.value;
-  return *std::ranges::max_element(bytes);
+  const std::vector<int64_t> bytes = bytes_at_start(*tasks_);
+  int64_t most = 0;
+  for (size_t m = 0; m < bytes.size(); ++m)
+    if (tasks_->memories[m].team.valid()) most = std::max(most, bytes[m]);
+  return most;
+}
+
+bool Evaluator::fits_at_start() const {
+  const std::vector<int64_t> bytes = bytes_at_start(*tasks_);
+  for (size_t m = 0; m < bytes.size(); ++m)
+    if (bytes[m] > tasks_->memories[m].limit.value) return false;
+  return true;
 }
 
 std::optional<int64_t> Evaluator::least_limit(const Strategy& strategy) {
@@ -90,9 +125,7 @@ std::optional<int64_t> Evaluator::least_limit(const Strategy& strategy) {
     return simulator_.run(copy, times).status == SimStatus::Done;
   };
   const SimResult& free = simulator_.run(copy, times, {.enforce_limits = false});
-  std::vector<int64_t> bytes(copy.memories.size(), 0);
-  for (const Buffer& buffer : copy.buffers)
-    if (buffer.at_start) bytes[buffer.memory.index()] += buffer.bytes.value;
+  const std::vector<int64_t> bytes = bytes_at_start(copy);
   int64_t enough = 0, too_little = 0;
   for (size_t m = 0; m < copy.memories.size(); ++m) {
     if (!copy.memories[m].team.valid()) continue;

@@ -20,6 +20,8 @@ struct Evaluation {
 
 // A step of so many nanoseconds of tasks, with what it takes on the host beside them.
 Seconds step_time(const Problem& problem, Nanoseconds makespan);
+// By how much the host takes less because some devices do not take part.
+Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy);
 
 class Evaluator {
  public:
@@ -47,6 +49,10 @@ class Evaluator {
   std::optional<int64_t> least_limit(const Strategy& strategy);
   // Bytes on the fullest device that no limit can be below: what is live when the step begins.
   int64_t standing(const Strategy& strategy);
+
+  // Whether the strategy that was evaluated last fits when the step begins. No action on saved
+  // tensors helps if it does not.
+  bool fits_at_start() const;
 
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);

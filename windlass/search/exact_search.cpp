@@ -22,8 +22,10 @@ constexpr double kHidden = 0.9;  // of the traffic of weights, in the second sol
 
 class ExactSearch {
  public:
-  ExactSearch(Ledger& ledger, double share, SearchResult& facts)
+  ExactSearch(Ledger& ledger, double share, const std::vector<DeviceId>& devices,
+              SearchResult& facts)
       : ledger_(ledger),
+        devices_(devices),
         facts_(facts),
         cuts_(std::max<int64_t>(1, ledger.options().micro_batches)),
         cut_(ledger.cut(cuts_)),
@@ -35,7 +37,8 @@ class ExactSearch {
     const double prices = (until_ - begin) / 2;
     const ShardingProblem sharding = make_sharding_problem(
         cut_.training, problem().machine, problem().cost, cuts_,
-        {.out_of_time = [&] { return ledger_.out_of_time() || left() < prices; }});
+        {.devices = devices_,
+         .out_of_time = [&] { return ledger_.out_of_time() || left() < prices; }});
     solve(sharding);
     try_baselines();
     polish_best(sharding);
@@ -92,18 +95,18 @@ class ExactSearch {
 
   void consider(const ShardingProblem& sharding, const ParetoChoice& choice) {
     best_bytes_ = std::max(best_bytes_, choice.cost.bytes);
-    Strategy strategy = sharding.strategy(cut_.training, problem().machine, choice);
+    Strategy strategy = sharding.strategy(cut_.training, choice);
     strategy.micro_batches = cuts_;
     simulate(std::move(strategy));
   }
 
   void try_baselines() {
     std::vector<std::string> names = {"data-parallel", "one-weird-trick", "zero:stage=3"};
-    const auto devices = static_cast<int64_t>(problem().machine.devices.size());
+    const auto devices = static_cast<int64_t>(devices_.size());
     for (int64_t tp = 2; tp <= std::min<int64_t>(8, devices); tp *= 2)
       if (devices % tp == 0) names.push_back("megatron:tp=" + std::to_string(tp));
     for (const std::string& name : names)
-      if (auto strategy = ledger_.named(parse_baseline(name), cuts_))
+      if (auto strategy = ledger_.named(parse_baseline(name), cuts_, devices_))
         simulate(std::move(*strategy));
   }
 
@@ -132,6 +135,7 @@ class ExactSearch {
   }
 
   Ledger& ledger_;
+  const std::vector<DeviceId>& devices_;
   SearchResult& facts_;
   const int64_t cuts_;
   Cut& cut_;
@@ -144,8 +148,9 @@ class ExactSearch {
 
 }  // namespace
 
-void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts) {
-  ExactSearch search(ledger, share_of_time, facts);
+void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
+               SearchResult& facts) {
+  ExactSearch search(ledger, share_of_time, devices, facts);
   search.run();
   facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
 }
@@ -153,7 +158,7 @@ void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts) {
 SearchResult search_exact(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
   SearchResult facts;
-  run_exact(ledger, 1, facts);
+  run_exact(ledger, 1, all_devices(problem.machine), facts);
   SearchResult result = ledger.finish();
   take_exact_facts(result, facts);
   result.lower_bound = facts.lower_bound;

@@ -18,6 +18,7 @@
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
 #include "windlass/search/stages/recut.h"
+#include "windlass/search/subsets.h"
 
 namespace windlass {
 namespace {
@@ -37,6 +38,7 @@ struct Borders {
 };
 
 struct Structure {
+  std::vector<DeviceId> devices;
   BaselineSpec spec;
   int64_t micro_batches = 1;
   Nanoseconds time = 0;
@@ -45,27 +47,37 @@ struct Structure {
 
 class GridSearch {
  public:
-  GridSearch(Ledger& ledger, double share)
-      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share) {}
+  GridSearch(Ledger& ledger, double share, const std::vector<std::vector<DeviceId>>& sets)
+      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), sets_(sets) {}
 
   void run() {
     std::vector<Structure> structures = measured(all_structures());
     std::ranges::stable_sort(structures, {}, &Structure::time);
+    // Beside another answer it need not go on for long once it has one that gets no better.
+    constexpr int kPatience = 12;
+    int in_vain = 0;
     if (!fixed_.recompute)
       for (const Structure& structure : structures) {
         if (ledger_.out_of_time(share_)) break;
-        if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
+        if (ledger_.beaten(structure.time)) break;
+        const Nanoseconds before = ledger_.ceiling();
+        const int64_t chains = chains_;
         for (const BaselineSpec& spec : homes(structure.spec)) {
           if (ledger_.out_of_time(share_)) break;
           by_chain(spec, structure);
         }
+        if (ledger_.ceiling() < before)
+          in_vain = 0;
+        else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
+                 ledger_.beside_answer())
+          break;
       }
-    if (ledger_.fits()) return;
+    if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
     for (const Structure& structure : structures) {
-      if (ledger_.fits() && structure.time >= ledger_.best_time()) break;
+      if (ledger_.beaten(structure.time)) break;
       for (const BaselineSpec& spec : remedies(structure.spec)) {
         if (ledger_.out_of_time(share_)) break;
-        consider(spec, structure.micro_batches);
+        consider(spec, structure);
       }
     }
     improve();
@@ -96,7 +108,8 @@ class GridSearch {
 
   // Saved tensors as the chain search says, if keeping them all does not fit.
   void by_chain(const BaselineSpec& spec, const Structure& structure) {
-    const std::optional<Strategy> named = ledger_.named(spec, structure.micro_batches);
+    const std::optional<Strategy> named =
+        ledger_.named(spec, structure.micro_batches, structure.devices);
     if (!named) return;
     std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
@@ -128,7 +141,8 @@ class GridSearch {
 
   void spare_memory(const Considered& considered, int64_t micro) {
     const Evaluation& plain = considered.plain;
-    if (plain.fits || (ledger_.fits() && plain.free_time >= ledger_.best_time())) return;
+    if (plain.fits || ledger_.beaten(plain.free_time)) return;
+    ++chains_;
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
@@ -137,7 +151,7 @@ class GridSearch {
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {
       ledger_.add(found->strategy, micro, found->time);
-    } else if (!ledger_.fits()) {
+    } else if (!ledger_.answered()) {
       // What needs least is the answer to why not.
       const auto frontier = chain_frontier(cut.training, strategy, *cut.evaluator, options);
       if (frontier.empty()) return;
@@ -169,7 +183,12 @@ class GridSearch {
 
   std::vector<Structure> all_structures() const {
     std::vector<Structure> list;
-    const auto devices = static_cast<int64_t>(ledger_.problem().machine.devices.size());
+    for (const std::vector<DeviceId>& devices : sets_) add_structures(devices, list);
+    return list;
+  }
+
+  void add_structures(const std::vector<DeviceId>& members, std::vector<Structure>& list) const {
+    const auto devices = static_cast<int64_t>(members.size());
     const bool any_micro = ledger_.options().micro_batches == 0;
     const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
     for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
@@ -183,6 +202,7 @@ class GridSearch {
           for (const bool sequence : {false, true}) {
             if (sequence && tp == 1) continue;
             Structure structure;
+            structure.devices = members;
             structure.spec = parse_baseline("megatron");
             structure.spec.tp = tp;
             structure.spec.pp = pp;
@@ -194,7 +214,6 @@ class GridSearch {
           }
         }
       }
-    return list;
   }
 
   // Those that are possible, with what they take at least.
@@ -202,14 +221,14 @@ class GridSearch {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
       if (ledger_.out_of_time(share_) && !result.empty()) break;
-      const auto named = ledger_.named(structure.spec, structure.micro_batches);
+      const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
       if (!named) continue;
       const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
       structure.cuts = {{strategy.stages, strategy.groups}};
       Evaluator& evaluator = *ledger_.cut(structure.micro_batches).evaluator;
-      structure.time = evaluator.bound(strategy);
+      structure.time = least_time(evaluator, strategy);
       if (auto better = cutter(structure.micro_batches).recut(strategy, StageMemory::Free)) {
-        const Nanoseconds time = evaluator.bound(*better);
+        const Nanoseconds time = least_time(evaluator, *better);
         Borders borders = {better->stages, better->groups};
         if (time < structure.time && borders != structure.cuts[0])
           structure.cuts.insert(structure.cuts.begin(), std::move(borders));
@@ -219,6 +238,20 @@ class GridSearch {
       ledger_.report();
     }
     return result;
+  }
+
+  // The bound knows one kind of device in a group. Where many sets of devices compete, those that
+  // mix kinds would all come first.
+  Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const {
+    const Machine& machine = ledger_.problem().machine;
+    const auto mixed = [&](const std::vector<DeviceId>& group) {
+      return std::ranges::any_of(group, [&](DeviceId device) {
+        return machine[device].type != machine[group.front()].type;
+      });
+    };
+    return ledger_.beside_answer() && std::ranges::any_of(strategy.groups, mixed)
+               ? evaluator.evaluate_unlimited(strategy).time
+               : evaluator.bound(strategy);
   }
 
   StageCutter& cutter(int64_t micro) {
@@ -250,8 +283,9 @@ class GridSearch {
     return list;
   }
 
-  void consider(const BaselineSpec& spec, int64_t micro) {
-    const std::optional<Strategy> strategy = ledger_.named(spec, micro);
+  void consider(const BaselineSpec& spec, const Structure& structure) {
+    const int64_t micro = structure.micro_batches;
+    const std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
     if (!strategy) return;
     const Evaluation inside = ledger_.consider(*strategy, micro);
     if (!inside.fits) return;
@@ -263,17 +297,24 @@ class GridSearch {
   Ledger& ledger_;
   const FixedDecisions& fixed_;
   double share_;
+  const std::vector<std::vector<DeviceId>>& sets_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
+  int64_t chains_ = 0;  // searched
 };
 
 }  // namespace
 
-void run_grid(Ledger& ledger, double share_of_time) { GridSearch(ledger, share_of_time).run(); }
+void run_grid(Ledger& ledger, double share_of_time,
+              const std::vector<std::vector<DeviceId>>& sets) {
+  GridSearch(ledger, share_of_time, sets).run();
+}
 
 SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  run_grid(ledger, 1);
+  run_grid(ledger, 1, {all_devices(problem.machine)});
+  SearchResult facts;
+  run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   return result;

@@ -1,7 +1,6 @@
 #include "windlass/search/ledger.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "windlass/base/error.h"
 #include "windlass/plan/check.h"
@@ -16,7 +15,30 @@ constexpr double kPromising = 1.3;
 }  // namespace
 
 Ledger::Ledger(const Problem& problem, const SearchOptions& options)
-    : problem_(problem), options_(options), batch_(find_batch(problem.network)) {}
+    : problem_(problem),
+      options_(options),
+      batch_(find_batch(problem.network)),
+      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {}
+
+Ledger Ledger::branch(Nanoseconds ceiling) const {
+  Ledger result = *this;
+  if (fits()) result.elsewhere_best_ = best_time();
+  result.entries_.clear();
+  result.frugal_.clear();
+  result.sought_.clear();
+  result.points_.clear();
+  result.elsewhere_ = 0;
+  result.ceiling_ = ceiling;
+  return result;
+}
+
+void Ledger::take(const Ledger& branch) {
+  for (const Entry& entry : branch.entries_) add(entry.strategy, entry.micro_batches, entry.time);
+  frugal_.insert(frugal_.end(), branch.frugal_.begin(), branch.frugal_.end());
+  sought_.insert(sought_.end(), branch.sought_.begin(), branch.sought_.end());
+  points_.insert(points_.end(), branch.points_.begin(), branch.points_.end());
+  elsewhere_ += branch.elsewhere_;
+}
 
 double Ledger::elapsed() const { return watch_.seconds(); }
 
@@ -27,13 +49,13 @@ bool Ledger::out_of_time(double share) const {
 
 int64_t Ledger::tried() const {
   int64_t sum = elsewhere_;
-  for (const auto& [micro, cut] : cuts_) sum += cut->evaluator->evaluations();
+  for (const auto& [micro, cut] : *cuts_) sum += cut->evaluator->evaluations();
   return sum;
 }
 
 bool Ledger::memory_binds() const {
-  return !fits() || std::ranges::any_of(
-                        points_, [&](const auto& point) { return point.second < best_time(); });
+  return !fits() ||
+         std::ranges::any_of(points_, [&](const auto& point) { return point.time < best_time(); });
 }
 
 void Ledger::report() {
@@ -46,6 +68,10 @@ void Ledger::report(SearchProgress progress) {
   if (!options_.progress) return;
   if (!bound_) bound_ = work_bound(problem_);
   progress.tried += tried();
+  if (elsewhere_best_) {
+    const Seconds other = step_time(problem_, *elsewhere_best_);
+    progress.best = progress.best ? std::min(*progress.best, other) : other;
+  }
   progress.seconds = Seconds(elapsed());
   progress.bound = bound_;
   options_.progress(progress);
@@ -61,8 +87,8 @@ std::vector<int64_t> Ledger::micro_batches(int64_t most) const {
 }
 
 Cut& Ledger::cut(int64_t micro_batches) {
-  const auto known = cuts_.find(micro_batches);
-  if (known != cuts_.end()) return *known->second;
+  const auto known = cuts_->find(micro_batches);
+  if (known != cuts_->end()) return *known->second;
   auto made = std::make_unique<Cut>();
   made->micro_batches = micro_batches;
   const bool whole = micro_batches == 1;
@@ -70,7 +96,7 @@ Cut& Ledger::cut(int64_t micro_batches) {
   made->batch = whole ? batch_ : find_batch(part);
   made->training = differentiate(whole ? problem_.network : part, problem_.training);
   made->evaluator = std::make_unique<Evaluator>(problem_, made->training);
-  return *cuts_.emplace(micro_batches, std::move(made)).first->second;
+  return *cuts_->emplace(micro_batches, std::move(made)).first->second;
 }
 
 // Some networks see their samples together, or have constants that differ from one to the next.
@@ -100,6 +126,22 @@ std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches) 
   }
 }
 
+std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches,
+                                      const std::vector<DeviceId>& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  if (spec.dp == 0) spec.dp = count / (spec.tp * spec.pp);
+  if (spec.dp == 0 || spec.dp * spec.tp * spec.pp > count) return std::nullopt;
+  std::optional<Strategy> strategy = named(spec, micro_batches);
+  if (!strategy) return std::nullopt;
+  for (std::vector<DeviceId>& group : strategy->groups)
+    for (DeviceId& device : group) device = devices[device.index()];
+  return strategy;
+}
+
+void Ledger::add_point(const Strategy& strategy, const Evaluation& free) {
+  points_.push_back({free.peak, free.time, spared_on_host(problem_, strategy)});
+}
+
 void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
   if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
   const auto at =
@@ -117,7 +159,7 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
         return {.time = least, .free_time = least};
     }
     const Evaluation free = evaluator.evaluate_unlimited(strategy);
-    points_.emplace_back(free.peak, free.time);
+    add_point(strategy, free);
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);
     if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
       return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
@@ -164,10 +206,10 @@ SearchResult Ledger::finish() {
     const Entry& best = entries_.front();
     result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
     result.strategy = best.strategy;
-    result.step_time = step_time(problem_, best.time);
+    result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
     micro = best.micro_batches;
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
-    points_.emplace_back(free.peak, free.time);
+    add_point(best.strategy, free);
   } else {
     std::optional<int64_t> least;
     frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());
@@ -191,11 +233,13 @@ SearchResult Ledger::finish() {
       result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
     }
   }
+  std::vector<std::pair<int64_t, Nanoseconds>> points;
+  for (const Point& point : points_) points.emplace_back(point.peak, point.time - point.spared);
   result.frontier =
-      frontier_of(points_, [&](Nanoseconds time) { return step_time(problem_, time); });
+      frontier_of(std::move(points), [&](Nanoseconds time) { return step_time(problem_, time); });
   result.tried = tried();
   result.training = std::move(cut(micro).training);
-  cuts_.erase(micro);
+  cuts_->erase(micro);
   result.seconds = Seconds(elapsed());
   return result;
 }

@@ -2,7 +2,9 @@
 // of what has been simulated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -51,6 +53,11 @@ class Ledger {
 
   // Both must outlive it.
   Ledger(const Problem& problem, const SearchOptions& options);
+  // An empty book of the same problem that shares clock and cuts with this one. Nothing found in
+  // one is known in the other, until take(). What takes `ceiling` or longer is of no interest.
+  Ledger branch(Nanoseconds ceiling) const;
+  // All that the branch has found.
+  void take(const Ledger& branch);
 
   const Problem& problem() const { return problem_; }
   const SearchOptions& options() const { return options_; }
@@ -73,6 +80,9 @@ class Ledger {
   // --- strategies
   // As a user would name it; none if the model or the machine does not allow it.
   std::optional<Strategy> named(BaselineSpec spec, int64_t micro_batches);
+  // The same on these devices only, as if there were no others.
+  std::optional<Strategy> named(BaselineSpec spec, int64_t micro_batches,
+                                const std::vector<DeviceId>& devices);
   // Simulates without limits and, unless it is much slower than the best, inside of them.
   // Strategies that cannot be carried out do not fit.
   Evaluation consider(const Strategy& strategy, int64_t micro_batches);
@@ -84,7 +94,14 @@ class Ledger {
   void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
 
   bool fits() const { return !entries_.empty(); }
+  // Whether something fits in the book that this is a branch of, and whether here or there.
+  bool beside_answer() const { return elsewhere_best_.has_value(); }
+  bool answered() const { return fits() || beside_answer(); }
   Nanoseconds best_time() const { return entries_.front().time; }
+  // What a step has to be below to be of interest.
+  Nanoseconds ceiling() const { return fits() ? std::min(ceiling_, best_time()) : ceiling_; }
+  // Whether a step of so long is no better than what is known.
+  bool beaten(Nanoseconds time) const { return time >= ceiling(); }
   // Those that fit, the fastest first; of equal times and cuts one. At most kEntries.
   const std::vector<Entry>& entries() const { return entries_; }
   // Those that need least memory, if nothing fits.
@@ -100,6 +117,13 @@ class Ledger {
   static constexpr size_t kEntries = 24;
 
  private:
+  // What a strategy takes without limits.
+  struct Point {
+    int64_t peak = 0;
+    Nanoseconds time = 0;
+    Nanoseconds spared = 0;  // on the host
+  };
+  void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
   void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
 
@@ -107,11 +131,13 @@ class Ledger {
   const SearchOptions& options_;
   Stopwatch watch_;
   BatchAxes batch_;
-  std::map<int64_t, std::unique_ptr<Cut>> cuts_;
-  std::vector<Entry> entries_, frugal_;                  // `time` of frugal ones: their peaks
-  std::vector<Entry> sought_;                            // found by looking for what needs least
-  std::vector<std::pair<int64_t, Nanoseconds>> points_;  // peak and time without limits
+  std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
+  std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
+  std::vector<Entry> sought_;            // found by looking for what needs least
+  std::vector<Point> points_;
   int64_t elsewhere_ = 0;
+  std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
+  Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
   std::optional<Seconds> bound_;  // of the work, if progress is shown
 };
 
@@ -120,12 +146,14 @@ class Ledger {
 void consider_starts(Ledger& ledger);
 // Whether everything fits on the device as it is, so that there is nothing to decide.
 bool run_one_device(Ledger& ledger);
-void run_grid(Ledger& ledger, double share_of_time);
+// On each of the sets of devices.
+void run_grid(Ledger& ledger, double share_of_time, const std::vector<std::vector<DeviceId>>& sets);
 void run_chain(Ledger& ledger);
-void run_exact(Ledger& ledger, double share_of_time, SearchResult& facts);
+void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
+               SearchResult& facts);
 // What the exact search says of its sums, copied from one result to another.
 void take_exact_facts(SearchResult& result, const SearchResult& facts);
 // Markov chains from the best that is there, or from what needs least.
-void run_walks(Ledger& ledger, SearchResult& facts);
+void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts);
 
 }  // namespace windlass

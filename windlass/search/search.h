@@ -136,7 +136,8 @@ SearchResult search_one_device(const Problem& problem, const SearchOptions& opti
 SearchResult search_exact(const Problem& problem, const SearchOptions& options = {});
 
 // Several groups of devices: replicas x tensor-parallel parts x pipeline stages, micro-batches, and
-// the usual remedies against full memory, all simulated; the fastest that fits. Never Optimal.
+// the usual remedies against full memory, all simulated; the fastest that fits. On all devices, and
+// on some of them where that may be faster (search/subsets.h). Never Optimal.
 SearchResult search_grid(const Problem& problem, const SearchOptions& options = {});
 
 // All devices as one group of replicas, or one device: numbers of micro-batches, homes of weights,
@@ -148,8 +149,8 @@ SearchResult search_chain(const Problem& problem, const SearchOptions& options =
 // and from SearchOptions::starts. Never Optimal.
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
 
-// All methods that suit the machine, then Markov chains from the best they found. The lower bound
-// is the arithmetic of the model shared out evenly over all devices.
+// All methods that suit the machine, then Markov chains from the best they found; the same on some
+// of the devices where that may be faster. The lower bound is that of work_bound().
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
 // Limits ascending, times descending, of points (peak, makespan): a larger limit never makes it

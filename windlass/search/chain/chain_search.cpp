@@ -204,6 +204,7 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
     if (action != MemoryAction::Regather) action = MemoryAction::Keep;
   if (const Evaluation found = evaluator.evaluate(kept); found.fits)
     return Candidate{kept, found.time};
+  if (!evaluator.fits_at_start()) return std::nullopt;
   const Planner planner(training, kept, evaluator, options);
   if (planner.empty()) return std::nullopt;
   std::vector<int64_t> limits;

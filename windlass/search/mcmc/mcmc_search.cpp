@@ -5,6 +5,7 @@
 #include "windlass/base/error.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/mcmc/walks.h"
+#include "windlass/search/subsets.h"
 #include "windlass/search/tidy.h"
 
 namespace windlass {
@@ -48,7 +49,8 @@ void compact(Strategy& strategy) {
 
 class Walks {
  public:
-  Walks(Ledger& ledger, SearchResult& facts) : ledger_(ledger), facts_(facts) {}
+  Walks(Ledger& ledger, double share, SearchResult& facts)
+      : ledger_(ledger), share_(share), facts_(facts) {}
 
   void run() {
     const std::vector<Ledger::Entry> entries =
@@ -66,7 +68,7 @@ class Walks {
         cuts.push_back(entry.micro_batches);
     }
     for (size_t i = 0; i < cuts.size(); ++i)
-      if (!ledger_.out_of_time()) from(entries, cuts[i], i == 0 ? 1 : 0.3);
+      if (!ledger_.out_of_time(share_)) from(entries, cuts[i], i == 0 ? 1 : 0.3);
   }
 
  private:
@@ -108,7 +110,7 @@ class Walks {
                                                    static_cast<double>(cut.evaluator->tasks())));
     options.threads = ledger_.options().threads;
     options.seed = ledger_.options().seed;
-    options.stop = [&] { return ledger_.out_of_time(); };
+    options.stop = [&] { return ledger_.out_of_time(share_); };
     const double begin = ledger_.elapsed();
     options.progress = [&](int64_t proposals, int64_t simulated, double energy) {
       SearchProgress progress;
@@ -138,12 +140,15 @@ class Walks {
   }
 
   Ledger& ledger_;
+  double share_;
   SearchResult& facts_;
 };
 
 }  // namespace
 
-void run_walks(Ledger& ledger, SearchResult& facts) { Walks(ledger, facts).run(); }
+void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts) {
+  Walks(ledger, share_of_time, facts).run();
+}
 
 void consider_starts(Ledger& ledger) {
   for (const StartStrategy& start : ledger.options().starts) {
@@ -175,7 +180,7 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
         if (const auto strategy = ledger.named(parse_baseline(name), micro))
           ledger.consider(*strategy, micro);
   SearchResult facts;
-  run_walks(ledger, facts);
+  run_walks(ledger, 1, facts);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   result.proposals = facts.proposals;
@@ -187,19 +192,25 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
   consider_starts(ledger);
   bool settled = false;
+  std::vector<DeviceSubset> subsets;
+  Nanoseconds ceiling = ledger.ceiling();
   if (problem.machine.devices.size() == 1) {
     settled = run_one_device(ledger);
   } else {
-    run_grid(ledger, 0.4);
+    const std::vector<DeviceId> all = all_devices(problem.machine);
+    run_grid(ledger, 0.4, {all});
     // Small steps are fastest on one device.
     if (!options.fixed.structure())
       for (const char* name : {"single", "single:host-update=on"})
         if (const auto strategy =
                 ledger.named(parse_baseline(name), ledger.micro_batches(1).front()))
           ledger.consider(*strategy, strategy->micro_batches);
-    if (!options.fixed.any()) run_exact(ledger, 0.8, facts);
+    subsets = promising_subsets(ledger);
+    ceiling = ledger.ceiling();
+    if (!options.fixed.any()) run_exact(ledger, subsets.empty() ? 0.8 : 0.6, all, facts);
   }
-  if (!settled) run_walks(ledger, facts);
+  if (!settled) run_walks(ledger, subsets.empty() ? 1 : 0.75, facts);
+  if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
   SearchResult result = ledger.finish();
   // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
   result.lower_bound = work_bound(problem);

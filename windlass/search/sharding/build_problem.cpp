@@ -43,13 +43,12 @@ class Builder {
         options_(options),
         facts_(training),
         tables_(training, facts_, machine) {
-    std::vector<DeviceId> all;
-    for (size_t d = 0; d < machine.devices.size(); ++d) all.emplace_back(d);
-    group_ = tables_.intern(all);
+    result_.devices = options.devices.empty() ? all_devices(machine) : options.devices;
+    group_ = tables_.intern(result_.devices);
     moves_ = std::make_unique<MovePrices>(machine, tables_, group_);
-    members_.resize(all.size());
+    members_.resize(result_.devices.size());
     std::iota(members_.begin(), members_.end(), 0);
-    for (const Device& device : machine.devices) types_.push_back(device.type);
+    for (DeviceId device : result_.devices) types_.push_back(machine[device].type);
     std::ranges::sort(types_);
     const auto repeated = std::ranges::unique(types_);
     types_.erase(repeated.begin(), repeated.end());
@@ -146,7 +145,7 @@ class Builder {
   void add_kind(size_t i) {
     const LoopNest nest = loops_of(graph(), graph().ops[i]);
     result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
-                                             static_cast<int64_t>(machine_.devices.size())));
+                                             static_cast<int64_t>(result_.devices.size())));
     auto& choices = result_.choices.emplace_back();
     double least = std::numeric_limits<double>::infinity();
     for (const Sharding& sharding : result_.shardings.back()) {

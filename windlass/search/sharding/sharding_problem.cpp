@@ -30,7 +30,7 @@ double ShardingProblem::least_work() const {
   return sum;
 }
 
-Strategy ShardingProblem::strategy(const TrainingGraph& training, const Machine& machine,
+Strategy ShardingProblem::strategy(const TrainingGraph& training,
                                    const ParetoChoice& choice) const {
   const auto local_of = [&](size_t op) -> const LocalChoice& {
     return choices_of(
@@ -39,8 +39,7 @@ Strategy ShardingProblem::strategy(const TrainingGraph& training, const Machine&
   const TrainingFacts facts(training);
   Strategy strategy;
   strategy.name = "exact";
-  strategy.groups.emplace_back();
-  for (size_t d = 0; d < machine.devices.size(); ++d) strategy.groups[0].emplace_back(d);
+  strategy.groups = {devices};
   strategy.stages = {{.first = 0, .last = training.forward_ops}};
   strategy.saved.assign(training.saved.size(), MemoryAction::Keep);
   strategy.weights.assign(facts.updates.size(), Residency{});

@@ -37,13 +37,15 @@ struct LocalChoice {
 };
 
 struct ShardingProblemOptions {
-  bool memory_choices = true;  // residency and offloading; else everything stays
+  std::vector<DeviceId> devices = {};  // as one group; empty: all of the machine
+  bool memory_choices = true;          // residency and offloading; else everything stays
   // Asked now and then. Once it says yes, moves that are not priced yet cost nothing: the problem
   // is then no longer complete, and its least sum is a lower bound only.
   std::function<bool()> out_of_time = {};
 };
 
 struct ShardingProblem {
+  std::vector<DeviceId> devices;
   // Ops that are alike share everything: kinds.
   std::vector<int32_t> kind_of;                                // by forward op
   std::vector<std::vector<Sharding>> shardings;                // by kind
@@ -67,9 +69,8 @@ struct ShardingProblem {
   ParetoNetwork network(double overlap = 0) const;
   // Nanoseconds that some device computes in any case.
   double least_work() const;
-  // As a strategy on all devices.
-  Strategy strategy(const TrainingGraph& training, const Machine& machine,
-                    const ParetoChoice& choice) const;
+  // As a strategy on all `devices`.
+  Strategy strategy(const TrainingGraph& training, const ParetoChoice& choice) const;
 };
 
 // `training` is the step of one micro-batch; `micro_batches` of them make a step, updates happen

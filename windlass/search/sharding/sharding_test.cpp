@@ -57,9 +57,7 @@ TEST(MovePrices, AreThoseOfTheMovesThemselves) {
     const Machine machine = load_machine(name);
     const auto members = static_cast<int64_t>(machine.devices.size());
     Tables tables(training, facts, machine);
-    std::vector<DeviceId> all;
-    for (size_t d = 0; d < machine.devices.size(); ++d) all.emplace_back(d);
-    const int32_t group = tables.intern(all);
+    const int32_t group = tables.intern(all_devices(machine));
     MovePrices prices(machine, tables, group);
     for (int round = 0; round < 300; ++round) {
       const auto op = static_cast<size_t>(random() % training.forward_ops);
