@@ -126,6 +126,42 @@ TEST_F(PackPlans, AreFoundWhereWeightsDoNotFit) {
   EXPECT_FALSE(automatic("8GB").contains("harmony"));
 }
 
+// What explain says of the plan adds up, and what it says of another is what simulate says of it.
+TEST_F(PackPlans, AreExplained) {
+  ASSERT_EQ(plan({"-o", path("plan.json")}).exit_code, 0);
+  const ProgramResult result = run_windlass({"explain", path("plan.json"), "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json found = json::parse(result.out);
+  const json promised = read("plan.json")["prediction"];
+  EXPECT_EQ(found["step_time_s"], promised["step_time_s"]);
+  for (const json& device : found["time"]) {
+    double sum = 0;
+    for (const char* part : {"forward_s", "recompute_s", "backward_s", "update_s", "idle_s"})
+      sum += device[part].get<double>();
+    EXPECT_NEAR(sum, found["step_time_s"].get<double>(), 0.02 * sum);
+  }
+  int64_t bytes = 0;
+  for (const json& part : found["memory"]["parts"]) bytes += part["bytes"].get<int64_t>();
+  EXPECT_GE(bytes, found["peak_bytes"].get<int64_t>());
+  bool compared = false;
+  for (const json& other : found["alternatives"]) {
+    EXPECT_EQ(other["step_time_difference_s"].get<double>(),
+              other["step_time_s"].get<double>() - found["step_time_s"].get<double>());
+    if (other["decision"] != "inputs of packs" || other["choice"] != "all on the host") continue;
+    compared = true;
+    const ProgramResult simulated = changed("simulate", [](json& document) {
+      for (json& packs : document["harmony"]["backward"]) packs["input_on_host"] = true;
+    });
+    EXPECT_THAT(simulated.out, HasSubstr("input on the host"));
+    const json again = json::parse(run_windlass({"simulate", path("changed.json"), "--json"}).out);
+    EXPECT_EQ(again["step_time_s"], other["step_time_s"]);
+  }
+  EXPECT_TRUE(compared) << result.out;
+  EXPECT_FALSE(found["pack_alternatives"].empty());
+  EXPECT_THAT(run_windlass({"explain", path("plan.json")}).out, HasSubstr("the longest waits"));
+  EXPECT_EQ(run_windlass({"explain", path("plan.json"), "--op", "x"}).exit_code, 1);
+}
+
 TEST_F(PackPlans, AreNotTrainedYet) {
   ASSERT_EQ(plan({"-o", path("plan.json")}).exit_code, 0);
   const ProgramResult trained =

@@ -12,6 +12,7 @@
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/explain_text.h"
+#include "windlass/cli/pack_plans.h"
 #include "windlass/cli/progress.h"
 #include "windlass/cli/subject.h"
 
@@ -137,11 +138,10 @@ void explain_tensor(const ExplainFlags& flags, const Explained& explained, Expla
 }
 
 ExitCode run_explain(const ExplainFlags& flags) {
-  if (read_plan(flags.plan).packs)
-    fail_unsupported(
-        "{}: a plan of packs of layers has no ops and tensors of its own to explain; \"windlass "
-        "simulate\" shows where its time and memory go",
-        flags.plan);
+  if (read_plan(flags.plan).packs && (!flags.op.empty() || !flags.tensor.empty()))
+    fail_input("{}: a plan of packs of layers has no ops and tensors: leave --op and --tensor out",
+               flags.plan);
+  if (const auto done = explain_pack_plan(flags.plan, flags.top, flags.json)) return *done;
   const Subject subject = subject_from_plan(flags.plan, {});
   Pricing pricing = pricing_of(subject);
   Progress progress("explaining");

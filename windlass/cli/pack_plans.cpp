@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
+#include "windlass/cli/explain_packs_text.h"
 #include "windlass/cli/packs_text.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/subject.h"
@@ -174,6 +175,16 @@ std::optional<ExitCode> simulate_pack_plan(const std::string& path, const Machin
                 .written = ""},
                result, subject->profile.layers(), json);
   return result.termination == Termination::Infeasible ? ExitCode::NoPlan : ExitCode::Done;
+}
+
+std::optional<ExitCode> explain_pack_plan(const std::string& path, size_t top, bool json) {
+  const auto subject = load(path, {});
+  if (!subject) return std::nullopt;
+  ChainTables chain(subject->profile);
+  const PackExplanation found =
+      explain_packs(chain, subject->machine, subject->plan.samples, *subject->plan.packs, top);
+  report_explanation(subject->plan, found, json);
+  return found.cost.fits ? ExitCode::Done : ExitCode::NoPlan;
 }
 
 }  // namespace windlass

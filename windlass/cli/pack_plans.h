@@ -20,11 +20,12 @@ LayerProfile load_chain(const ModelRequest& request, const Machine& machine);
 Plan pack_plan(const ModelRequest& request, const LayerProfile& profile, const Machine& machine,
                int64_t samples, const LayerSearchResult& result);
 
-// What `windlass check` and `windlass simulate` do with such a file; nothing if it is another plan.
-// A machine given by flags must be the plan's own.
+// What `windlass check`, `windlass simulate` and `windlass explain` do with such a file; nothing if
+// it is another plan. A machine given by flags must be the plan's own.
 std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFlags& machine,
                                         bool json);
 std::optional<ExitCode> simulate_pack_plan(const std::string& path, const MachineFlags& machine,
                                            bool json);
+std::optional<ExitCode> explain_pack_plan(const std::string& path, size_t top, bool json);
 
 }  // namespace windlass
