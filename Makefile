@@ -83,4 +83,4 @@ test-fuzz:
 	@echo "== fuzz"
 	@$(CONFIGURE) fuzz
 	@cmake --build --preset fuzz --parallel $(JOBS)
-	@scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)
+	@JOBS=$(JOBS) scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)
