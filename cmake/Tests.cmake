@@ -11,6 +11,7 @@ function(windlass_test_program target)
     return()
   endif()
   add_executable(${target} ${arg_SOURCES})
+  windlass_unity(${target} ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE
     windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE
