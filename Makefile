@@ -51,8 +51,8 @@ bench: setup-build build/release/build.ninja ## build and run the benchmarks
 format: setup-test ## rewrite the sources with clang-format
 	@$(if $(SOURCES),clang-format -i $(SOURCES))
 
-tidy: setup-test build/release/build.ninja ## clang-tidy over windlass/
-	@scripts/tidy.sh build/release $(JOBS)
+tidy: setup-test build/debug/build.ninja ## clang-tidy over windlass/
+	@scripts/tidy.sh build/debug $(JOBS)
 
 clean: ## remove build/
 	rm -rf build
@@ -83,4 +83,4 @@ test-fuzz:
 	@echo "== fuzz"
 	@$(CONFIGURE) fuzz
 	@cmake --build --preset fuzz --parallel $(JOBS)
-	@scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)
+	@JOBS=$(JOBS) scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)

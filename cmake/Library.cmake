@@ -1,3 +1,20 @@
+# windlass_unity(<target> <file>...)
+#
+# With CMAKE_UNITY_BUILD, twelve neighbours of one folder are compiled as one: what they include is read
+# once. Names in their unnamed namespaces must differ. Files with options of their own stay alone.
+function(windlass_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(folder "${source}" DIRECTORY)
+    string(REPLACE "${CMAKE_SOURCE_DIR}/" "" folder "${folder}")
+    string(MAKE_C_IDENTIFIER "${folder}" folder)
+    math(EXPR number "${count_${folder}} + 0")
+    math(EXPR group "${number} / 12")
+    math(EXPR count_${folder} "${number} + 1")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
+  endforeach()
+endfunction()
+
 # windlass_library(<folder> [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...]
 #                  [TEST_SOURCES <file>...])
 #
@@ -14,6 +31,7 @@ function(windlass_library folder)
   list(TRANSFORM arg_DEPENDS PREPEND windlass_)
 
   add_library(windlass_${folder} STATIC ${sources})
+  windlass_unity(windlass_${folder} ${sources})
   target_link_libraries(windlass_${folder}
     PUBLIC ${arg_DEPENDS} ${arg_PUBLIC}
     PRIVATE windlass_options ${arg_PRIVATE})

@@ -37,6 +37,11 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSI
   target_compile_options(windlass_options INTERFACE -Wno-restrict)
 endif()
 
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Sources that are compiled together look like headers to g++.
+  target_compile_options(windlass_options INTERFACE -Wno-subobject-linkage)
+endif()
+
 set(sanitizers ${WINDLASS_SANITIZE})
 if(WINDLASS_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")

@@ -1,24 +1,26 @@
-include(GoogleTest)
-
 # windlass_test_program(<target> PREFIX <name> SOURCES <file>... LIBRARIES <library>...)
 #
-# A GoogleTest program; each test becomes the CTest test <name>.<Suite>.<Case>. Suites whose name ends
-# in Slow get the label `slow`. Sources find the checkout in WINDLASS_SOURCE_DIR and the program in
-# WINDLASS_PROGRAM. No sources, no target.
+# A GoogleTest program; each suite becomes the CTest test <name>.<Suite>: one process, for loading
+# libtorch takes longer than most cases. Suites whose name ends in Slow become a test a case,
+# <name>.<Suite>.<Case>, with the label `slow`. Sources find the checkout in WINDLASS_SOURCE_DIR and the
+# program in WINDLASS_PROGRAM. No sources, no target.
 function(windlass_test_program target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX" "SOURCES;LIBRARIES")
   if(NOT WINDLASS_TESTS OR NOT arg_SOURCES)
     return()
   endif()
   add_executable(${target} ${arg_SOURCES})
+  windlass_unity(${target} ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE
     windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE
     WINDLASS_SOURCE_DIR="${CMAKE_SOURCE_DIR}" WINDLASS_PROGRAM="$<TARGET_FILE:windlass>")
-  set(common TEST_PREFIX "${arg_PREFIX}." DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60)
-  gtest_discover_tests(${target} ${common} TEST_FILTER "-*Slow.*" PROPERTIES TIMEOUT 300)
-  gtest_discover_tests(${target} ${common} TEST_FILTER "*Slow.*"
-    PROPERTIES COST 100 TIMEOUT 900 LABELS slow)
+  set(suites "${CMAKE_BINARY_DIR}/${target}_suites.cmake")
+  file(GENERATE OUTPUT "${suites}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
+set(prefix \"${arg_PREFIX}\")
+include(\"${CMAKE_SOURCE_DIR}/cmake/Suites.cmake\")
+")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${suites}")
 endfunction()
 
 # tests/*_test.cpp: the tests that cross folders, linked with every library.

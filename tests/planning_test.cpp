@@ -76,11 +76,11 @@ TEST(PlanningProgram, Compares) {
   const ProgramResult run =
       run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "40MiB", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto json = nlohmann::json::parse(run.out);
-  EXPECT_TRUE(json["windlass"]["valid"].get<bool>());
-  const double found = json["windlass"]["step_time_s"].get<double>();
+  const auto answer = nlohmann::json::parse(run.out);
+  EXPECT_TRUE(answer["windlass"]["valid"].get<bool>());
+  const double found = answer["windlass"]["step_time_s"].get<double>();
   bool some = false;
-  for (const auto& row : json["strategies"]) {
+  for (const auto& row : answer["strategies"]) {
     if (!row["possible"].get<bool>() || !row["valid"].get<bool>()) continue;
     some = true;
     EXPECT_LE(found, row["step_time_s"].get<double>() * (1 + 1e-9)) << row["strategy"];
@@ -152,10 +152,10 @@ TEST(PlanningProgram, PacksOfLayers) {
         run_windlass({"plan", path, "--on", "4x1080ti", "--batch", "8", "--search", "harmony",
                       "--cost", cost, "--memory", "2GB", "--json"});
     ASSERT_EQ(run.exit_code, 0) << run.err;
-    const auto json = nlohmann::json::parse(run.out);
-    EXPECT_GT(json["step_time_s"].get<double>(), 0);
-    EXPECT_FALSE(json["harmony"]["backward_packs"].empty());
-    for (const auto& device : json["devices"])
+    const auto answer = nlohmann::json::parse(run.out);
+    EXPECT_GT(answer["step_time_s"].get<double>(), 0);
+    EXPECT_FALSE(answer["harmony"]["backward_packs"].empty());
+    for (const auto& device : answer["devices"])
       EXPECT_LE(device["peak_bytes"].get<int64_t>(), device["limit_bytes"].get<int64_t>());
   }
   EXPECT_EQ(run_windlass({"plan", path, "--on", "4x1080ti", "--batch", "8", "--memory", "300MB"})

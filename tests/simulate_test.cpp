@@ -38,29 +38,29 @@ TEST(Simulate, TellsProgramsTheSame) {
       simulate({"gpt2:layers=4,hidden=256", "--on", "4x3090", "--strategy",
                 "megatron:tp=2,pp=2,micro=2", "--batch", "8", "--dtype", "fp16", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["termination"], "done");
-  EXPECT_EQ(json["strategy"], "megatron:tp=2,pp=2,micro=2");
-  EXPECT_EQ(json["micro_batches"], 4);
-  const double step = json["step_time_s"];
+  const auto answer = nlohmann::json::parse(result.out);
+  EXPECT_EQ(answer["termination"], "done");
+  EXPECT_EQ(answer["strategy"], "megatron:tp=2,pp=2,micro=2");
+  EXPECT_EQ(answer["micro_batches"], 4);
+  const double step = answer["step_time_s"];
   EXPECT_GT(step, 0);
-  EXPECT_NEAR(json["samples_per_s"].get<double>(), 8 / step, 1e-6 * 8 / step);
-  ASSERT_EQ(json["devices"].size(), 4u);
+  EXPECT_NEAR(answer["samples_per_s"].get<double>(), 8 / step, 1e-6 * 8 / step);
+  ASSERT_EQ(answer["devices"].size(), 4u);
   int64_t kept = 0;
-  for (const auto& device : json["devices"]) {
+  for (const auto& device : answer["devices"]) {
     EXPECT_GT(device["peak_bytes"], 0);
     EXPECT_LE(device["peak_bytes"], device["limit_bytes"]);
     EXPECT_GE(device["peak_bytes"].get<int64_t>(),
               device["weight_bytes"].get<int64_t>() + device["optimizer_bytes"].get<int64_t>());
     kept = std::max(kept, device["activation_peak_bytes"].get<int64_t>());
   }
-  EXPECT_EQ(json["activation_peak_bytes"], kept);
-  EXPECT_FALSE(json["links"].empty());
-  double parts = json["step_overhead_s"];
-  for (const auto& [key, value] : json["breakdown"].items()) parts += value.get<double>();
+  EXPECT_EQ(answer["activation_peak_bytes"], kept);
+  EXPECT_FALSE(answer["links"].empty());
+  double parts = answer["step_overhead_s"];
+  for (const auto& [key, value] : answer["breakdown"].items()) parts += value.get<double>();
   EXPECT_NEAR(parts, step, 1e-6 * step + 1e-8);
   // Kinds and workspace make up the peak.
-  for (const auto& memory : json["memories"]) {
+  for (const auto& memory : answer["memories"]) {
     int64_t sum = 0;
     for (const auto& [key, value] : memory["at_peak"].items()) sum += value.get<int64_t>();
     EXPECT_EQ(sum, memory["peak_bytes"].get<int64_t>()) << memory["name"];
@@ -111,13 +111,13 @@ TEST(Simulate, SaysWhatDoesNotFit) {
     EXPECT_THAT(text.out, HasSubstr(part));
   const ProgramResult result = with({"3GiB", "--json"});
   ASSERT_EQ(result.exit_code, 2);
-  const auto json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["termination"], "out-of-memory");
-  EXPECT_GT(json["failure"]["missing_bytes"], 0);
-  EXPECT_FALSE(json["failure"]["alive"].empty());
-  EXPECT_FALSE(json["reason"].get<std::string>().empty());
+  const auto answer = nlohmann::json::parse(result.out);
+  EXPECT_EQ(answer["termination"], "out-of-memory");
+  EXPECT_GT(answer["failure"]["missing_bytes"], 0);
+  EXPECT_FALSE(answer["failure"]["alive"].empty());
+  EXPECT_FALSE(answer["reason"].get<std::string>().empty());
   // What it says would do does, and little less does not.
-  const int64_t limit = json["minimum_limit_bytes"];
+  const int64_t limit = answer["minimum_limit_bytes"];
   EXPECT_GT(limit, int64_t{3} << 30);
   EXPECT_EQ(with({std::to_string(limit)}).exit_code, 0);
   EXPECT_EQ(with({std::to_string(limit - (int64_t{4} << 20))}).exit_code, 2);
@@ -190,10 +190,10 @@ TEST(Simulate, WritesTraces) {
 TEST(Validate, SmallRowsPass) {
   const ProgramResult result = run_windlass({"validate", "--only", "22B", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
-  const auto json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["passed"], true);
-  EXPECT_EQ(json["tables"].size(), 4u);
-  for (const auto& table : json["tables"])
+  const auto answer = nlohmann::json::parse(result.out);
+  EXPECT_EQ(answer["passed"], true);
+  EXPECT_EQ(answer["tables"].size(), 4u);
+  for (const auto& table : answer["tables"])
     EXPECT_LT(table["max_error"], table["bar_max"]) << table["name"];
 }
 

@@ -55,6 +55,10 @@ class Piece {
   Signature signature_;
 };
 
+inline Bytes scaled(Bytes bytes, double factor) {
+  return Bytes(static_cast<int64_t>(static_cast<double>(bytes.value) * factor));
+}
+
 // Kernels of the families that multiply. `arithmetic` is that of the piece.
 void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work& work);
 void add_convolution_work(const Piece& piece, const Arithmetic& arithmetic, Work& work);

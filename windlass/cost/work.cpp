@@ -13,10 +13,6 @@ bool is_view(const Signature& s) {
          (s.kind == OpKind::Unary && s.as<UnaryAttrs>().fn == UnaryFn::Identity);
 }
 
-Bytes scaled(Bytes bytes, double factor) {
-  return Bytes(static_cast<int64_t>(static_cast<double>(bytes.value) * factor));
-}
-
 struct Moved {
   Bytes read, written;
   int32_t launches = 1;

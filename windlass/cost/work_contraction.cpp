@@ -130,10 +130,6 @@ double each_gradient(const Piece& piece, const Arithmetic& arithmetic) {
   return wanted == 0 ? 0 : arithmetic.multiply_adds / wanted;
 }
 
-Bytes scaled(Bytes bytes, double factor) {
-  return Bytes(static_cast<int64_t>(static_cast<double>(bytes.value) * factor));
-}
-
 }  // namespace
 
 void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work& work) {

@@ -51,8 +51,8 @@ OneOp one_op(OpKind kind, Attrs attrs, const std::vector<TensorType>& inputs) {
   return result;
 }
 
-TensorType f32(Shape shape) { return {DType::F32, std::move(shape)}; }
-TensorType f16(Shape shape) { return {DType::F16, std::move(shape)}; }
+TensorType floats(Shape shape) { return {DType::F32, std::move(shape)}; }
+TensorType halves(Shape shape) { return {DType::F16, std::move(shape)}; }
 
 void expect_product(const Kernel& kernel, int64_t batch, int64_t m, int64_t n, int64_t k) {
   EXPECT_EQ(kernel.batch, batch);
@@ -64,7 +64,7 @@ void expect_product(const Kernel& kernel, int64_t batch, int64_t m, int64_t n, i
 
 TEST(Work, LinearForward) {
   const OneOp linear =
-      one_op(OpKind::Linear, LinearAttrs{}, {f32({2, 4, 8}), f32({16, 8}), f32({16})});
+      one_op(OpKind::Linear, LinearAttrs{}, {floats({2, 4, 8}), floats({16, 8}), floats({16})});
   const Work work = linear.work(Pass::Forward);
   ASSERT_EQ(work.kernels.size(), 1u);
   expect_product(work.kernels[0], 1, 8, 16, 8);
@@ -86,7 +86,7 @@ TEST(Work, LinearForward) {
 
 TEST(Work, LinearBackwardHasOneKernelPerGradient) {
   const OneOp linear =
-      one_op(OpKind::Linear, LinearAttrs{}, {f16({4, 8}), f16({16, 8}), f16({16})});
+      one_op(OpKind::Linear, LinearAttrs{}, {halves({4, 8}), halves({16, 8}), halves({16})});
   const Work work = linear.work(Pass::Backward);
   ASSERT_EQ(work.kernels.size(), 3u);
   expect_product(work.kernels[0], 1, 4, 8, 16);  // dx = dy W
@@ -102,16 +102,18 @@ TEST(Work, LinearBackwardHasOneKernelPerGradient) {
 }
 
 TEST(Work, MatMulBatchesAndBroadcasts) {
-  const OneOp same = one_op(OpKind::MatMul, MatMulAttrs{}, {f32({2, 3, 4, 5}), f32({2, 3, 5, 7})});
+  const OneOp same =
+      one_op(OpKind::MatMul, MatMulAttrs{}, {floats({2, 3, 4, 5}), floats({2, 3, 5, 7})});
   expect_product(same.work(Pass::Forward).kernels[0], 6, 4, 7, 5);
   // b0 is only in the first operand: more rows, not more products.
-  const OneOp wide = one_op(OpKind::MatMul, MatMulAttrs{}, {f32({2, 3, 4, 5}), f32({3, 5, 7})});
+  const OneOp wide =
+      one_op(OpKind::MatMul, MatMulAttrs{}, {floats({2, 3, 4, 5}), floats({3, 5, 7})});
   expect_product(wide.work(Pass::Forward).kernels[0], 3, 8, 7, 5);
 }
 
 TEST(Work, GroupedLinear) {
-  const OneOp grouped =
-      one_op(OpKind::GroupedLinear, NoAttrs{}, {f32({32, 8}), f32({4, 16, 8}), {DType::I64, {4}}});
+  const OneOp grouped = one_op(OpKind::GroupedLinear, NoAttrs{},
+                               {floats({32, 8}), floats({4, 16, 8}), {DType::I64, {4}}});
   expect_product(grouped.work(Pass::Forward).kernels[0], 4, 8, 16, 8);
   // Half of the experts: half of the rows are read, zeros are written for the others.
   const Kernel half = grouped.work(Pass::Forward, {{"expert", 2}}).kernels[0];
@@ -127,7 +129,7 @@ ConvAttrs conv3x3(int64_t groups, bool transposed = false) {
 
 TEST(Work, Convolution) {
   const OneOp conv =
-      one_op(OpKind::Conv, conv3x3(1), {f32({2, 3, 8, 8}), f32({5, 3, 3, 3}), f32({5})});
+      one_op(OpKind::Conv, conv3x3(1), {floats({2, 3, 8, 8}), floats({5, 3, 3, 3}), floats({5})});
   expect_product(conv.work(Pass::Forward).kernels[0], 1, 128, 5, 27);
   const Work backward = conv.work(Pass::Backward);
   ASSERT_EQ(backward.kernels.size(), 3u);
@@ -142,7 +144,9 @@ TEST(Work, Convolution) {
 
 TEST(Work, DenseWindowsOfThreeSuitWinograd) {
   const auto first = [](const ConvAttrs& attrs, const Shape& w) {
-    return one_op(OpKind::Conv, attrs, {f32({2, 32, 8, 8}), f32(w)}).work(Pass::Forward).kernels[0];
+    return one_op(OpKind::Conv, attrs, {floats({2, 32, 8, 8}), floats(w)})
+        .work(Pass::Forward)
+        .kernels[0];
   };
   EXPECT_TRUE(first(conv3x3(1), {64, 32, 3, 3}).winograd);
   EXPECT_FALSE(first(conv3x3(1), {64, 32, 1, 1}).winograd);
@@ -154,10 +158,12 @@ TEST(Work, DenseWindowsOfThreeSuitWinograd) {
 }
 
 TEST(Work, GroupedAndTransposedConvolution) {
-  const OneOp grouped = one_op(OpKind::Conv, conv3x3(2), {f32({2, 4, 8, 8}), f32({6, 2, 3, 3})});
+  const OneOp grouped =
+      one_op(OpKind::Conv, conv3x3(2), {floats({2, 4, 8, 8}), floats({6, 2, 3, 3})});
   expect_product(grouped.work(Pass::Forward).kernels[0], 2, 128, 3, 18);
   expect_product(grouped.work(Pass::Forward, {{"group", 1}}).kernels[0], 1, 128, 3, 18);
-  const OneOp back = one_op(OpKind::Conv, conv3x3(1, true), {f32({2, 4, 8, 8}), f32({4, 6, 3, 3})});
+  const OneOp back =
+      one_op(OpKind::Conv, conv3x3(1, true), {floats({2, 4, 8, 8}), floats({4, 6, 3, 3})});
   expect_product(back.work(Pass::Forward).kernels[0], 1, 128, 54, 4);
   expect_product(back.work(Pass::Backward).kernels[0], 1, 128, 4, 54);
   expect_product(back.work(Pass::Backward).kernels[1], 1, 4, 54, 128);
@@ -165,7 +171,8 @@ TEST(Work, GroupedAndTransposedConvolution) {
 
 TEST(Work, FusedAttention) {
   const Shape q = {2, 8, 1024, 64}, kv = {2, 4, 1024, 64};
-  const OneOp full = one_op(OpKind::Attention, AttentionAttrs{}, {f16(q), f16(kv), f16(kv)});
+  const OneOp full =
+      one_op(OpKind::Attention, AttentionAttrs{}, {halves(q), halves(kv), halves(kv)});
   const Work forward = full.work(Pass::Forward);
   ASSERT_EQ(forward.kernels.size(), 1u);
   // 16 heads x 1024^2 pairs x (64 + 64).
@@ -184,7 +191,7 @@ TEST(Work, FusedAttention) {
 
   AttentionAttrs causal;
   causal.causal = true;
-  const OneOp half = one_op(OpKind::Attention, causal, {f16(q), f16(kv), f16(kv)});
+  const OneOp half = one_op(OpKind::Attention, causal, {halves(q), halves(kv), halves(kv)});
   // Each query sees 512.5 keys on average, and half a block of 128 that is cut by the diagonal.
   EXPECT_DOUBLE_EQ(half.work(Pass::Forward).kernels[0].multiply_adds,
                    forward.kernels[0].multiply_adds * (512.5 + 64) / 1024);
@@ -194,7 +201,7 @@ TEST(Work, RecurrentStepsAreLaunchedOneByOne) {
   RecurrentAttrs attrs;
   attrs.hidden = 16;
   const OneOp lstm =
-      one_op(OpKind::Lstm, attrs, {f32({10, 4, 8}), f32({1, 64, 8}), f32({1, 64, 16})});
+      one_op(OpKind::Lstm, attrs, {floats({10, 4, 8}), floats({1, 64, 8}), floats({1, 64, 16})});
   const Work forward = lstm.work(Pass::Forward);
   ASSERT_EQ(forward.kernels.size(), 3u);
   expect_product(forward.kernels[0], 1, 40, 64, 8);
@@ -210,7 +217,7 @@ TEST(Work, RecurrentStepsAreLaunchedOneByOne) {
 
 TEST(Work, LookupsReadRowsNotTables) {
   const OneOp lookup =
-      one_op(OpKind::Embedding, NoAttrs{}, {{DType::I64, {4, 8}}, f32({1000, 16})});
+      one_op(OpKind::Embedding, NoAttrs{}, {{DType::I64, {4, 8}}, floats({1000, 16})});
   const Kernel forward = lookup.work(Pass::Forward).kernels[0];
   EXPECT_EQ(forward.read.value, 8 * 32 + 4 * 32 * 16);
   EXPECT_EQ(forward.written.value, 4 * 32 * 16);
@@ -219,16 +226,16 @@ TEST(Work, LookupsReadRowsNotTables) {
 }
 
 TEST(Work, ViewsAndPassedGradientsAreFree) {
-  const OneOp reshape = one_op(OpKind::Reshape, ShapeAttrs{{8}}, {f32({2, 4})});
+  const OneOp reshape = one_op(OpKind::Reshape, ShapeAttrs{{8}}, {floats({2, 4})});
   EXPECT_TRUE(reshape.work(Pass::Forward).kernels.empty());
   EXPECT_TRUE(reshape.work(Pass::Backward).kernels.empty());
   EXPECT_TRUE(reshape.work(Pass::Forward, {}).kernels.empty());
-  const OneOp identity = one_op(OpKind::Unary, UnaryAttrs{}, {f32({2, 4})});
+  const OneOp identity = one_op(OpKind::Unary, UnaryAttrs{}, {floats({2, 4})});
   EXPECT_TRUE(identity.work(Pass::Forward).kernels.empty());
 }
 
 TEST(Work, EmptyPiecesHaveNoKernels) {
-  const OneOp relu = one_op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu, 0, 0}, {f32({2, 4})});
+  const OneOp relu = one_op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu, 0, 0}, {floats({2, 4})});
   EXPECT_EQ(relu.work(Pass::Forward).kernels.size(), 1u);
   EXPECT_TRUE(relu.work(Pass::Forward, {{"d0", 0}}).kernels.empty());
 }
@@ -243,7 +250,7 @@ TEST(Work, Updates) {
   EXPECT_EQ(sgd.kernels[0].written.value, 4'000);
   EXPECT_TRUE(update_work(OptimizerKind::Adam, 0, DType::F32, DType::F32, false).kernels.empty());
 
-  const OneOp relu = one_op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu, 0, 0}, {f32({4, 6})});
+  const OneOp relu = one_op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu, 0, 0}, {floats({4, 6})});
   const Op& update = relu.training.graph.ops.back();
   ASSERT_EQ(update.kind, OpKind::Update);
   const LoopNest nest = loops_of(relu.training.graph, update);

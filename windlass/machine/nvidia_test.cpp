@@ -87,7 +87,7 @@ Machine machine_of(std::string_view topology, std::string_view card, size_t coun
                         parse_nvidia_topology(tabbed(topology), count), notes ? *notes : ignored);
 }
 
-Route between(const Machine& machine, size_t a, size_t b) {
+Route route_between(const Machine& machine, size_t a, size_t b) {
   return find_route(machine, machine.devices[a].endpoint, machine.devices[b].endpoint);
 }
 Route to_host(const Machine& machine, size_t device) {
@@ -143,16 +143,17 @@ TEST(Nvidia, APairWithABridge) {
   const Machine machine = machine_of(kTwo3090, "NVIDIA GeForce RTX 3090, 24576 MiB", 2);
   // Four links of 14.0625 GB/s, nine tenths of which are reached; no copies over PCIe.
   EXPECT_FALSE(machine.nodes[0].peer_to_peer);
-  EXPECT_EQ(between(machine, 0, 1).hops.size(), 1u);
-  EXPECT_FALSE(between(machine, 0, 1).staged);
-  EXPECT_DOUBLE_EQ(between(machine, 0, 1).bandwidth.value, 4 * 0.9 * 14.0625e9);
+  EXPECT_EQ(route_between(machine, 0, 1).hops.size(), 1u);
+  EXPECT_FALSE(route_between(machine, 0, 1).staged);
+  EXPECT_DOUBLE_EQ(route_between(machine, 0, 1).bandwidth.value, 4 * 0.9 * 14.0625e9);
   EXPECT_DOUBLE_EQ(to_host(machine, 0).bandwidth.value, 24e9);
 }
 
 TEST(Nvidia, SwitchesAndSockets) {
   const Machine machine = machine_of(kFour1080, "GeForce GTX 1080 Ti, 11264 MiB", 4);
-  EXPECT_EQ(between(machine, 0, 1).hops.size(), 2u);  // up to the switch and down
-  EXPECT_EQ(between(machine, 0, 2).hops.size(), 6u);  // switch, socket, across, and down again
+  EXPECT_EQ(route_between(machine, 0, 1).hops.size(), 2u);  // up to the switch and down
+  EXPECT_EQ(route_between(machine, 0, 2).hops.size(),
+            6u);  // switch, socket, across, and down again
   EXPECT_EQ(to_host(machine, 0).hops.size(), 3u);
   EXPECT_EQ(to_host(machine, 0).hops[1].link, to_host(machine, 1).hops[1].link);
   EXPECT_NE(to_host(machine, 0).hops[1].link, to_host(machine, 2).hops[1].link);
@@ -163,8 +164,8 @@ TEST(Nvidia, SwitchesAndSockets) {
 TEST(Nvidia, NvswitchAndAdapters) {
   const Machine machine = machine_of(kEightA100, "NVIDIA A100-SXM4-80GB, 81920 MiB", 8);
   EXPECT_TRUE(machine.nodes[0].peer_to_peer);
-  EXPECT_DOUBLE_EQ(between(machine, 0, 7).bandwidth.value, 270e9);  // 12 x 25 x 0.9
-  EXPECT_EQ(between(machine, 0, 7).hops.size(), 2u);
+  EXPECT_DOUBLE_EQ(route_between(machine, 0, 7).bandwidth.value, 270e9);  // 12 x 25 x 0.9
+  EXPECT_EQ(route_between(machine, 0, 7).hops.size(), 2u);
   // 0 and 1 share a way up, 0 and 2 only the processor, 0 and 4 nothing.
   const auto shared = [&](size_t a, size_t b) {
     size_t count = 0;
@@ -186,8 +187,8 @@ TEST(Nvidia, MeshesAreNoSwitch) {
       "GPU3  NV4  NV4  NV4   X   0-63\n";
   std::vector<std::string> notes;
   const Machine machine = machine_of(kMesh, "NVIDIA A100-SXM4-40GB, 40960 MiB", 4, &notes);
-  EXPECT_EQ(between(machine, 0, 3).hops.size(), 1u);  // 3 x 4 links of the 12 that a card has
-  EXPECT_DOUBLE_EQ(between(machine, 0, 3).bandwidth.value, 90e9);
+  EXPECT_EQ(route_between(machine, 0, 3).hops.size(), 1u);  // 3 x 4 links of the 12 that a card has
+  EXPECT_DOUBLE_EQ(route_between(machine, 0, 3).bandwidth.value, 90e9);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_THAT(notes[0], HasSubstr("PCIe switch"));
 }
@@ -256,9 +257,9 @@ TEST(Nvidia, ProbeAsksTheProgram) {
   EXPECT_TRUE(found.notes.empty());
   ASSERT_EQ(found.machine.devices.size(), 4u);
   EXPECT_EQ(found.machine.devices[0].name, "gpu0");
-  EXPECT_EQ(between(found.machine, 0, 1).hops.size(), 2u);
+  EXPECT_EQ(route_between(found.machine, 0, 1).hops.size(), 2u);
   const Machine read = machine_from_json(machine_to_json(found.machine), "here.json");
-  EXPECT_EQ(between(read, 0, 2).hops.size(), 6u);
+  EXPECT_EQ(route_between(read, 0, 2).hops.size(), 6u);
   EXPECT_EQ(read.devices[3].limit, found.machine.devices[3].limit);
 }
 

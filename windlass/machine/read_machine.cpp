@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxDevices = 4096;  // of one node
+constexpr int64_t kMaxNodeDevices = 4096;  // of one node
 constexpr int64_t kMaxNodes = 16'384;
 constexpr int64_t kMaxAllDevices = 131'072;
 constexpr int64_t kMaxLinks = 1'000'000;
@@ -93,7 +93,7 @@ std::vector<std::string> expand_pattern(const std::string& pattern,
     };
     if (read(std::string_view(pattern).substr(digits, dash - digits), first) &&
         read(std::string_view(pattern).substr(dash + 1), last) && first <= last &&
-        last - first < kMaxDevices) {
+        last - first < kMaxNodeDevices) {
       for (int64_t i = first; i <= last; ++i) {
         const std::string name = pattern.substr(0, digits) + std::to_string(i);
         if (std::find(names.begin(), names.end(), name) == names.end())
@@ -133,7 +133,7 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
     const std::string stem = device.text("name", "gpu");
     if (stem != "gpu" && stem != "cpu")
       fail_input("{}: \"name\" is \"{}\", expected gpu or cpu", device.where(), stem);
-    const int64_t count = device.integer("count", 1, 1, kMaxDevices);
+    const int64_t count = device.integer("count", 1, 1, kMaxNodeDevices);
     for (int64_t i = 0; i < count; ++i) {
       spec.name = fmt::format("{}{}", stem, numbers[stem]++);
       node.devices.push_back(spec);
@@ -141,8 +141,8 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
     device.finish();
   }
   if (node.devices.empty()) fail_input("{}: has no devices", object.where());
-  if (static_cast<int64_t>(node.devices.size()) > kMaxDevices)
-    fail_input("{}: has more than {} devices", object.where(), kMaxDevices);
+  if (static_cast<int64_t>(node.devices.size()) > kMaxNodeDevices)
+    fail_input("{}: has more than {} devices", object.where(), kMaxNodeDevices);
   if (object.has("switches")) node.switches = object.texts("switches");
   for (JsonObject& link : object.objects("links")) {
     LinkSpec spec;

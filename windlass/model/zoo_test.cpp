@@ -146,15 +146,15 @@ TEST(Zoo, OptionsSetTheSize) {
   EXPECT_EQ(input_of(build_zoo_model("mlp", half)).type.dtype, DType::F16);
 }
 
-struct Broken {
+struct BrokenName {
   const char* name;
   const char* message;
   ModelOptions options = {};
 };
 
-void PrintTo(const Broken& broken, std::ostream* out) { *out << broken.name; }
+void PrintTo(const BrokenName& broken, std::ostream* out) { *out << broken.name; }
 
-class ZooErrors : public testing::TestWithParam<Broken> {};
+class ZooErrors : public testing::TestWithParam<BrokenName> {};
 
 TEST_P(ZooErrors, SayWhatIsWrong) {
   const auto start = std::chrono::steady_clock::now();
@@ -170,36 +170,40 @@ TEST_P(ZooErrors, SayWhatIsWrong) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Names, ZooErrors,
-                         testing::Values(Broken{"resnt-50", "did you mean \"resnet-50\""},
-                                         Broken{"gpt-2-xxl", "did you mean"},
-                                         Broken{"something else entirely", "there are alexnet"},
-                                         Broken{"", "no model"}));
+                         testing::Values(BrokenName{"resnt-50", "did you mean \"resnet-50\""},
+                                         BrokenName{"gpt-2-xxl", "did you mean"},
+                                         BrokenName{"something else entirely", "there are alexnet"},
+                                         BrokenName{"", "no model"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Parameters, ZooErrors,
     testing::Values(
-        Broken{"gpt2:layer=3", "did you mean \"layers\""}, Broken{"gpt2:layers", "key=value"},
-        Broken{"gpt2:layers=", "whole number"}, Broken{"gpt2:layers=two", "whole number"},
-        Broken{"gpt2:layers=2.5", "whole number"}, Broken{"gpt2:layers=1,layers=2", "twice"},
-        Broken{"gpt2:,", "key=value"}, Broken{"gpt2:layers=0", "layers is 0"},
-        Broken{"gpt2:layers=-1", "layers is -1"}, Broken{"gpt2:layers=1000000000", "1 to 2000"},
-        Broken{"vgg-16:depth1=1500,depth2=1500", "deep"},
-        Broken{"gpt2:layers=99999999999999999999", "too large"},
-        Broken{"gpt2:hidden=9999999999", "hidden is"}, Broken{"gpt2:dropout=100", "percent"},
-        Broken{"gpt2:heads=7", "7 attention heads"}, Broken{"gpt2:hidden=200", "heads"},
-        Broken{"gpt2:sequence=2048", "positions=2048"},
-        Broken{"gpt2:hidden=2147483648,vocab=2147483648,positions=2147483648", "overflow"},
-        Broken{"llama2-7b:key_heads=5", "5 key-value heads"},
-        Broken{"swin-t:window=1000", "window is 1000"},
-        Broken{"swin-t:image=65536,window=2", "windows"},
-        Broken{"transformer:hidden=2147483648", "hidden is"}, Broken{"vit:patch=300", "300"}));
+        BrokenName{"gpt2:layer=3", "did you mean \"layers\""},
+        BrokenName{"gpt2:layers", "key=value"}, BrokenName{"gpt2:layers=", "whole number"},
+        BrokenName{"gpt2:layers=two", "whole number"},
+        BrokenName{"gpt2:layers=2.5", "whole number"},
+        BrokenName{"gpt2:layers=1,layers=2", "twice"}, BrokenName{"gpt2:,", "key=value"},
+        BrokenName{"gpt2:layers=0", "layers is 0"}, BrokenName{"gpt2:layers=-1", "layers is -1"},
+        BrokenName{"gpt2:layers=1000000000", "1 to 2000"},
+        BrokenName{"vgg-16:depth1=1500,depth2=1500", "deep"},
+        BrokenName{"gpt2:layers=99999999999999999999", "too large"},
+        BrokenName{"gpt2:hidden=9999999999", "hidden is"},
+        BrokenName{"gpt2:dropout=100", "percent"}, BrokenName{"gpt2:heads=7", "7 attention heads"},
+        BrokenName{"gpt2:hidden=200", "heads"}, BrokenName{"gpt2:sequence=2048", "positions=2048"},
+        BrokenName{"gpt2:hidden=2147483648,vocab=2147483648,positions=2147483648", "overflow"},
+        BrokenName{"llama2-7b:key_heads=5", "5 key-value heads"},
+        BrokenName{"swin-t:window=1000", "window is 1000"},
+        BrokenName{"swin-t:image=65536,window=2", "windows"},
+        BrokenName{"transformer:hidden=2147483648", "hidden is"},
+        BrokenName{"vit:patch=300", "300"}));
 
-INSTANTIATE_TEST_SUITE_P(Options, ZooErrors,
-                         testing::Values(Broken{"resnet-50", "no sequence length", sized({}, 128)},
-                                         Broken{"gpt2", "no image size", sized({}, {}, 224)},
-                                         Broken{"gpt2", "batch is 0", sized(0)},
-                                         Broken{"gpt2:batch=2", "contradicts", sized(4)},
-                                         Broken{"gpt2", "no dimension", with_dimension("N", 1)}));
+INSTANTIATE_TEST_SUITE_P(
+    Options, ZooErrors,
+    testing::Values(BrokenName{"resnet-50", "no sequence length", sized({}, 128)},
+                    BrokenName{"gpt2", "no image size", sized({}, {}, 224)},
+                    BrokenName{"gpt2", "batch is 0", sized(0)},
+                    BrokenName{"gpt2:batch=2", "contradicts", sized(4)},
+                    BrokenName{"gpt2", "no dimension", with_dimension("N", 1)}));
 
 }  // namespace
 }  // namespace windlass

@@ -79,22 +79,22 @@ std::string ranges(const std::vector<DeviceId>& group) {
 
 ordered_json write_model(const Plan& plan) {
   const ModelRequest& model = plan.model;
-  ordered_json json = {{"source", model.source},
-                       {"fingerprint", format_fingerprint(plan.model_fingerprint)}};
-  if (model.batch) json["batch"] = *model.batch;
-  if (model.sequence) json["sequence"] = *model.sequence;
-  if (model.image) json["image"] = *model.image;
-  if (!model.dimensions.empty()) json["dimensions"] = model.dimensions;
-  if (!model.loss.empty()) json["loss"] = model.loss;
-  if (model.dtype) json["dtype"] = dtype_name(*model.dtype);
-  if (!model.freeze.empty()) json["freeze"] = model.freeze;
-  json["fuse"] = model.fuse;
-  json["as_exported"] = model.as_exported;
-  json["optimizer"] = enum_name(model.training.optimizer);
-  json["master_weights"] = model.training.master_weights;
+  ordered_json object = {{"source", model.source},
+                         {"fingerprint", format_fingerprint(plan.model_fingerprint)}};
+  if (model.batch) object["batch"] = *model.batch;
+  if (model.sequence) object["sequence"] = *model.sequence;
+  if (model.image) object["image"] = *model.image;
+  if (!model.dimensions.empty()) object["dimensions"] = model.dimensions;
+  if (!model.loss.empty()) object["loss"] = model.loss;
+  if (model.dtype) object["dtype"] = dtype_name(*model.dtype);
+  if (!model.freeze.empty()) object["freeze"] = model.freeze;
+  object["fuse"] = model.fuse;
+  object["as_exported"] = model.as_exported;
+  object["optimizer"] = enum_name(model.training.optimizer);
+  object["master_weights"] = model.training.master_weights;
   if (model.training.gradient_dtype)
-    json["gradient_dtype"] = dtype_name(*model.training.gradient_dtype);
-  return json;
+    object["gradient_dtype"] = dtype_name(*model.training.gradient_dtype);
+  return object;
 }
 
 ordered_json write_strategy(const Plan& plan) {
@@ -140,19 +140,19 @@ ordered_json write_prediction(const Prediction& prediction) {
 
 // Throws Error{Unsupported} for a machine that no machine file describes.
 ordered_json write_machine(const Machine& machine) {
-  ordered_json json = machine_json(machine);
+  ordered_json object = machine_json(machine);
   const auto fail_here = [&](std::string_view why) {
     fail_unsupported("machine \"{}\" cannot be written into a plan: {}", machine.name, why);
   };
   try {
-    const std::string text = json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    const std::string text = object.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
     if (fingerprint(machine_from_json(text, machine.name)) != fingerprint(machine))
       fail_here("no machine file describes it");
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Unsupported) throw;
     fail_here(error.message());
   }
-  return json;
+  return object;
 }
 
 }  // namespace

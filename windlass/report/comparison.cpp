@@ -6,11 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/table.h"
+#include "windlass/report/lives.h"
 
 namespace windlass {
 namespace {
-
-Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
 
 std::string difference(double predicted, double measured) {
   if (measured == 0) return "";

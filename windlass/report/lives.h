@@ -10,6 +10,8 @@
 
 namespace windlass {
 
+inline Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
+
 // Live at every moment of [begin, end). Never: begin < 0. To the end of the step and beyond: end is
 // past the makespan.
 struct Life {

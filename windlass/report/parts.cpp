@@ -10,8 +10,6 @@
 namespace windlass {
 namespace {
 
-Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
-
 // Tensors that an op and its backward op read and write.
 std::set<TensorId> operands_of(const TrainingGraph& training, OpId op) {
   std::set<TensorId> tensors;

@@ -13,8 +13,6 @@
 namespace windlass {
 namespace {
 
-Seconds seconds(Nanoseconds time) { return Seconds(static_cast<double>(time) * 1e-9); }
-
 // Buffers under the names of their tensors, those of equal layers together; the largest first.
 class AliveTensors {
  public:

@@ -49,11 +49,11 @@ struct TrainedModel {
 };
 
 // Every lane at work: copies in and out, the device, the host.
-const std::vector<std::string> kStrategies = {
+const std::vector<std::string> kTrained = {
     "single", "offload-all:host-weights=on,host-update=on,bucket=4KiB"};
 
 TEST(Trainer, EvaluationChangesNothing) {
-  for (const std::string& strategy : kStrategies) {
+  for (const std::string& strategy : kTrained) {
     SCOPED_TRACE(strategy);
     TrainedModel plain(strategy), watched(strategy);
     const std::vector<double> expected = plain.losses(3);
@@ -102,13 +102,13 @@ TEST(Trainer, MixturesOfExperts) {
 
 TEST(Trainer, GoesOnFromACheckpointOfAnotherStrategy) {
   const std::string path = scratch("checkpoint");
-  for (const std::string& strategy : kStrategies) {
+  for (const std::string& strategy : kTrained) {
     SCOPED_TRACE(strategy);
     TrainedModel whole(strategy), first(strategy);
     const std::vector<double> expected = whole.losses(4);
     first.losses(2);
     first.trainer.save_checkpoint(path);
-    for (const std::string& other : kStrategies) {
+    for (const std::string& other : kTrained) {
       TrainedModel second(other);
       second.trainer.load_checkpoint(path);
       EXPECT_EQ(second.trainer.steps_done(), 2);

@@ -10,7 +10,7 @@
 namespace windlass {
 namespace {
 
-SimResult run(const HandMade& made) { return Simulator().run(made.graph, made.times); }
+SimResult simulated(const HandMade& made) { return Simulator().run(made.graph, made.times); }
 
 TEST(Summary, IdleTimeBelongsToWhatWasWaitedFor) {
   HandMade made({LaneKind::Compute, LaneKind::Reduce, LaneKind::SwapIn, LaneKind::Host});
@@ -21,7 +21,7 @@ TEST(Summary, IdleTimeBelongsToWhatWasWaitedFor) {
   made.task(TaskKind::Recompute, {0}, 5, {forward});                                   // 30-35
   const TaskId update = made.task(TaskKind::Update, {0}, 3, {reduce});                 // 45-48
   made.task(TaskKind::HostUpdate, {3}, 12, {update});                                  // 48-60
-  const SimResult result = run(made);
+  const SimResult result = simulated(made);
   ASSERT_EQ(result.makespan, 60);
   Breakdown expected;
   expected.swap = 10;           // 0-10
@@ -41,7 +41,7 @@ TEST(Summary, WaitingForMemoryIsSwapIfASwapFreedIt) {
     const TaskId first = made.compute(10, {}, {saved});
     made.task(kind, {1}, 30, {first}, {saved}, nothing);
     made.compute(10, {first}, {made.buffer(50)});  // fits at 40
-    const SimResult result = run(made);
+    const SimResult result = simulated(made);
     ASSERT_EQ(result.start[2], 40);
     Breakdown expected;
     expected.compute = 20;
@@ -91,7 +91,7 @@ TEST(Summary, LinkBytesCountEveryTask) {
   made.task(TaskKind::SwapIn, {0}, 1, {}, {}, both);
   made.task(TaskKind::SwapIn, {0}, 1, {}, {}, both);
   made.task(TaskKind::SwapIn, {0}, 1, {}, {}, one);
-  const std::vector<LinkLoad> loads = link_bytes(made.graph, run(made));
+  const std::vector<LinkLoad> loads = link_bytes(made.graph, simulated(made));
   ASSERT_EQ(loads.size(), 2u);
   EXPECT_EQ(loads[0].direction, back);
   EXPECT_EQ(loads[0].bytes, Bytes(6));

@@ -11,14 +11,14 @@
 namespace windlass::reference {
 namespace {
 
-constexpr int64_t kGates = 3;
+constexpr int64_t kGruGates = 3;
 
 // Row of the first unit of each gate in W, R and the saved gates.
-struct GateRows {
+struct GruRows {
   int64_t z, r, n, recurrent;
 };
 
-GateRows gate_rows(const RecurrentAttrs& attrs) {
+GruRows gru_rows(const RecurrentAttrs& attrs) {
   const int64_t h = attrs.hidden;
   if (attrs.gates == GateOrder::Onnx) return {0, h, 2 * h, 3 * h};
   return {h, 0, 2 * h, 3 * h};
@@ -35,8 +35,8 @@ Vector times(const Vector& a, const Vector& b) {
 ForwardResult gru_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<RecurrentAttrs>();
   const Array& x = call.input(0);
-  const RecurrentLayer layer(attrs, x.shape, kGates);
-  const GateRows at = gate_rows(attrs);
+  const RecurrentLayer layer(attrs, x.shape, kGruGates);
+  const GruRows at = gru_rows(attrs);
   const int64_t rows = layer.gate_rows(), hidden = layer.hidden, width = 4 * hidden;
   const Array* bias = call.has(3) ? &call.input(3) : nullptr;
   const Array* h0 = call.has(4) ? &call.input(4) : nullptr;
@@ -79,8 +79,8 @@ ForwardResult gru_forward(const ForwardCall& call) {
 
 std::vector<Array> gru_backward(const BackwardCall& call) {
   const auto& attrs = call.attrs<RecurrentAttrs>();
-  const RecurrentLayer layer(attrs, call.shape(0), kGates);
-  const GateRows at = gate_rows(attrs);
+  const RecurrentLayer layer(attrs, call.shape(0), kGruGates);
+  const GruRows at = gru_rows(attrs);
   const int64_t hidden = layer.hidden, width = 4 * hidden;
   const Array& r_weight = call.input(2);
   const Array& y = call.output(0);

@@ -8,14 +8,14 @@
 namespace windlass::reference {
 namespace {
 
-constexpr int64_t kGates = 4;
+constexpr int64_t kLstmGates = 4;
 
 // Row of the first unit of each gate in W, R and the saved gates.
-struct GateRows {
+struct LstmRows {
   int64_t i, f, g, o;
 };
 
-GateRows gate_rows(const RecurrentAttrs& attrs) {
+LstmRows lstm_rows(const RecurrentAttrs& attrs) {
   const int64_t h = attrs.hidden;
   if (attrs.gates == GateOrder::Onnx) return {0, 2 * h, 3 * h, h};
   return {0, h, 2 * h, 3 * h};
@@ -26,8 +26,8 @@ GateRows gate_rows(const RecurrentAttrs& attrs) {
 ForwardResult lstm_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<RecurrentAttrs>();
   const Array& x = call.input(0);
-  const RecurrentLayer layer(attrs, x.shape, kGates);
-  const GateRows at = gate_rows(attrs);
+  const RecurrentLayer layer(attrs, x.shape, kLstmGates);
+  const LstmRows at = lstm_rows(attrs);
   const int64_t rows = layer.gate_rows(), hidden = layer.hidden;
   const Array* bias = call.has(3) ? &call.input(3) : nullptr;
   const Array* h0 = call.has(4) ? &call.input(4) : nullptr;
@@ -67,8 +67,8 @@ ForwardResult lstm_forward(const ForwardCall& call) {
 
 std::vector<Array> lstm_backward(const BackwardCall& call) {
   const auto& attrs = call.attrs<RecurrentAttrs>();
-  const RecurrentLayer layer(attrs, call.shape(0), kGates);
-  const GateRows at = gate_rows(attrs);
+  const RecurrentLayer layer(attrs, call.shape(0), kLstmGates);
+  const LstmRows at = lstm_rows(attrs);
   const int64_t rows = layer.gate_rows(), hidden = layer.hidden;
   const Array& r_weight = call.input(2);
   const Array& all_gates = call.auxiliary(0);

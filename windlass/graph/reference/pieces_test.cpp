@@ -8,7 +8,7 @@
 namespace windlass::reference {
 namespace {
 
-constexpr double kTolerance = 1e-9;
+constexpr double kPieceTolerance = 1e-9;
 constexpr double kIgnored = CrossEntropyAttrs{}.ignore_index;
 
 }  // namespace
@@ -93,7 +93,7 @@ void expect_same(const Array& found, const Array& expected, const std::vector<bo
   for (size_t i = 0; i < where.size(); ++i) {
     if (where[i]) {
       ASSERT_NEAR(found.values[i], expected.values[i],
-                  kTolerance * (1 + std::abs(expected.values[i])))
+                  kPieceTolerance * (1 + std::abs(expected.values[i])))
           << what << ", element " << i;
     }
   }

@@ -18,7 +18,7 @@ namespace windlass::reference {
 namespace {
 
 constexpr int64_t kRows = 3, kWidth = 4;
-constexpr uint64_t kSeeds = 150;
+constexpr uint64_t kNetworks = 150;
 
 // Grows a network over tensors [kRows, kWidth] that are used once, often or never.
 class RandomNetwork {
@@ -193,12 +193,13 @@ void check_step(const TrainingGraph& training, const Store& start) {
     ASSERT_TRUE(graph.tensors[t].trainable || !gradient.valid()) << graph.tensors[t].name;
     if (!graph.tensors[t].trainable) continue;
     for (size_t e = 0; e < start[t].values.size(); ++e) {
-      constexpr double kStep = 1e-5;
+      constexpr double kNudge = 1e-5;
       Store above = start, below = start;
-      above[t].values[e] += kStep;
-      below[t].values[e] -= kStep;
+      above[t].values[e] += kNudge;
+      below[t].values[e] -= kNudge;
       const double expected =
-          (loss_of(training, std::move(above)) - loss_of(training, std::move(below))) / (2 * kStep);
+          (loss_of(training, std::move(above)) - loss_of(training, std::move(below))) /
+          (2 * kNudge);
       // A weight that does not reach the loss has no gradient.
       const double found = gradient.valid() ? find(store, gradient)->values[e] : 0;
       ASSERT_NEAR(found, expected, 1e-6 * (1 + std::abs(expected)))
@@ -209,7 +210,7 @@ void check_step(const TrainingGraph& training, const Store& start) {
 
 TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
   int trained = 0;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kNetworks; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const Graph graph = RandomNetwork(seed).build(3 + static_cast<int>(seed % 8));
     TrainingGraph training;
@@ -223,7 +224,7 @@ TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
     check_step(training, initial_values(training.graph, seed));
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(trained, static_cast<int>(kSeeds) * 3 / 4);
+  EXPECT_GT(trained, static_cast<int>(kNetworks) * 3 / 4);
 }
 
 // A network around one op: every float operand is a trained weight that is also used beside the op,

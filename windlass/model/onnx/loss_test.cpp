@@ -9,8 +9,8 @@ using namespace proto;
 using testing::HasSubstr;
 
 // x of `shape` through a 3-by-3 product over its last axis, then `op` where one is named.
-std::string network(const std::vector<Dim>& shape, const std::string& op = "",
-                    const std::string& attributes = "") {
+std::string scorer(const std::vector<Dim>& shape, const std::string& op = "",
+                   const std::string& attributes = "") {
   return proto::model(input("x", shape) + output("y", shape) + counting("w", {3, 3}) +
                       node("MatMul", {"x", "w"}, {op.empty() ? "y" : "h"}) +
                       (op.empty() ? "" : node(op, {"h"}, {"y"}, {.attributes = attributes})));
@@ -22,7 +22,7 @@ const Op& loss_op(const Model& model) {
 
 TEST(OnnxLoss, CrossEntropyOverTheLastAxis) {
   for (const std::vector<Dim>& shape : {std::vector<Dim>{2, 3}, {2, 5, 3}}) {
-    const Model model = import(network(shape));
+    const Model model = import(scorer(shape));
     EXPECT_EQ(loss_op(model).kind, OpKind::CrossEntropy);
     EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(model).attrs).axis,
               static_cast<int64_t>(shape.size()) - 1);
@@ -31,20 +31,20 @@ TEST(OnnxLoss, CrossEntropyOverTheLastAxis) {
 }
 
 TEST(OnnxLoss, CrossEntropyOverChannelsOfImages) {
-  const Model model = import(network({2, 4, 5, 3}));
+  const Model model = import(scorer({2, 4, 5, 3}));
   EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(model).attrs).axis, 1);
 }
 
 TEST(OnnxLoss, MeanSquaredErrorIfAskedForOrIfThereAreNoClasses) {
-  EXPECT_EQ(loss_op(import(network({2, 3}), {.loss = LossKind::MeanSquaredError})).kind,
+  EXPECT_EQ(loss_op(import(scorer({2, 3}), {.loss = LossKind::MeanSquaredError})).kind,
             OpKind::MeanSquaredError);
-  EXPECT_EQ(loss_op(import(network({3}))).kind, OpKind::MeanSquaredError);
-  EXPECT_THAT(import_error(network({3}), ErrorKind::Input, {.loss = LossKind::CrossEntropy}),
+  EXPECT_EQ(loss_op(import(scorer({3}))).kind, OpKind::MeanSquaredError);
+  EXPECT_THAT(import_error(scorer({3}), ErrorKind::Input, {.loss = LossKind::CrossEntropy}),
               HasSubstr("cannot attach a cross-entropy loss"));
 }
 
 TEST(OnnxLoss, GoesBeforeAFinalSoftmax) {
-  const std::string file = network({2, 3}, "Softmax", attribute("axis", 1));
+  const std::string file = scorer({2, 3}, "Softmax", attribute("axis", 1));
   const Model model = import(file);
   EXPECT_EQ(model.graph[model.graph[loss_op(model).inputs[0]].producer].kind, OpKind::Linear);
   EXPECT_TRUE(has_note(model, "before the final softmax"));

@@ -13,7 +13,7 @@ namespace windlass {
 namespace {
 
 // Tables of places larger than this are not materialised.
-constexpr int64_t kLimit = int64_t{1} << 24;
+constexpr int64_t kTableLimit = int64_t{1} << 24;
 
 // Rows of the data, in the order in which they are read or written.
 struct Places {
@@ -34,7 +34,7 @@ int64_t checked_index(double index, int64_t size) {
 }
 
 void require_small(int64_t count) {
-  if (count > kLimit) fail_unsupported("a table of {} places is too large", count);
+  if (count > kTableLimit) fail_unsupported("a table of {} places is too large", count);
 }
 
 // GatherND and ScatterND: the last axis of the indices runs over the axes of the data behind the

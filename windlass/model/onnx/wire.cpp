@@ -85,12 +85,12 @@ WireType element_type(PayloadField field) {
     case PayloadField::Float: return WireType::Fixed32;
     case PayloadField::Double: return WireType::Fixed64;
     case PayloadField::Raw:
-    case PayloadField::String: return WireType::Bytes;
+    case PayloadField::String: return WireType::Delimited;
     case PayloadField::Int32:
     case PayloadField::Int64:
     case PayloadField::Uint64: return WireType::Varint;
   }
-  return WireType::Bytes;
+  return WireType::Delimited;
 }
 
 std::string_view text_at(std::span<const std::byte> file, const Field& field) {
@@ -115,7 +115,7 @@ struct ValueRun {
     } else if (field.begin != end) {
       contiguous = false;
     }
-    packed = packed && field.type == WireType::Bytes;
+    packed = packed && field.type == WireType::Delimited;
     end = field.end;
     ++parts;
   }
@@ -160,7 +160,7 @@ class SkeletonReader {
     FieldReader reader(file_, begin, end, message_name(message));
     while (!reader.done()) {
       const Field field = reader.next();
-      if (field.type != WireType::Bytes) continue;
+      if (field.type != WireType::Delimited) continue;
       if (const auto child = child_message(message, field.number))
         cut += scan_child(*child, field, depth + 1);
     }
@@ -191,11 +191,11 @@ class SkeletonReader {
       const Field field = reader.next();
       const auto value = std::ranges::find(kPayloadFields, static_cast<PayloadField>(field.number));
       if (field.number < kFieldEnd && value != kPayloadFields.end()) {
-        if (field.type == WireType::Bytes || field.type == element_type(*value))
+        if (field.type == WireType::Delimited || field.type == element_type(*value))
           tensor.values[value - kPayloadFields.begin()].add(field);
-      } else if (field.number == 8 && field.type == WireType::Bytes) {
+      } else if (field.number == 8 && field.type == WireType::Delimited) {
         tensor.name = text_at(file_, field);
-      } else if (field.number == 13 && field.type == WireType::Bytes) {
+      } else if (field.number == 13 && field.type == WireType::Delimited) {
         check_external_entry(field);
         tensor.location.push_back({field.begin, field.end, {}});
         if (tensor.location.size() > kMaxLocationFields)
@@ -213,7 +213,7 @@ class SkeletonReader {
     FieldReader reader(file_, entry.content, entry.end, "StringStringEntryProto");
     while (!reader.done()) {
       const Field field = reader.next();
-      if (field.number == 1 && field.type == WireType::Bytes &&
+      if (field.number == 1 && field.type == WireType::Delimited &&
           text_at(file_, field) == kPayloadKey)
         fail_input("byte {}: external data uses the key {}, which is reserved", entry.begin,
                    kPayloadKey);

@@ -36,7 +36,7 @@ void append_varint(std::string& out, uint64_t value) {
 }
 
 void append_bytes(std::string& out, uint32_t field, std::string_view content) {
-  append_varint(out, uint64_t{field} << 3 | static_cast<uint64_t>(WireType::Bytes));
+  append_varint(out, uint64_t{field} << 3 | static_cast<uint64_t>(WireType::Delimited));
   append_varint(out, content.size());
   out.append(content);
 }
@@ -56,7 +56,7 @@ Field FieldReader::next() {
     case WireType::Varint: field.varint = read_varint(); break;
     case WireType::Fixed64: length = 8; break;
     case WireType::Fixed32: length = 4; break;
-    case WireType::Bytes:
+    case WireType::Delimited:
       field.length_at = position_;
       length = read_varint();
       field.content = position_;

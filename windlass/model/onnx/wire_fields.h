@@ -11,7 +11,7 @@
 
 namespace windlass {
 
-enum class WireType : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
+enum class WireType : uint8_t { Varint = 0, Fixed64 = 1, Delimited = 2, Fixed32 = 5 };
 
 // Name of the field in onnx.proto.
 std::string_view field_name(PayloadField field);
@@ -30,7 +30,7 @@ struct Field {
   uint32_t number = 0;
   WireType type = WireType::Varint;
   size_t begin = 0;      // of the tag
-  size_t length_at = 0;  // Bytes: of the length
+  size_t length_at = 0;  // Delimited: of the length
   size_t content = 0;    // of the value
   size_t end = 0;
   uint64_t varint = 0;  // Varint: the value

@@ -20,7 +20,7 @@ constexpr ConvLayer kConvLayers[] = {{64, 11, 4, true},
                                      {256, 3, 1, false},
                                      {256, 3, 1, true}};
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph alexnet_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   int index = 0;
   const auto feature = [&] { return fmt::format("features.{}", index++); };
@@ -50,7 +50,7 @@ ZooFamily zoo_alexnet() {
           .description = "AlexNet, one tower (Krizhevsky 2014, torchvision)",
           .defaults = {{"batch", 1}, {"classes", 1000}, {"image", 224}},
           .presets = {},
-          .build = build};
+          .build = alexnet_graph};
 }
 
 }  // namespace windlass

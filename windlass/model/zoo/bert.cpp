@@ -12,7 +12,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph bert_graph(const std::string& name, const ZooParameters& p) {
   check_positions(p);
   const double dropout = dropout_of(p);
   const EncoderConfig config{.vocabulary = p.at("vocab"),
@@ -50,7 +50,7 @@ ZooFamily zoo_bert() {
                       {.name = "bert-large", .parameters = {{"hidden", 1024}, {"layers", 24}}},
                       {.name = "bert-96",
                        .parameters = {{"hidden", 1024}, {"layers", 96}, {"pretraining", 0}}}},
-          .build = build};
+          .build = bert_graph};
 }
 
 }  // namespace windlass

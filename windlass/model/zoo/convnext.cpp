@@ -35,7 +35,7 @@ TensorId block(Layers& net, TensorId x, const std::string& name) {
   return net.add(y, x, name + ".add");
 }
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph convnext_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   TensorId x = net.image_input(p.at("batch"), 3, p.at("image"), p.at("image"));
   x = net.conv(x, p.at("width"), {4, 4}, "features.0.0", {.stride = {4, 4}});
@@ -71,7 +71,7 @@ ZooFamily zoo_convnext() {
                       {"convnext-s", {{"depth3", 27}}, {"convnext-small"}},
                       {"convnext-b", {{"depth3", 27}, {"width", 128}}, {"convnext-base"}},
                       {"convnext-l", {{"depth3", 27}, {"width", 192}}, {"convnext-large"}}},
-          .build = build};
+          .build = convnext_graph};
 }
 
 }  // namespace windlass

@@ -18,7 +18,7 @@ TensorId norm_relu_conv(Layers& net, TensorId x, int64_t channels, int64_t kerne
                   same_size({kernel, kernel}));
 }
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph densenet_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   const int64_t growth = p.at("growth");
   TensorId x = net.image_input(p.at("batch"), 3, p.at("image"), p.at("image"));
@@ -63,7 +63,7 @@ ZooFamily zoo_densenet() {
                   {"densenet-161", {{"depth3", 36}, {"depth4", 24}, {"growth", 48}, {"width", 96}}},
                   {"densenet-169", {{"depth3", 32}, {"depth4", 32}}},
                   {"densenet-201", {{"depth3", 48}, {"depth4", 32}}}},
-      .build = build};
+      .build = densenet_graph};
 }
 
 }  // namespace windlass

@@ -46,7 +46,7 @@ TensorId module(Layers& net, TensorId x, const Module& m) {
   return net.concat({a, b, c, d}, 1, path + "concat");
 }
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph googlenet_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   TensorId x = net.image_input(p.at("batch"), 3, p.at("image"), p.at("image"));
   x = halve(net, conv(net, x, 64, 7, "conv1", 2), 3, "maxpool1");
@@ -69,7 +69,7 @@ ZooFamily zoo_googlenet() {
           .description = "GoogLeNet without auxiliary heads (Szegedy et al. 2015, torchvision)",
           .defaults = {{"batch", 1}, {"classes", 1000}, {"image", 224}},
           .presets = {},
-          .build = build};
+          .build = googlenet_graph};
 }
 
 }  // namespace windlass

@@ -10,7 +10,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) { return build_gpt(name, p, 64); }
+Graph gpt2_graph(const std::string& name, const ZooParameters& p) { return build_gpt(name, p, 64); }
 
 ZooPreset billions(int64_t count) {
   return {.name = fmt::format("gpt2-{}b", count),
@@ -40,7 +40,7 @@ ZooFamily zoo_gpt2() {
                   billions(20),
                   billions(30),
                   billions(40)},
-      .build = build};
+      .build = gpt2_graph};
 }
 
 }  // namespace windlass

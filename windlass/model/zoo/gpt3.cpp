@@ -7,7 +7,9 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) { return build_gpt(name, p, 128); }
+Graph gpt3_graph(const std::string& name, const ZooParameters& p) {
+  return build_gpt(name, p, 128);
+}
 
 }  // namespace
 
@@ -27,7 +29,7 @@ ZooFamily zoo_gpt3() {
                        .parameters = {{"heads", 12}, {"hidden", 768}, {"layers", 12}}},
                       {.name = "gpt3-6.7b", .parameters = {{"hidden", 4096}, {"layers", 32}}},
                       {.name = "gpt3-175b", .parameters = {}, .aliases = {"gpt3"}}},
-          .build = build};
+          .build = gpt3_graph};
 }
 
 }  // namespace windlass

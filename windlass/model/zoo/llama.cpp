@@ -10,7 +10,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph llama_graph(const std::string& name, const ZooParameters& p) {
   const int64_t hidden = p.at("hidden"), heads = heads_of(p, 128);
   const int64_t gated = 256 * ceil_div(8 * hidden / 3, 256);
   const LlamaConfig config{.vocabulary = p.at("vocab"),
@@ -63,7 +63,7 @@ ZooFamily zoo_llama() {
                       llama3("8b", 32, 4096, 14336),
                       llama3("70b", 80, 8192, 28672),
                       llama3("405b", 126, 16384, 53248)},
-          .build = build};
+          .build = llama_graph};
 }
 
 }  // namespace windlass

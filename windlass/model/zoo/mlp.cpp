@@ -7,7 +7,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph mlp_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   const int64_t layers = p.at("layers");
   TensorId x = net.builder().input("input", {DType::F32, {p.at("batch"), p.at("inputs")}});
@@ -27,7 +27,7 @@ ZooFamily zoo_mlp() {
           .defaults =
               {{"batch", 64}, {"classes", 10}, {"hidden", 1024}, {"inputs", 784}, {"layers", 4}},
           .presets = {},
-          .build = build};
+          .build = mlp_graph};
 }
 
 }  // namespace windlass

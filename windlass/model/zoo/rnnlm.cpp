@@ -10,7 +10,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph rnnlm_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   const int64_t hidden = p.at("hidden"), vocab = p.at("vocab");
   const double dropout = static_cast<double>(p.at("dropout")) / 100;
@@ -46,7 +46,7 @@ ZooFamily zoo_rnnlm() {
                        {"tied", 0},
                        {"vocab", 100000}},
           .presets = {},
-          .build = build};
+          .build = rnnlm_graph};
 }
 
 }  // namespace windlass

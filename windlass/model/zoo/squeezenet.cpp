@@ -18,7 +18,7 @@ TensorId fire(Layers& net, TensorId x, int64_t squeezed, int64_t expanded,
   return net.concat({a, b}, 1, name + ".concat");
 }
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph squeezenet_graph(const std::string& name, const ZooParameters& p) {
   if (p.at("version") != 10 && p.at("version") != 11)
     fail_input("parameter version is {}, expected 10 or 11", p.at("version"));
   const bool first = p.at("version") == 10;
@@ -49,7 +49,7 @@ ZooFamily zoo_squeezenet() {
           .description = "SqueezeNet (Iandola et al. 2016, torchvision)",
           .defaults = {{"batch", 1}, {"classes", 1000}, {"image", 224}, {"version", 11}},
           .presets = {{"squeezenet-1.0", {{"version", 10}}}, {"squeezenet-1.1", {}}},
-          .build = build};
+          .build = squeezenet_graph};
 }
 
 }  // namespace windlass

@@ -29,7 +29,7 @@ TensorId two_convs(Layers& net, TensorId x, int64_t channels, bool batch_norm,
   return x;
 }
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph unet_graph(const std::string& name, const ZooParameters& p) {
   const int64_t levels = p.at("levels"), image = p.at("image");
   if (levels < 1 || levels > kMaxLevels)
     fail_input("parameter levels is {}, expected 1 to {}", levels, kMaxLevels);
@@ -74,7 +74,7 @@ ZooFamily zoo_unet() {
                        {"levels", 4},
                        {"width", 64}},
           .presets = {},
-          .build = build};
+          .build = unet_graph};
 }
 
 }  // namespace windlass

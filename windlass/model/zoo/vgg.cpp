@@ -14,7 +14,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph vgg_graph(const std::string& name, const ZooParameters& p) {
   Layers net(name);
   int index = 0;
   const auto feature = [&] { return fmt::format("features.{}", index++); };
@@ -67,7 +67,7 @@ ZooFamily zoo_vgg() {
       .presets = {preset("11", {1, 1, 2, 2, 2}), preset("13", {2, 2, 2, 2, 2}),
                   preset("16", {2, 2, 3, 3, 3}), preset("19", {2, 2, 4, 4, 4}),
                   preset("416", {82, 82, 83, 83, 83})},
-      .build = build};
+      .build = vgg_graph};
 }
 
 }  // namespace windlass

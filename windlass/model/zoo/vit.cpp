@@ -9,7 +9,7 @@
 namespace windlass {
 namespace {
 
-Graph build(const std::string& name, const ZooParameters& p) {
+Graph vit_graph(const std::string& name, const ZooParameters& p) {
   const double dropout = dropout_of(p);
   const VitConfig config{.image = p.at("image"),
                          .patch = p.at("patch"),
@@ -46,7 +46,7 @@ ZooFamily zoo_vit() {
                       {.name = "vit-l-32",
                        .parameters = {{"hidden", 1024}, {"layers", 24}, {"patch", 32}},
                        .aliases = {"vit-l/32"}}},
-          .build = build};
+          .build = vit_graph};
 }
 
 }  // namespace windlass

@@ -120,10 +120,6 @@ at::Tensor seen(const at::Tensor& unit, const Block& block) {
   return unit.narrow(1, block.key, block.keys);
 }
 
-at::Tensor in_type(const at::Tensor& x, at::ScalarType type) {
-  return x.scalar_type() == type ? x : x.to(type);
-}
-
 // out = old out + factor a b if it `adds`, otherwise a b, for each of the first axis.
 void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool adds = false,
               double factor = 1) {

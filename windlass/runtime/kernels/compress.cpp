@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kGroup = 64;
 constexpr int64_t kLargest = 2 * kGroup - 1;  // the last group
-constexpr int64_t kGrain = 64;                // groups worth a thread
+constexpr int64_t kGroupGrain = 64;           // groups worth a thread
 constexpr int64_t kEndsBytes = 4;
 
 int64_t group_count(int64_t elements) {
@@ -134,7 +134,7 @@ void unpack(const uint8_t* from, int64_t n, int bits, uint8_t* codes) {
 template <class F>
 void for_each_group(int64_t elements, const F& f) {
   const int64_t groups = group_count(elements);
-  at::parallel_for(0, groups, kGrain, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, groups, kGroupGrain, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
       const int64_t first = g * kGroup;
       f(g, first, g + 1 == groups ? elements - first : kGroup);

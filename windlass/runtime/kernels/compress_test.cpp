@@ -12,7 +12,7 @@
 namespace windlass {
 namespace {
 
-at::Tensor normal(int64_t count, at::ScalarType type = at::kFloat) {
+at::Tensor normal_row(int64_t count, at::ScalarType type = at::kFloat) {
   at::Tensor x = at::empty({count}, type);
   fill_normal({11, static_cast<uint64_t>(count)}, 0.5, 2, x);
   return x;
@@ -40,7 +40,7 @@ TEST(Compress, StaysWithinAStep) {
   for (const int bits : {8, 4, 2}) {
     for (const int64_t count : {0, 1, 3, 63, 64, 65, 127, 128, 129, 10'001}) {
       for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
-        const at::Tensor x = normal(count, type), y = round_trip(x, bits);
+        const at::Tensor x = normal_row(count, type), y = round_trip(x, bits);
         for (int64_t first = 0; first < count; first += 64) {
           // The last group takes what is left over.
           const bool last = count - first < 128;
@@ -63,7 +63,7 @@ TEST(Compress, StaysWithinAStep) {
 // allows: 5 * step / 2 / sqrt(keys).
 TEST(Compress, Unbiased) {
   constexpr int kKeys = 2000;
-  const at::Tensor x = normal(200);
+  const at::Tensor x = normal_row(200);
   const double range = (x.max() - x.min()).item<double>() * 1.05;
   for (const int bits : {8, 4, 2}) {
     at::Tensor sum = at::zeros({200}, at::kDouble);
@@ -74,7 +74,7 @@ TEST(Compress, Unbiased) {
 }
 
 TEST(Compress, EndsAndConstantsAreExact) {
-  at::Tensor x = normal(640, at::kBFloat16);
+  at::Tensor x = normal_row(640, at::kBFloat16);
   for (const int bits : {8, 4, 2}) {
     for (uint64_t k = 0; k < 20; ++k) {
       const at::Tensor a = x.view({10, 64}), b = round_trip(x, bits, {k, 0}).view({10, 64});
@@ -99,7 +99,7 @@ TEST(Compress, WhatIsNotFiniteComesBackAsNan) {
   for (const double bad :
        {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
         -std::numeric_limits<double>::infinity(), 3.4e38}) {
-    at::Tensor x = normal(256);
+    at::Tensor x = normal_row(256);
     x.narrow(0, 100, 1).fill_(bad);
     x.narrow(0, 101, 1).fill_(-3e38);
     const at::Tensor y = round_trip(x, 4).view({4, 64}).isnan().all(1);
@@ -108,7 +108,7 @@ TEST(Compress, WhatIsNotFiniteComesBackAsNan) {
 }
 
 TEST(Compress, SameKeySameBits) {
-  const at::Tensor x = normal(100'000);
+  const at::Tensor x = normal_row(100'000);
   const int threads = at::get_num_threads();
   at::set_num_threads(1);
   const at::Tensor one = round_trip(x, 2);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
@@ -22,6 +23,10 @@ struct Wide<double> {
 };
 template <class T>
 using wide_t = typename Wide<T>::type;
+
+inline at::Tensor in_type(const at::Tensor& x, at::ScalarType type) {
+  return x.scalar_type() == type ? x : x.to(type);
+}
 
 // Calls f with a value of the floating-point element type.
 template <class F>

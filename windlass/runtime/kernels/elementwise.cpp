@@ -124,7 +124,7 @@ void set_product(Result& result, const at::Tensor& g, const at::Tensor& factor) 
     set_summed(result, at::mul(g, factor));
 }
 
-constexpr int64_t kPiece = 1024;
+constexpr int64_t kDropoutPiece = 1024;
 
 // y = x scale where the word is not below the threshold, else 0.
 template <class T>
@@ -247,10 +247,10 @@ void dropout_forward(ForwardCall& call) {
     using T = decltype(zero);
     const T* from = x.data_ptr<T>();
     T* to = y.data_ptr<T>();
-    at::parallel_for(0, x.numel(), 16 * kPiece, [&](int64_t begin, int64_t end) {
-      std::array<uint32_t, kPiece> words;
-      for (int64_t first = begin; first < end; first += kPiece) {
-        const int64_t n = std::min(kPiece, end - first);
+    at::parallel_for(0, x.numel(), 16 * kDropoutPiece, [&](int64_t begin, int64_t end) {
+      std::array<uint32_t, kDropoutPiece> words;
+      for (int64_t first = begin; first < end; first += kDropoutPiece) {
+        const int64_t n = std::min(kDropoutPiece, end - first);
         random_words(call.random, first, n, words.data());
         drop(from + first, words.data(), threshold, scale, n, to + first);
         if (keeps) keep_mask(words.data(), threshold, n, mask + first);
@@ -272,7 +272,7 @@ void dropout_backward(BackwardCall& call) {
     using T = decltype(zero);
     const T* from = g.data_ptr<T>();
     T* to = dx.data_ptr<T>();
-    at::parallel_for(0, g.numel(), 16 * kPiece, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, g.numel(), 16 * kDropoutPiece, [&](int64_t begin, int64_t end) {
       drop_again(from + begin, mask + begin, scale, end - begin, adds, to + begin);
     });
   });

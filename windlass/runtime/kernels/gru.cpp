@@ -20,10 +20,10 @@ namespace windlass {
 namespace {
 
 // The gates of one step, [b, 4 h]. z and r lie before n in either order.
-struct Gates {
+struct GruGates {
   at::Tensor both, z, r, n, recurrent;
 
-  Gates(const RecurrentAttrs& attrs, const at::Tensor& rows) {
+  GruGates(const RecurrentAttrs& attrs, const at::Tensor& rows) {
     const int64_t h = attrs.hidden;
     const bool onnx = attrs.gates == GateOrder::Onnx;
     both = rows.narrow(1, 0, 2 * h);
@@ -64,7 +64,7 @@ void gru_forward(ForwardCall& call) {
     at::Tensor hidden = layer.state(h0, d, type);
     for (int64_t n = 0; n < layer.steps; ++n) {
       const int64_t t = layer.time(d, n);
-      Gates gate(attrs, direction_gates[t]);
+      GruGates gate(attrs, direction_gates[t]);
       gate.both.addmm_(hidden, both_weight).sigmoid_();
       const at::Tensor operand = attrs.linear_before_reset ? hidden : gate.r.mul(hidden);
       if (candidate_bias.defined())
@@ -105,8 +105,8 @@ void gru_backward(BackwardCall& call) {
     for (int64_t n = layer.steps; n-- > 0;) {
       const int64_t t = layer.time(d, n);
       if (call.has_gradient(0)) dh.add_(call.gradient(0)[t][d]);
-      const Gates gate(attrs, gates[t][d]);
-      Gates to(attrs, pre[t]);
+      const GruGates gate(attrs, gates[t][d]);
+      GruGates to(attrs, pre[t]);
       at::Tensor &product_gradient = to.n, &candidate_gradient = to.recurrent;
       at::Tensor carry = dh.mul(gate.z);
       at::tanh_backward_out(candidate_gradient, dh.sub(carry), gate.n);
@@ -124,12 +124,12 @@ void gru_backward(BackwardCall& call) {
       }
       dh = carry;
     }
-    const Gates all(attrs, pre.view({all_rows, 4 * h}));
+    const GruGates all(attrs, pre.view({all_rows, 4 * h}));
     add_input_gradients(gradients, all.both, x, w, d, 0);
     add_input_gradients(gradients, all.recurrent, x, w, d, 2 * h);
     if (gradients.wants(2)) {
       gradients[2][d].narrow(0, 0, 2 * h).addmm_(all.both.t(), before.view({all_rows, h}));
-      // Gates of all steps of this direction, [s, b, 4 h].
+      // GruGates of all steps of this direction, [s, b, 4 h].
       if (!attrs.linear_before_reset) {
         const int64_t reset = attrs.gates == GateOrder::Onnx ? h : 0;
         before.mul_(gates.select(1, d).narrow(2, reset, h));

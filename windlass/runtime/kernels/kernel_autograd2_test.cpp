@@ -250,7 +250,7 @@ Tensors mean_squared_error_peer(const PeerCall& call) {
   return {torch::mse_loss(call.input(0), call.input(1))};
 }
 
-constexpr AutogradPeer kPeers[] = {
+constexpr AutogradPeer kSequencePeers[] = {
     {OpKind::Softmax, softmax_peer},
     {OpKind::Attention, attention_peer},
     {OpKind::Rotary, rotary_peer},
@@ -282,7 +282,7 @@ TEST_P(SequenceAutogradTest, AgreesInFp32) { expect_agrees_with_autograd(GetPara
 TEST_P(SequenceAutogradTest, AgreesInBf16) { expect_agrees_with_autograd(GetParam(), DType::BF16); }
 TEST_P(SequenceAutogradTest, AgreesInFp16) { expect_agrees_with_autograd(GetParam(), DType::F16); }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SequenceAutogradTest, testing::ValuesIn(kPeers),
+INSTANTIATE_TEST_SUITE_P(Kinds, SequenceAutogradTest, testing::ValuesIn(kSequencePeers),
                          [](const auto& test) {
                            return std::string(op_info(test.param.kind).name);
                          });

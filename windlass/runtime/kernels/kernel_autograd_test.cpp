@@ -255,7 +255,7 @@ Tensors recurrent_peer(const PeerCall& call, size_t states) {
 Tensors lstm_peer(const PeerCall& call) { return recurrent_peer(call, 2); }
 Tensors gru_peer(const PeerCall& call) { return recurrent_peer(call, 1); }
 
-constexpr AutogradPeer kPeers[] = {
+constexpr AutogradPeer kDensePeers[] = {
     {OpKind::MatMul, matmul_peer},
     {OpKind::Linear, linear_peer},
     {OpKind::GroupedLinear, grouped_linear_peer},
@@ -276,9 +276,10 @@ class DenseAutogradTest : public testing::TestWithParam<AutogradPeer> {};
 TEST_P(DenseAutogradTest, AgreesInFp32) { expect_agrees_with_autograd(GetParam(), DType::F32); }
 TEST_P(DenseAutogradTest, AgreesInBf16) { expect_agrees_with_autograd(GetParam(), DType::BF16); }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DenseAutogradTest, testing::ValuesIn(kPeers), [](const auto& test) {
-  return std::string(op_info(test.param.kind).name);
-});
+INSTANTIATE_TEST_SUITE_P(Kinds, DenseAutogradTest, testing::ValuesIn(kDensePeers),
+                         [](const auto& test) {
+                           return std::string(op_info(test.param.kind).name);
+                         });
 
 }  // namespace
 }  // namespace windlass

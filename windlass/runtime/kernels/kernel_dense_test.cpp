@@ -19,7 +19,7 @@ using reference::CaseMaker;
 using reference::OpCase;
 using reference::Operand;
 
-constexpr OpKind kKinds[] = {
+constexpr OpKind kDenseKinds[] = {
     OpKind::MatMul,  OpKind::Linear,    OpKind::GroupedLinear, OpKind::Conv,
     OpKind::Pool,    OpKind::Resize,    OpKind::BatchNorm,     OpKind::LayerNorm,
     OpKind::RmsNorm, OpKind::GroupNorm, OpKind::Lstm,          OpKind::LocalResponseNorm,
@@ -139,7 +139,7 @@ TEST_P(DenseKernelTest, AddsToFp32Sums) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DenseKernelTest, testing::ValuesIn(kKinds),
+INSTANTIATE_TEST_SUITE_P(Kinds, DenseKernelTest, testing::ValuesIn(kDenseKinds),
                          [](const auto& test) { return std::string(op_info(test.param).name); });
 
 // mean = 0.9 * 0.5 + 0.1 * 3 = 0.75; the unbiased variance of 1, 3, 5 is 4, so

@@ -40,7 +40,7 @@ struct Formula {
 
 // Positions [begin, begin + count) of all channels of one sample.
 template <class T>
-struct Block {
+struct NormBlock {
   int64_t channels, inner, begin, count;
 
   const T* row(const T* sample, int64_t channel) const { return sample + channel * inner + begin; }
@@ -71,7 +71,7 @@ void for_each_block(at::IntArrayRef x, Run&& run) {
   const int64_t blocks = (inner + kBlock - 1) / kBlock;
   for_each_plane(x[0] * blocks, x[1] * kBlock, [&](int64_t i) {
     const int64_t begin = i % blocks * kBlock;
-    const Block<T> block{x[1], inner, begin, std::min(kBlock, inner - begin)};
+    const NormBlock<T> block{x[1], inner, begin, std::min(kBlock, inner - begin)};
     run(i / blocks * x[1] * inner, block);
   });
 }
@@ -80,7 +80,7 @@ template <class T>
 void respond(const LrnAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
   using S = Sum<T>;
   const Formula<S> formula(attrs);
-  for_each_block<T>(x.sizes(), [&](int64_t offset, const Block<T>& block) {
+  for_each_block<T>(x.sizes(), [&](int64_t offset, const NormBlock<T>& block) {
     const T* input = x.data_ptr<T>() + offset;
     T* output = y.data_ptr<T>() + offset;
     S d[kBlock];
@@ -101,7 +101,7 @@ at::Tensor response_gradient(const LrnAttrs& attrs, const at::Tensor& g, const a
   const Formula<S> formula(attrs);
   const S factor = 2 * formula.share * formula.beta;
   at::Tensor dx = at::empty(x.sizes(), x.scalar_type());
-  for_each_block<T>(x.sizes(), [&](int64_t offset, const Block<T>& block) {
+  for_each_block<T>(x.sizes(), [&](int64_t offset, const NormBlock<T>& block) {
     const T *input = x.data_ptr<T>() + offset, *output = y.data_ptr<T>() + offset;
     const T* gradient = g.data_ptr<T>() + offset;
     T* result = dx.data_ptr<T>() + offset;

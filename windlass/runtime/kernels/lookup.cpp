@@ -14,7 +14,7 @@
 namespace windlass {
 namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 15;  // elements worth a thread
+constexpr int64_t kLookupGrain = int64_t{1} << 15;  // elements worth a thread
 
 // A tensor seen from one axis: element (o, i, n) is at (o * size + i) * inner + n.
 struct AxisView {
@@ -50,7 +50,7 @@ void copy_rows(const at::Tensor& table, const AxisView& view, const std::vector<
   const int64_t bytes = view.inner * static_cast<int64_t>(table.element_size());
   const auto* from = static_cast<const char*>(table.data_ptr());
   auto* to = static_cast<char*>(y.data_ptr());
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, view.inner));
+  const int64_t grain = std::max<int64_t>(1, kLookupGrain / std::max<int64_t>(1, view.inner));
   at::parallel_for(0, view.outer * count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       const int64_t row = k / count * view.size + rows[static_cast<size_t>(k % count)];
@@ -82,7 +82,8 @@ void add_rows(const at::Tensor& g, const AxisView& view, const std::vector<int64
   // Whole cache lines of columns to each thread.
   constexpr int64_t kLine = 64;
   const auto rows_read = view.outer * static_cast<int64_t>(rows.size());
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, rows_read * kLine));
+  const int64_t grain =
+      std::max<int64_t>(1, kLookupGrain / std::max<int64_t>(1, rows_read * kLine));
   with_float_type(sum.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const at::Tensor same = g.scalar_type() == sum.scalar_type() ? g : g.to(sum.scalar_type());

@@ -20,9 +20,9 @@
 namespace windlass {
 namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 14;  // elements worth a thread
-constexpr int64_t kSmall = int64_t{1} << 15;  // logits that are not worth a sweep of their own
-constexpr int64_t kColumns = 256;             // neighbouring rows of one sweep
+constexpr int64_t kLossGrain = int64_t{1} << 14;  // elements worth a thread
+constexpr int64_t kSmall = int64_t{1} << 15;      // logits that are not worth a sweep of their own
+constexpr int64_t kColumns = 256;                 // neighbouring rows of one sweep
 
 // Logits seen from the axis of classes: row (o, n), class c is at (o * classes + c) * inner + n.
 struct RowView {
@@ -40,7 +40,7 @@ struct RowView {
   void each(const F& f) const {
     const int64_t pieces = (inner + kColumns - 1) / kColumns;
     const int64_t work = std::max<int64_t>(1, classes * std::min(inner, kColumns));
-    at::parallel_for(0, outer * pieces, std::max<int64_t>(1, kGrain / work),
+    at::parallel_for(0, outer * pieces, std::max<int64_t>(1, kLossGrain / work),
                      [&](int64_t begin, int64_t end) {
                        for (int64_t k = begin; k < end; ++k) {
                          const int64_t o = k / pieces, n = k % pieces * kColumns;
@@ -147,7 +147,7 @@ void column_gradients(const E* x, int64_t classes, int64_t stride, int64_t n, co
 // Sum of (a - b)^2 in fp64: parts of fixed size, so that threads do not matter.
 template <class E>
 double squared_distance(const E* a, const E* b, int64_t count) {
-  constexpr int64_t kPart = kGrain;
+  constexpr int64_t kPart = kLossGrain;
   const int64_t parts = (count + kPart - 1) / kPart;
   std::vector<double> sums(static_cast<size_t>(parts));
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
@@ -175,7 +175,7 @@ template <class E>
 void scaled_difference(const E* a, const E* b, int64_t count, double factor, bool add, E* d) {
   using T = wide_t<E>;
   const auto f = static_cast<T>(factor);
-  at::parallel_for(0, count, kGrain, [=](int64_t begin, int64_t end) {
+  at::parallel_for(0, count, kLossGrain, [=](int64_t begin, int64_t end) {
     vectorized([=]() WINDLASS_INLINE {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
@@ -184,10 +184,6 @@ void scaled_difference(const E* a, const E* b, int64_t count, double factor, boo
       }
     });
   });
-}
-
-at::Tensor in_type(const at::Tensor& x, at::ScalarType type) {
-  return x.scalar_type() == type ? x : x.to(type);
 }
 
 at::Tensor& target(Result& result) { return result.adds() ? result.sum() : result.allocate(); }

@@ -16,10 +16,10 @@ namespace windlass {
 namespace {
 
 // The gates of one step, [b, 4 h], in the order of the weights.
-struct Gates {
+struct LstmGates {
   at::Tensor i, f, g, o;
 
-  Gates(const RecurrentAttrs& attrs, const at::Tensor& rows) {
+  LstmGates(const RecurrentAttrs& attrs, const at::Tensor& rows) {
     const bool onnx = attrs.gates == GateOrder::Onnx;
     const auto gate = [&](int64_t at) { return rows.narrow(1, at * attrs.hidden, attrs.hidden); };
     i = gate(0);
@@ -74,7 +74,7 @@ void lstm_forward(ForwardCall& call) {
       const at::Tensor rows = direction_gates[t];
       if (n > 0 || h0.defined()) rows.addmm_(hidden, recurrent);
       activate(attrs, rows);
-      const Gates gate(attrs, rows);
+      const LstmGates gate(attrs, rows);
       at::Tensor new_cell = cells.tensor()[t][d], new_hidden = y.tensor()[t][d];
       at::mul_out(new_cell, gate.f, cell);
       new_cell.addcmul_(gate.i, gate.g);
@@ -109,8 +109,8 @@ void lstm_backward(BackwardCall& call) {
     for (int64_t n = layer.steps; n-- > 0;) {
       const int64_t t = layer.time(d, n);
       if (call.has_gradient(0)) dh.add_(call.gradient(0)[t][d]);
-      const Gates gate(attrs, gates[t][d]);
-      Gates to(attrs, pre[t]);
+      const LstmGates gate(attrs, gates[t][d]);
+      LstmGates to(attrs, pre[t]);
       const at::Tensor before = n > 0 ? cells[layer.time(d, n - 1)][d] : initial;
       const at::Tensor shaped = cells[t][d].tanh();
       at::sigmoid_backward_out(to.o, dh.mul(shaped), gate.o);

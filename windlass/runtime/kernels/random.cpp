@@ -13,12 +13,12 @@
 namespace windlass {
 namespace {
 
-constexpr int64_t kLanes = 16;                // blocks computed side by side
-constexpr int64_t kGroup = 4 * kLanes;        // their words
-constexpr int64_t kGrain = int64_t{1} << 14;  // words worth a thread
+constexpr int64_t kLanes = 16;                    // blocks computed side by side
+constexpr int64_t kGroupWords = 4 * kLanes;       // their words
+constexpr int64_t kWordGrain = int64_t{1} << 14;  // words worth a thread
 constexpr int kRounds = 10;
 
-struct Block {
+struct PhiloxBlock {
   uint32_t a, b, c, d;
 };
 
@@ -38,7 +38,7 @@ RoundKeys round_keys(uint32_t k0, uint32_t k1) {
   return keys;
 }
 
-WINDLASS_INLINE inline Block next_round(Block x, uint32_t k0, uint32_t k1) {
+WINDLASS_INLINE inline PhiloxBlock next_round(PhiloxBlock x, uint32_t k0, uint32_t k1) {
   const uint64_t p = uint64_t{0xD2511F53u} * x.a;
   const uint64_t q = uint64_t{0xCD9E8D57u} * x.c;
   return {static_cast<uint32_t>(q >> 32) ^ x.b ^ k0, static_cast<uint32_t>(q),
@@ -46,7 +46,7 @@ WINDLASS_INLINE inline Block next_round(Block x, uint32_t k0, uint32_t k1) {
 }
 
 // Written out so that the loop over lanes has no loop inside.
-WINDLASS_INLINE inline Block all_rounds(Block x, const RoundKeys& k) {
+WINDLASS_INLINE inline PhiloxBlock all_rounds(PhiloxBlock x, const RoundKeys& k) {
   x = next_round(x, k.first[0], k.second[0]);
   x = next_round(x, k.first[1], k.second[1]);
   x = next_round(x, k.first[2], k.second[2]);
@@ -70,10 +70,10 @@ void random_groups(RandomKey key, int64_t first_group, int64_t groups, uint32_t*
       const auto counter = static_cast<uint64_t>(first_group + g) * kLanes;
       const auto low = static_cast<uint32_t>(counter);  // a multiple of 16: lanes do not carry
       const auto high = static_cast<uint32_t>(counter >> 32);
-      uint32_t* out = words + g * kGroup;
+      uint32_t* out = words + g * kGroupWords;
 #pragma omp simd
       for (uint32_t l = 0; l < kLanes; ++l) {
-        const Block x = all_rounds({low + l, high, stream_low, stream_high}, keys);
+        const PhiloxBlock x = all_rounds({low + l, high, stream_low, stream_high}, keys);
         out[l] = x.a;
         out[kLanes + l] = x.b;
         out[2 * kLanes + l] = x.c;
@@ -89,12 +89,12 @@ template <class F>
 void for_each_piece(RandomKey key, int64_t count, int64_t per_element, const F& f) {
   constexpr int64_t kPiece = 1024;
   const int64_t pieces = (count + kPiece - 1) / kPiece;
-  at::parallel_for(0, pieces, kGrain / kPiece, [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, pieces, kWordGrain / kPiece, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, 2 * kPiece> words{};
     for (int64_t p = begin; p < end; ++p) {
       const int64_t first = p * kPiece;
-      random_groups(key, (key.first + first * per_element) / kGroup, kPiece / kGroup * per_element,
-                    words.data());
+      random_groups(key, (key.first + first * per_element) / kGroupWords,
+                    kPiece / kGroupWords * per_element, words.data());
       f(first, std::min(kPiece, count - first), words.data());
     }
   });
@@ -106,16 +106,16 @@ void random_words(RandomKey key, int64_t first, int64_t count, uint32_t* words) 
   first += key.first;
   const int64_t end = first + count;
   while (first < end) {
-    const int64_t offset = first % kGroup;
-    if (offset == 0 && end - first >= kGroup) {
-      const int64_t groups = (end - first) / kGroup;
-      random_groups(key, first / kGroup, groups, words);
-      first += groups * kGroup;
-      words += groups * kGroup;
+    const int64_t offset = first % kGroupWords;
+    if (offset == 0 && end - first >= kGroupWords) {
+      const int64_t groups = (end - first) / kGroupWords;
+      random_groups(key, first / kGroupWords, groups, words);
+      first += groups * kGroupWords;
+      words += groups * kGroupWords;
     } else {
-      std::array<uint32_t, kGroup> group{};
-      random_groups(key, first / kGroup, 1, group.data());
-      const int64_t size = std::min(kGroup - offset, end - first);
+      std::array<uint32_t, kGroupWords> group{};
+      random_groups(key, first / kGroupWords, 1, group.data());
+      const int64_t size = std::min(kGroupWords - offset, end - first);
       std::copy_n(group.begin() + offset, size, words);
       first += size;
       words += size;
@@ -148,9 +148,9 @@ void fill_normal(RandomKey key, double mean, double deviation, at::Tensor& tenso
     T* data = tensor.data_ptr<T>();
     for_each_piece(key, tensor.numel(), 2, [=](int64_t first, int64_t n, const uint32_t* words) {
       for (int64_t i = 0; i < n; ++i) {
-        const uint32_t* group = words + i / kGroup * 2 * kGroup;
-        const int64_t at = i % kGroup;
-        const double z = normal_of_words(group[at], group[kGroup + at]);
+        const uint32_t* group = words + i / kGroupWords * 2 * kGroupWords;
+        const int64_t at = i % kGroupWords;
+        const double z = normal_of_words(group[at], group[kGroupWords + at]);
         data[first + i] = static_cast<T>(static_cast<wide_t<T>>(mean + deviation * z));
       }
     });

@@ -50,12 +50,12 @@ Tap linear_tap(ResizeCoordinates coordinates, int64_t i, int64_t in, int64_t out
   return {low, std::min(low + 1, in - 1), u - static_cast<double>(low)};
 }
 
-struct Geometry {
+struct ResizeGeometry {
   Triple in{}, out{};
   bool nearest;
   std::array<std::vector<Tap>, 3> taps;
 
-  Geometry(const ResizeAttrs& attrs, at::IntArrayRef x, at::IntArrayRef y)
+  ResizeGeometry(const ResizeAttrs& attrs, at::IntArrayRef x, at::IntArrayRef y)
       : in(spatial_sizes(x)), out(spatial_sizes(y)), nearest(attrs.mode == ResizeMode::Nearest) {
     for (size_t axis = 0; axis < 3; ++axis) {
       for (int64_t o = 0; o < out[axis]; ++o) {
@@ -88,7 +88,8 @@ struct Geometry {
 
 // A line of the input is mixed from up to four lines first, then resampled along itself.
 template <class T>
-void resize_plane(const Geometry& geometry, const T* from, T* to, std::vector<Sum<T>>& mixed) {
+void resize_plane(const ResizeGeometry& geometry, const T* from, T* to,
+                  std::vector<Sum<T>>& mixed) {
   using S = Sum<T>;
   const int64_t width = geometry.in[2];
   const std::vector<Tap>& columns = geometry.taps[2];
@@ -118,7 +119,7 @@ void resize_plane(const Geometry& geometry, const T* from, T* to, std::vector<Su
 }
 
 template <class T>
-void resize_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y) {
+void resize_planes(const ResizeGeometry& geometry, const at::Tensor& x, at::Tensor& y) {
   const int64_t x_size = volume(geometry.in), y_size = volume(geometry.out);
   const T* input = x.data_ptr<T>();
   T* output = y.data_ptr<T>();
@@ -131,7 +132,7 @@ void resize_planes(const Geometry& geometry, const at::Tensor& x, at::Tensor& y)
 // The same backwards: a line of gradients is gathered along itself, then given to the lines it was
 // mixed from.
 template <class T>
-void resize_gradient(const Geometry& geometry, const at::Tensor& g, Result& result) {
+void resize_gradient(const ResizeGeometry& geometry, const at::Tensor& g, Result& result) {
   using S = Sum<T>;
   const int64_t y_size = volume(geometry.out), width = geometry.in[2];
   const std::vector<Tap>& columns = geometry.taps[2];
@@ -170,7 +171,7 @@ void resize_forward(ForwardCall& call) {
   const at::Tensor& x = call.input(0);
   at::Tensor& y = call.outputs[0].allocate();
   if (y.numel() == 0) return;
-  const Geometry geometry(call.attrs<ResizeAttrs>(), x.sizes(), y.sizes());
+  const ResizeGeometry geometry(call.attrs<ResizeAttrs>(), x.sizes(), y.sizes());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "resize",
                                   [&] { resize_planes<scalar_t>(geometry, x, y); });
 }
@@ -178,7 +179,7 @@ void resize_forward(ForwardCall& call) {
 void resize_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const at::Tensor& g = call.gradient();
-  const Geometry geometry(call.attrs<ResizeAttrs>(), call.shape(0), g.sizes());
+  const ResizeGeometry geometry(call.attrs<ResizeAttrs>(), call.shape(0), g.sizes());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, g.scalar_type(), "resize",
                                   [&] { resize_gradient<scalar_t>(geometry, g, call.results[0]); });
 }

@@ -17,10 +17,10 @@
 namespace windlass {
 namespace {
 
-constexpr int64_t kGrain = int64_t{1} << 14;  // elements worth a thread
+constexpr int64_t kRoutingGrain = int64_t{1} << 14;  // elements worth a thread
 
 int64_t grain_of(int64_t width) {
-  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
+  return std::max<int64_t>(1, kRoutingGrain / std::max<int64_t>(1, width));
 }
 
 // The k greatest of a row of scores, best first; of equal ones the lower id. Any order that keeps

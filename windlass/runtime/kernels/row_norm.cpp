@@ -46,10 +46,10 @@ const Sum<T>* readable_row(const T* row, int64_t size, std::vector<Sum<T>>& buff
   }
 }
 
-struct Rows {
+struct NormRows {
   int64_t count = 1, size = 1;
 
-  Rows(at::IntArrayRef shape, int64_t axis) {
+  NormRows(at::IntArrayRef shape, int64_t axis) {
     for (size_t i = 0; i < shape.size(); ++i)
       (static_cast<int64_t>(i) < axis ? count : size) *= shape[i];
   }
@@ -73,7 +73,7 @@ void normalize_rows(ForwardCall& call, RowNorm form) {
   using S = Sum<T>;
   const auto& attrs = call.attrs<LayerNormAttrs>();
   const at::Tensor& x = call.input(0);
-  const Rows rows(x.sizes(), attrs.axis);
+  const NormRows rows(x.sizes(), attrs.axis);
   const bool centered = form == RowNorm::Centered;
   const at::Tensor scale =
       row_parameter(call.has(1) ? call.input(1) : at::Tensor(), attrs.scale_offset);
@@ -126,7 +126,7 @@ constexpr int64_t kBlocks = 8;
 template <class T>
 struct RowGradient {
   using S = Sum<T>;
-  Rows rows;
+  NormRows rows;
   bool centered;
   const T* gradients;
   const T* inputs;
@@ -178,7 +178,7 @@ void row_gradients(BackwardCall& call, RowNorm form) {
   constexpr at::ScalarType kSumType = c10::CppTypeToScalarType<S>::value;
   const auto& attrs = call.attrs<LayerNormAttrs>();
   const bool centered = form == RowNorm::Centered;
-  const Rows rows(call.shape(0), attrs.axis);
+  const NormRows rows(call.shape(0), attrs.axis);
   const at::Tensor scale = row_parameter(
       call.has_input(1) && call.wants(0) ? call.input(1) : at::Tensor(), attrs.scale_offset);
   at::Tensor dx;

@@ -13,8 +13,8 @@
 namespace windlass {
 namespace {
 
-constexpr OptimizerKind kKinds[] = {OptimizerKind::Sgd, OptimizerKind::Momentum,
-                                    OptimizerKind::Adam, OptimizerKind::AdamW};
+constexpr OptimizerKind kOptimizers[] = {OptimizerKind::Sgd, OptimizerKind::Momentum,
+                                         OptimizerKind::Adam, OptimizerKind::AdamW};
 constexpr int64_t kCount = 20'011;
 constexpr int kSteps = 5;
 
@@ -22,7 +22,7 @@ UpdateHyperparameters hyperparameters() {
   return {.learning_rate = 0.01, .epsilon = 1e-6, .weight_decay = 0.1};
 }
 
-at::Tensor normal(uint64_t stream, at::ScalarType type = at::kFloat) {
+at::Tensor normal_numbers(uint64_t stream, at::ScalarType type = at::kFloat) {
   at::Tensor x = at::empty({kCount}, type);
   fill_normal({5, stream}, 0, 1, x);
   return x;
@@ -59,7 +59,7 @@ std::unique_ptr<torch::optim::Optimizer> make_peer(OptimizerKind kind, at::Tenso
   return nullptr;
 }
 
-double distance(const at::Tensor& a, const at::Tensor& b) {
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
@@ -70,33 +70,34 @@ std::vector<double> values_of(const at::Tensor& x) {
 
 // Weights are of size 1, so the tolerance is a few units in the last place of fp32.
 TEST(Update, AgreesWithTorch) {
-  for (const OptimizerKind kind : kKinds) {
-    at::Tensor weight = normal(1);
+  for (const OptimizerKind kind : kOptimizers) {
+    at::Tensor weight = normal_numbers(1);
     torch::Tensor theirs = weight.clone().requires_grad_();
     std::vector<at::Tensor> states = make_states(kind);
     const auto peer = make_peer(kind, theirs);
     for (int step = 1; step <= kSteps; ++step) {
-      const at::Tensor gradient = normal(static_cast<uint64_t>(10 + step));
+      const at::Tensor gradient = normal_numbers(static_cast<uint64_t>(10 + step));
       theirs.mutable_grad() = gradient.clone();
       peer->step();
       update_weight(kind, hyperparameters(), step, 1, weight, gradient, nullptr, states);
     }
-    EXPECT_LE(distance(weight, theirs.detach()), 1e-6) << enum_name(kind);
+    EXPECT_LE(largest_difference(weight, theirs.detach()), 1e-6) << enum_name(kind);
   }
 }
 
 TEST(Update, AgreesWithTheReference) {
   constexpr double kScale = 0.25;
-  for (const OptimizerKind kind : kKinds) {
+  for (const OptimizerKind kind : kOptimizers) {
     for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
       for (const at::ScalarType gradient_type : {at::kFloat, at::kBFloat16, at::kDouble}) {
-        at::Tensor weight = normal(1, type);
+        at::Tensor weight = normal_numbers(1, type);
         std::vector<double> expected = values_of(weight);
         std::vector<at::Tensor> states = make_states(kind);
         std::vector<std::vector<double>> expected_states(states.size(),
                                                          std::vector<double>(expected.size()));
         for (int step = 1; step <= kSteps; ++step) {
-          const at::Tensor gradient = normal(static_cast<uint64_t>(10 + step), gradient_type);
+          const at::Tensor gradient =
+              normal_numbers(static_cast<uint64_t>(10 + step), gradient_type);
           update_weight(kind, hyperparameters(), step, kScale, weight, gradient, nullptr, states);
           std::vector<double> scaled = values_of(gradient);
           for (double& value : scaled) value *= kScale;
@@ -115,11 +116,11 @@ TEST(Update, AgreesWithTheReference) {
 // With a master the weight is its rounded copy, and the master goes the way of an fp32 weight.
 TEST(Update, MasterOfA16BitWeight) {
   for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
-    for (const OptimizerKind kind : kKinds) {
-      at::Tensor master = normal(1), alone = master.clone(), weight = master.to(type);
+    for (const OptimizerKind kind : kOptimizers) {
+      at::Tensor master = normal_numbers(1), alone = master.clone(), weight = master.to(type);
       std::vector<at::Tensor> states = make_states(kind), alone_states = make_states(kind);
       for (int step = 1; step <= kSteps; ++step) {
-        const at::Tensor gradient = normal(static_cast<uint64_t>(10 + step), type);
+        const at::Tensor gradient = normal_numbers(static_cast<uint64_t>(10 + step), type);
         update_weight(kind, hyperparameters(), step, 1, weight, gradient, &master, states);
         update_weight(kind, hyperparameters(), step, 1, alone, gradient, nullptr, alone_states);
         EXPECT_TRUE(master.equal(alone));
@@ -131,11 +132,11 @@ TEST(Update, MasterOfA16BitWeight) {
 
 // Without one the weight itself is rounded after each step.
 TEST(Update, A16BitWeightAlone) {
-  for (const OptimizerKind kind : kKinds) {
-    at::Tensor weight = normal(1, at::kBFloat16), wide = weight.to(at::kFloat);
+  for (const OptimizerKind kind : kOptimizers) {
+    at::Tensor weight = normal_numbers(1, at::kBFloat16), wide = weight.to(at::kFloat);
     std::vector<at::Tensor> states = make_states(kind), wide_states = make_states(kind);
     for (int step = 1; step <= kSteps; ++step) {
-      const at::Tensor gradient = normal(static_cast<uint64_t>(10 + step));
+      const at::Tensor gradient = normal_numbers(static_cast<uint64_t>(10 + step));
       update_weight(kind, hyperparameters(), step, 1, weight, gradient, nullptr, states);
       update_weight(kind, hyperparameters(), step, 1, wide, gradient, nullptr, wide_states);
       EXPECT_TRUE(weight.equal(wide.to(at::kBFloat16)));
@@ -148,10 +149,10 @@ TEST(Update, ThreadsDoNotMatter) {
   const int threads = at::get_num_threads();
   const auto run = [](int count) {
     at::set_num_threads(count);
-    at::Tensor weight = normal(1);
+    at::Tensor weight = normal_numbers(1);
     std::vector<at::Tensor> states = make_states(OptimizerKind::Adam);
-    update_weight(OptimizerKind::Adam, hyperparameters(), 1, 0.5, weight, normal(2), nullptr,
-                  states);
+    update_weight(OptimizerKind::Adam, hyperparameters(), 1, 0.5, weight, normal_numbers(2),
+                  nullptr, states);
     return weight;
   };
   const at::Tensor one = run(1), many = run(3);

@@ -108,7 +108,7 @@ TEST(TorchAllocator, CountsWhatLibtorchTakesForTheThread) {
   EXPECT_EQ(arena.statistics().live, 0);
 }
 
-TEST(TorchAllocator, ThreadsOfParallelLoopsBelongToTheirMaster) {
+TEST(ParallelLoops, ThreadsBelongToTheirMaster) {
   install_allocator();
   Arena arena("cpu0", 1 << 24, 512);
   std::thread device([&arena] {

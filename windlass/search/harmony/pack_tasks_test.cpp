@@ -26,7 +26,7 @@ Machine one_link(int devices) {
 }
 
 // Two layers of 1 GB of weights and a loss without. Forward 3 s a layer, backward 6 s more.
-LayerProfile two_layers() {
+LayerProfile two_large_layers() {
   LayerProfile profile;
   profile.weights = {1'000'000'000, 1'000'000'000, 0};
   profile.buffers = {0, 0, 0};
@@ -56,7 +56,7 @@ PackStrategy layer_by_layer(int32_t replicas) {
 // forward, 9 + 9 backward; the gradient of layer 0 leaves in 1 s and is updated in 0.5 s. The next
 // step loads layer 1 early, but layer 0 only after its update: 26.5 s a step.
 TEST(PackTasks, HandComputedStep) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
   StreamPricer pricer(chain, machine, 1, INT64_MAX);
@@ -72,7 +72,7 @@ TEST(PackTasks, HandComputedStep) {
 // updated last, arrives. Then the step waits for layer 0 alone: gradients summed (0.5 s), out
 // (0.5), updated (0.25), in (0.5) and gathered (0.5) after 24 s of computing.
 TEST(PackTasks, TheSecondLayerDoesNotWaitForTheFirst) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
   StreamPricer pricer(chain, machine, 2, INT64_MAX);
@@ -88,7 +88,7 @@ TEST(PackTasks, TheSecondLayerDoesNotWaitForTheFirst) {
 // The same with layers in 8 parts. Out, update and in of layer 0 overlap: after the last
 // computation come 8 parts out (1 s), the last one's update (1/16 s) and way in (1/8 s).
 TEST(PackTasks, PartsOfALayerOverlap) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
   StreamPricer pricer(chain, machine, 1, INT64_MAX);
@@ -104,7 +104,7 @@ TEST(PackTasks, PartsOfALayerOverlap) {
 // layer 1 stay from the forward pass, those of layer 0 are loaded again when layer 1's gradient is
 // gone: 1 s out and 1 s in that nothing hides.
 TEST(PackTasks, TheWindowIsKept) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
   StreamPricer pricer(chain, machine, 1, INT64_MAX);
@@ -119,7 +119,7 @@ TEST(PackTasks, TheWindowIsKept) {
 }
 
 TEST(PackTasks, ReplicasReadTheirShare) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
   StreamPricer pricer(chain, machine, 2, INT64_MAX);
@@ -133,7 +133,7 @@ TEST(PackTasks, ReplicasReadTheirShare) {
 // A window for one layer. Without shares both layers are read for the forward pass and layer 0
 // again for the backward pass; with shares it is gathered from the replicas instead.
 TEST(PackTasks, KeptSharesAreNotReadAgain) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
   StreamPricer pricer(chain, machine, 2, INT64_MAX);
@@ -149,7 +149,7 @@ TEST(PackTasks, KeptSharesAreNotReadAgain) {
 // On the device: 2 GB of optimizer state and 1 GB of weights a layer go in, as much out, no
 // gradients; the update itself takes 3 + 4 GB at 1 TB/s.
 TEST(PackTasks, UpdatesOnTheDevice) {
-  const LayerProfile profile = two_layers();
+  const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
   StreamPricer pricer(chain, machine, 1, INT64_MAX);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kLevels = 64;
 
-struct Entry {
+struct HeldEntry {
   double cost = kDoesNotFit;
   int64_t held = 0;  // bytes, exact
   int32_t from = -1;
@@ -32,12 +32,12 @@ struct Start {
 StashPartition min_stash_partition(const StashCosts& costs) {
   const auto width = static_cast<size_t>(kLevels) + 1;
   const int64_t unit = std::max<int64_t>(1, costs.cap / kLevels);
-  std::vector<Entry> best((static_cast<size_t>(costs.layers) + 1) * width);
+  std::vector<HeldEntry> best((static_cast<size_t>(costs.layers) + 1) * width);
   best[0].cost = 0;
   StashPartition result;
   std::vector<Start> starts;
   for (int32_t first = 0; first < costs.layers; ++first) {
-    const Entry* row = &best[static_cast<size_t>(first) * width];
+    const HeldEntry* row = &best[static_cast<size_t>(first) * width];
     starts.clear();  // by bytes, which rise, and costs, which fall
     for (size_t level = 0; level < width; ++level)
       if (row[level].cost < (starts.empty() ? kDoesNotFit : starts.back().cost))
@@ -53,7 +53,7 @@ StashPartition min_stash_partition(const StashCosts& costs) {
       const bool loss = last + 1 == costs.layers;
       result.work += static_cast<int64_t>(starts.size()) + 1;
       const int64_t most = costs.cap - bytes;
-      Entry* next = &best[(static_cast<size_t>(last) + 1) * width];
+      HeldEntry* next = &best[(static_cast<size_t>(last) + 1) * width];
       for (const Start& from : starts) {
         if (from.held > most) break;
         for (bool on_host : {false, true}) {
@@ -62,23 +62,23 @@ StashPartition min_stash_partition(const StashCosts& costs) {
           if (from.held + own > most) continue;
           const int64_t held = from.held + (loss || on_host ? 0 : stash);
           const double sum = from.cost + cost + (on_host ? host_cost : 0);
-          Entry& entry = next[static_cast<size_t>(held / unit)];
+          HeldEntry& entry = next[static_cast<size_t>(held / unit)];
           if (sum < entry.cost || (sum == entry.cost && held < entry.held))
             entry = {sum, held, first, from.level, on_host};
         }
       }
     }
   }
-  const Entry* end = &best[static_cast<size_t>(costs.layers) * width];
+  const HeldEntry* end = &best[static_cast<size_t>(costs.layers) * width];
   const auto least = static_cast<size_t>(
       std::min_element(end, end + width,
-                       [](const Entry& a, const Entry& b) { return a.cost < b.cost; }) -
+                       [](const HeldEntry& a, const HeldEntry& b) { return a.cost < b.cost; }) -
       end);
   if (end[least].cost == kDoesNotFit) return result;
   result.cost = end[least].cost;
   size_t level = least;
   for (int32_t l = costs.layers; l > 0;) {
-    const Entry& entry = best[static_cast<size_t>(l) * width + level];
+    const HeldEntry& entry = best[static_cast<size_t>(l) * width + level];
     result.packs.push_back({entry.from, l - 1});
     result.on_host.push_back(entry.on_host);
     l = entry.from;
