@@ -101,13 +101,13 @@ TEST(PlanningProgram, SaysWhichDevicesAreLeftOut) {
   ASSERT_EQ(text.exit_code, 0) << text.err;
   std::vector<std::string> for_programs = arguments;
   for_programs.push_back("--json");
-  const auto json = nlohmann::json::parse(run_windlass(for_programs).out);
-  const auto& unused = json["decisions"]["unused_devices"];
+  const auto shown = nlohmann::json::parse(run_windlass(for_programs).out);
+  const auto& unused = shown["decisions"]["unused_devices"];
   ASSERT_GT(unused.size(), 0U);
   ASSERT_LT(unused.size(), 4U);
   const std::string uses = "uses " + std::to_string(4 - unused.size()) + " of 4 devices (gpu0";
   EXPECT_NE(text.out.find(uses), std::string::npos) << text.out;
-  for (const auto& device : json["devices"]) {
+  for (const auto& device : shown["devices"]) {
     const bool idle = std::ranges::find(unused, device["name"]) != unused.end();
     EXPECT_EQ(device["peak_bytes"].get<int64_t>() == 0, idle) << device["name"];
   }
