@@ -10,7 +10,7 @@
 namespace windlass {
 namespace {
 
-constexpr int64_t kMaxDevices = 4096;
+constexpr int64_t kMaxLocalDevices = 4096;
 constexpr Seconds kLaunchOverhead(1e-6);
 constexpr Seconds kOwnLatency(1e-6);    // of a copy between two kernels
 constexpr Seconds kCopyLatency(10e-6);  // waking up another thread for it
@@ -43,8 +43,8 @@ Bytes device_memory(const LocalOptions& options, const HostFigures& host) {
 }  // namespace
 
 Machine local_machine(const LocalOptions& options) {
-  if (options.devices < 1 || options.devices > kMaxDevices)
-    fail_input("local: {} devices, expected 1 to {}", options.devices, kMaxDevices);
+  if (options.devices < 1 || options.devices > kMaxLocalDevices)
+    fail_input("local: {} devices, expected 1 to {}", options.devices, kMaxLocalDevices);
   const HostFigures host = options.host ? *options.host : measure_host();
   const bool copies_itself =
       !options.link_bandwidth && options.devices == 1 && options.threads >= host.cores;
