@@ -178,15 +178,19 @@ class Explanation {
     }
     add("updates", "all on the device", [&](PackStrategy& s) { s.device_update.assign(packs, 1); });
     add("updates", "all on the host", [&](PackStrategy& s) { s.device_update.assign(packs, 0); });
-    add("window for weights", "half", [](PackStrategy& s) { s.state_bytes /= 2; });
-    add("window for weights", "twice", [](PackStrategy& s) { s.state_bytes *= 2; });
+    if (strategy_.streams) {
+      add("window for weights", "half", [](PackStrategy& s) { s.state_bytes /= 2; });
+      add("window for weights", "twice", [](PackStrategy& s) { s.state_bytes *= 2; });
+    }
     add("micro-batches", "half the size", [](PackStrategy& s) {
       s.forward_microbatch = std::max<int64_t>(1, s.forward_microbatch / 2);
       s.backward_microbatch = std::max<int64_t>(1, s.backward_microbatch / 2);
     });
-    add("micro-batches", "twice the size", [](PackStrategy& s) {
-      s.forward_microbatch *= 2;
-      s.backward_microbatch *= 2;
+    // No larger than all samples of a pipeline.
+    const int64_t share = (minibatch_ + strategy_.replicas - 1) / strategy_.replicas;
+    add("micro-batches", "twice the size", [&](PackStrategy& s) {
+      for (int64_t* size : {&s.forward_microbatch, &s.backward_microbatch})
+        *size = std::max(*size, std::min(2 * *size, share));
     });
     if (strategy_.replicas == 1 || strategy_.depth == 1)
       add("runtime", "Harmony's, with these packs",
