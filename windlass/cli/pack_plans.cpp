@@ -131,9 +131,7 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
   std::vector<std::string> findings;
   size_t tasks = 0;
   if (!steps) {
-    findings.push_back(
-        fmt::format("a window of {} bytes for weights and gradients is too small for a pack",
-                    packs.state_bytes));
+    findings.push_back(small_window_text(packs));
   } else {
     tasks = steps->begin[1];
     findings = check_pack_tasks(subject->profile, subject->machine, packs, samples, *steps);

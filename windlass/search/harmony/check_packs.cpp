@@ -276,9 +276,7 @@ std::string PackChecker::name(const PackLabel& label) const {
   constexpr std::array kNames = {"weights",  "gradients", "optimizer state", "shares", "input",
                                  "gradient", "saved"};
   std::string text = kNames[static_cast<size_t>(label.what)];
-  text += label.layers.first == label.layers.last
-              ? fmt::format(" of layer {}", label.layers.first)
-              : fmt::format(" of layers {}-{}", label.layers.first, label.layers.last);
+  text += " of " + layers_text(label.layers);
   if (label.end > label.begin) text += fmt::format(", samples {}-{}", label.begin, label.end - 1);
   return text;
 }

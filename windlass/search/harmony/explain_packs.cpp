@@ -11,11 +11,6 @@
 namespace windlass {
 namespace {
 
-std::string layers_text(Pack pack) {
-  return pack.first == pack.last ? fmt::format("layer {}", pack.first)
-                                 : fmt::format("layers {}-{}", pack.first, pack.last);
-}
-
 std::string_view bytes_of(PackData what) {
   switch (what) {
     case PackData::Weights: return "weights";
@@ -43,9 +38,7 @@ class Explanation {
   PackExplanation run() {
     result_.limit = machine_.devices.front().limit.value;
     result_.cost = pricer_.price_long_run(strategy_);
-    if (result_.cost.peak_bytes == 0)
-      fail_input("a window of {} bytes for weights and gradients is too small for a pack",
-                 strategy_.state_bytes);
+    if (result_.cost.peak_bytes == 0) fail_input("{}", small_window_text(strategy_));
     look_at_run();
     add_choices();
     add_choices_of_packs();

@@ -7,6 +7,8 @@
 #include <array>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "windlass/base/error.h"
 #include "windlass/search/harmony/pack_program.h"
 
@@ -14,6 +16,16 @@ namespace windlass {
 
 Nanoseconds whole_nanoseconds(double seconds) {
   return std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::llround(seconds * 1e9)));
+}
+
+std::string layers_text(Pack layers) {
+  return layers.first == layers.last ? fmt::format("layer {}", layers.first)
+                                     : fmt::format("layers {}-{}", layers.first, layers.last);
+}
+
+std::string small_window_text(const PackStrategy& strategy) {
+  return fmt::format("a window of {} bytes for weights and gradients is too small for a pack",
+                     strategy.state_bytes);
 }
 
 PackLowering::~PackLowering() = default;

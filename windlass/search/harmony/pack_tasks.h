@@ -18,6 +18,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "windlass/search/harmony/pack_strategy.h"
@@ -45,6 +46,10 @@ struct PackLabel {
   int32_t part = 0, parts = 1;
   bool operator==(const PackLabel&) const = default;
 };
+
+// "layer 3", "layers 3-7"; and why nothing can be lowered.
+std::string layers_text(Pack layers);
+std::string small_window_text(const PackStrategy& strategy);
 
 // The tasks of one or more steps in a row.
 struct PackSteps {

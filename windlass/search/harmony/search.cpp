@@ -137,9 +137,7 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
   result.plan = harmony_plan_of(strategy);
   StreamPricer pricer(chain, machine, minibatch, limit);
   const StreamCost cost = pricer.price_long_run(strategy);
-  if (cost.peak_bytes == 0)
-    fail_input("a window of {} bytes for weights and gradients is too small for a pack",
-               strategy.state_bytes);
+  if (cost.peak_bytes == 0) fail_input("{}", small_window_text(strategy));
   result.step_seconds = cost.seconds;
   result.volume = cost.volume;
   result.host_bytes = cost.host_bytes;
