@@ -7,6 +7,8 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/version.h>
 
+#include "windlass/runtime/instructions.h"
+
 namespace windlass {
 namespace {
 
@@ -60,6 +62,7 @@ void install_allocator() {
   std::call_once(once, [] {
     static ArenaAllocator* const allocator = new ArenaAllocator;
     c10::SetCPUAllocator(allocator, 1);
+    avoid_tiles();
   });
 }
 
