@@ -108,11 +108,13 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   if (tasks.teams.size() != 1 || tasks.teams[0].devices.size() != 1)
     fail_unsupported("{} devices: training runs on one device so far", machine.devices.size());
   install_allocator();
+  if (options.paranoid) report_bad_accesses();
   set_blas_threads(options.threads);
   std::vector<Arena*> by_memory;
   for (const Memory& memory : tasks.memories) {
     arenas.push_back(std::make_unique<Arena>(memory.name, memory.limit.value,
-                                             memory.team.valid() ? kAllocationUnit : kHostUnit));
+                                             memory.team.valid() ? kAllocationUnit : kHostUnit,
+                                             options.paranoid));
     by_memory.push_back(arenas.back().get());
   }
   slots = std::make_unique<Slots>(tasks, by_memory);
@@ -198,7 +200,10 @@ bool Executor::State::run_tasks(size_t lane) {
           std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
     }
     if (threads.size() > 1) changed.notify_all();
+    if (options.paranoid) doing(runner->label(task));
     runner->run(task);
+    if (options.paranoid)
+      for (const auto& arena : arenas) arena->check_guards();
     {
       const std::lock_guard lock(mutex);
       outcome.end[task.index()] =

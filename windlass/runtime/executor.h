@@ -28,6 +28,8 @@ struct ExecutorOptions {
   // Copies are no faster than the machine's links, unless the device copies itself: then they are
   // as fast as its threads copy.
   bool pace_copies = true;
+  // Memory notices misuse (memory/guarded_blocks.h): slower, the same results.
+  bool paranoid = false;
 };
 
 struct StepRequest {

@@ -12,6 +12,7 @@
 #include "windlass/base/rng.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/batch.h"
+#include "windlass/graph/reference/training_step.h"
 #include "windlass/machine/local.h"
 #include "windlass/plan/step.h"
 #include "windlass/runtime/executor.h"
@@ -55,24 +56,29 @@ class TestRun {
   Strategy& strategy() { return prepared_.strategy; }
   const TrainingGraph& training() const { return prepared_.training; }
   const SimulatedStep& predicted() const { return step_; }
+  // Of weights and inputs, by name; others are drawn.
+  std::map<std::string, Array> values;
   Executor& executor() { return *executor_; }
 
   // After the last change of the strategy.
   void begin(uint64_t seed = 3) {
     step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {}, reprice);
-    executor_ =
-        std::make_unique<Executor>(prepared_.training, step_.tasks, step_.times, step_.result,
-                                   machine_, ExecutorOptions{.threads = 1, .seed = seed});
+    executor_ = std::make_unique<Executor>(
+        prepared_.training, step_.tasks, step_.times, step_.result, machine_,
+        ExecutorOptions{.threads = 1, .seed = seed, .paranoid = true});
+    seed_ = seed;
     const Graph& graph = prepared_.training.graph;
     for (const PersistentTensor& tensor : executor_->persistent()) {
       if (tensor.kind != BufferKind::Weight) continue;
       const Tensor& meant = graph[tensor.tensor];
-      if (tensor.tensor == prepared_.training.loss_gradient)
+      if (const Array* given = find_given(tensor.tensor))
+        store(given->values, meant.type, tensor.bytes);
+      else if (tensor.tensor == prepared_.training.loss_gradient)
         fill(tensor.bytes,
              [&](size_t) { return 1.0F / static_cast<float>(prepared_.strategy.micro_batches); });
       else if (meant.constant >= 0)
-        store_constant(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type,
-                       tensor.bytes);
+        store(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type,
+              tensor.bytes);
       else
         fill(tensor.bytes, [&](size_t i) {
           return static_cast<float>(
@@ -91,6 +97,7 @@ class TestRun {
     request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
       // A micro-batch is its part of the batch.
       const TensorType& type = graph[tensor].type;
+      if (const Array* given = find_given(tensor)) return store(given->values, type, out);
       const auto count = static_cast<uint64_t>(element_count(type.shape));
       const uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
       const uint64_t stream =
@@ -108,6 +115,26 @@ class TestRun {
         }
     };
     return executor_->run(request);
+  }
+
+  // Gradients of the next step by the interpreter, of the weights and inputs in `values`, which
+  // must be all there are; not in micro-batches.
+  std::map<std::string, Array> expected_gradients() const {
+    const Graph& graph = prepared_.training.graph;
+    TensorValues tensors(graph.tensors.size());
+    for (size_t t = 0; t < tensors.size(); ++t)
+      if (const Array* given = find_given(TensorId(t))) tensors[t] = *given;
+    tensors[prepared_.training.loss_gradient.index()] =
+        Array(graph[prepared_.training.loss_gradient].type.shape, 1);
+    reference_step(prepared_.training, tensors, [&](OpId op) -> RandomState {
+      return {seed_, random_bits(seed_, static_cast<uint64_t>(op.index()),
+                                 static_cast<uint64_t>(steps_ + 1))};
+    });
+    std::map<std::string, Array> found;
+    for (size_t t = 0; t < graph.tensors.size(); ++t)
+      if (graph.tensors[t].trainable && prepared_.training.gradient_of[t].valid())
+        found[graph.tensors[t].name] = tensors[prepared_.training.gradient_of[t].index()];
+    return found;
   }
 
   // Gradients of one step, by name of the weight.
@@ -131,8 +158,12 @@ class TestRun {
       std::memcpy(out.data() + i * sizeof(float), &number, sizeof(float));
     }
   }
-  static void store_constant(const std::vector<double>& values, const TensorType& type,
-                             std::span<std::byte> out) {
+  const Array* find_given(TensorId tensor) const {
+    const auto found = values.find(prepared_.training.graph[tensor].name);
+    return found == values.end() ? nullptr : &found->second;
+  }
+  static void store(const std::vector<double>& values, const TensorType& type,
+                    std::span<std::byte> out) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (is_float(type.dtype)) {
         const auto number = static_cast<float>(values[i]);
@@ -151,6 +182,7 @@ class TestRun {
   SimulatedStep step_;
   std::unique_ptr<Executor> executor_;
   int64_t steps_ = 0;
+  uint64_t seed_ = 0;
 };
 
 }  // namespace windlass::testing_runs

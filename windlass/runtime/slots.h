@@ -21,12 +21,15 @@ class Slots {
 
   // Memory for a buffer, as long as it is rounded in the graph.
   void allocate(BufferId buffer);
-  // A tensor that was made by a kernel becomes the buffer.
-  void adopt(BufferId buffer, at::Tensor tensor) { slots_[buffer.index()] = std::move(tensor); }
+  // A tensor that was made by a kernel becomes the buffer. Throws Error{Internal} unless it is the
+  // only owner of its bytes and they were taken from the arena of the buffer's memory: a buffer
+  // that borrowed them would not know when they are given back.
+  void adopt(BufferId buffer, at::Tensor tensor);
   void release(BufferId buffer) { slots_[buffer.index()].reset(); }
   bool holds(BufferId buffer) const { return slots_[buffer.index()].defined(); }
 
-  // The buffer as a tensor of a type. Throws Error{Internal} if it is not alive or too small.
+  // The buffer as a tensor of a type, which shares its bytes: it is good until the buffer is
+  // released. Throws Error{Internal} if the buffer is not alive or too small.
   at::Tensor view(BufferId buffer, const TensorType& type) const;
   // All of it, from `offset` on.
   std::span<std::byte> bytes(BufferId buffer) const;

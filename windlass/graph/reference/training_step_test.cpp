@@ -2,6 +2,8 @@
 // differences of the loss, with nothing kept between the passes but what the training graph says is
 // saved.
 
+#include "windlass/graph/reference/training_step.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,7 +14,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/builder.h"
 #include "windlass/graph/differentiate.h"
-#include "windlass/graph/reference/op_cases.h"
+#include "windlass/graph/reference/op_networks.h"
 
 namespace windlass::reference {
 namespace {
@@ -102,8 +104,7 @@ class RandomNetwork {
   int weights_ = 0;
 };
 
-// Values of tensors, empty where there is none.
-using Store = std::vector<Array>;
+using Store = TensorValues;
 
 Store initial_values(const Graph& graph, uint64_t seed) {
   Rng rng(seed, 1);
@@ -122,70 +123,18 @@ Store initial_values(const Graph& graph, uint64_t seed) {
   return store;
 }
 
-const Array* find(const Store& store, TensorId id) {
-  if (!id.valid()) return nullptr;
-  const Array& array = store[id.index()];
-  ensure(!array.values.empty(), fmt::format("tensor {} is not there", id.value));
-  return &array;
-}
-
-void run_forward(const Graph& graph, OpId id, Store& store) {
-  const Op& op = graph[id];
-  std::vector<const Array*> inputs;
-  for (TensorId input : op.inputs) inputs.push_back(find(store, input));
-  ForwardResult result =
-      interpret_forward(signature_of(graph, op), inputs, {11, static_cast<uint64_t>(id.value)});
-  for (size_t k = 0; k < op.outputs.size(); ++k)
-    store[op.outputs[k].index()] = std::move(result.outputs[k]);
-  for (size_t k = 0; k < op.auxiliaries.size(); ++k)
-    store[op.auxiliaries[k].index()] = std::move(result.auxiliaries[k]);
-}
-
-void run_backward(const Graph& graph, OpId id, Store& store) {
-  const Op& op = graph[id];
-  const Signature signature = signature_of(graph, op);
-  const std::vector<bool> wanted = wanted_of(op);
-  const GradientRule rule = op_info(op.kind).gradient(signature, wanted);
-  ASSERT_EQ(rule.saved, op.saved);
-  std::vector<const Array*> gradients, saved;
-  for (size_t k = 0; k < op.inputs.size(); ++k)
-    (k < signature.outputs.size() ? gradients : saved).push_back(find(store, op.inputs[k]));
-  std::vector<Array> result = interpret_backward(signature, rule, wanted, gradients, saved,
-                                                 {11, static_cast<uint64_t>(op.forward.value)});
-  for (size_t k = 0; k < op.outputs.size(); ++k)
-    if (op.outputs[k].valid()) store[op.outputs[k].index()] = std::move(result[k]);
-}
+RandomState random_of(OpId id) { return {11, static_cast<uint64_t>(id.value)}; }
 
 double loss_of(const TrainingGraph& training, Store store) {
-  for (size_t i = 0; i < training.forward_ops; ++i) run_forward(training.graph, OpId(i), store);
+  reference_forward(training, store, random_of);
   return store[training.graph.loss.index()].values[0];
-}
-
-// Forgets what the forward pass computed, but for what is saved and the views of it.
-void forget_unsaved(const TrainingGraph& training, Store& store) {
-  const std::vector<TensorId> roots = storage_roots(training.graph);
-  std::vector<bool> saved(store.size(), false);
-  for (const SavedTensor& tensor : training.saved) saved[tensor.tensor.index()] = true;
-  for (size_t t = 0; t < store.size(); ++t) {
-    const TensorRole role = training.graph[roots[t]].role;
-    const bool stays =
-        role == TensorRole::Weight || role == TensorRole::Buffer || role == TensorRole::Constant;
-    if (!stays && !saved[roots[t].index()]) store[t] = Array();
-  }
 }
 
 void check_step(const TrainingGraph& training, const Store& start) {
   const Graph& graph = training.graph;
   check_graph(graph);
   Store store = start;
-  for (size_t i = 0; i < training.forward_ops; ++i) run_forward(graph, OpId(i), store);
-  forget_unsaved(training, store);
-  for (size_t i = training.forward_ops; i < training.forward_ops + training.backward_ops; ++i) {
-    if (graph.ops[i].forward.valid())
-      run_backward(graph, OpId(i), store);
-    else
-      run_forward(graph, OpId(i), store);  // Accumulate
-  }
+  reference_step(training, store, random_of);
 
   for (size_t t = 0; t < graph.tensors.size(); ++t) {
     if (graph.tensors[t].role != TensorRole::Weight) continue;
@@ -201,7 +150,7 @@ void check_step(const TrainingGraph& training, const Store& start) {
           (loss_of(training, std::move(above)) - loss_of(training, std::move(below))) /
           (2 * kNudge);
       // A weight that does not reach the loss has no gradient.
-      const double found = gradient.valid() ? find(store, gradient)->values[e] : 0;
+      const double found = gradient.valid() ? store[gradient.index()].values.at(e) : 0;
       ASSERT_NEAR(found, expected, 1e-6 * (1 + std::abs(expected)))
           << graph.tensors[t].name << ", element " << e;
     }
@@ -227,64 +176,12 @@ TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
   EXPECT_GT(trained, static_cast<int>(kNetworks) * 3 / 4);
 }
 
-// A network around one op: every float operand is a trained weight that is also used beside the op,
-// every float result goes through a view into the loss.
-struct OpNetwork {
-  Graph graph;
-  std::vector<std::pair<std::string, Array>> values;  // of sources by name
-};
-
-OpNetwork network_around(const OpCase& c) {
-  GraphBuilder b("around", {.fold_limit = 0});
-  OpNetwork network;
-  std::vector<TensorId> inputs, beside;
-  const auto gradient = op_info(c.kind).gradient;
-  const std::vector<bool> all(c.inputs.size(), true);
-  // Running statistics, indices and the like have no gradient by rule.
-  const auto trainable = [&](size_t i) {
-    return gradient && gradient(c.signature(), all).inputs[i] != GradientSource::None;
-  };
-  for (size_t i = 0; i < c.inputs.size(); ++i) {
-    const Operand& operand = c.inputs[i];
-    const std::string name = fmt::format("operand{}", i);
-    if (operand.dtype == DType::None) {
-      inputs.emplace_back();
-      continue;
-    }
-    const TensorType type{operand.dtype, operand.array.shape};
-    network.values.emplace_back(name, operand.array);
-    if (trainable(i)) {
-      inputs.push_back(b.weight(name, type));
-      beside.push_back(
-          b.op(OpKind::Unary, UnaryAttrs{UnaryFn::Tanh}, {inputs.back()}, name + ".used"));
-    } else {
-      inputs.push_back(b.input(name, type));
-    }
-  }
-  std::vector<TensorId> results = b.add(c.kind, c.attrs, inputs, "op");
-  results.insert(results.end(), beside.begin(), beside.end());
-  TensorId loss;
-  for (size_t k = 0; k < results.size(); ++k) {
-    const TensorType type = b.type(results[k]);
-    if (!is_float(type.dtype) || element_count(type.shape) == 0) continue;
-    const TensorId flat = b.op(OpKind::Reshape, ShapeAttrs{{element_count(type.shape)}},
-                               {results[k]}, fmt::format("flat{}", k));
-    const TensorId squares = b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::SumSquare, {0}, false},
-                                  {flat}, fmt::format("squares{}", k));
-    loss = loss.valid()
-               ? b.op(OpKind::Binary, BinaryAttrs{}, {loss, squares}, fmt::format("sum{}", k))
-               : squares;
-  }
-  if (loss.valid()) b.set_loss(loss);
-  network.graph = b.finish();
-  return network;
-}
-
 TEST(TrainingStep, WeightGradientsThroughEveryOpKind) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     for (const OpCase& c : op_cases(seed)) {
       SCOPED_TRACE(fmt::format("{} (seed {})", c.name, seed));
-      const OpNetwork network = network_around(c);
+      const OpNetwork network =
+          network_around(c, {.approach = static_cast<Approach>((seed + 2) % 3)});
       if (parameter_count(network.graph) == 0) continue;
       const TrainingGraph training = differentiate(network.graph);
       Store start = initial_values(training.graph, seed);

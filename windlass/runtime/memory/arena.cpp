@@ -13,8 +13,9 @@ namespace windlass {
 // Stands before each block, in a cache line of its own.
 struct alignas(64) Arena::Header {
   Arena* arena = nullptr;
-  int64_t size = 0;   // as it is counted
-  size_t mapped = 0;  // of the whole mapping; 0 if it came from malloc
+  int64_t size = 0;      // as it is counted
+  size_t mapped = 0;     // of the whole mapping; 0 if it came from malloc
+  size_t requested = 0;  // guarded: what was asked for
 };
 
 namespace {
@@ -27,8 +28,10 @@ size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
-Arena::Arena(std::string name, int64_t limit, int64_t unit)
-    : name_(std::move(name)), limit_(limit), unit_(unit) {}
+Arena::Arena(std::string name, int64_t limit, int64_t unit, bool guarded)
+    : name_(std::move(name)), limit_(limit), unit_(unit) {
+  if (guarded) guarded_ = std::make_unique<GuardedBlocks>();
+}
 
 Arena::~Arena() { trim(); }
 
@@ -45,26 +48,12 @@ void* Arena::allocate(size_t bytes) {
          format_bytes(Bytes(size)), format_bytes(Bytes(limit_)), format_bytes(Bytes(live)),
          format_bytes(Bytes(size - (limit_ - live))), more);
   }
-  void* block = take_kept(size);
-  if (block == nullptr) block = take_resized(size);
-  if (block == nullptr) {
-    drop_kept(size);
-    const size_t whole = sizeof(Header) + static_cast<size_t>(size);
-    Header header{this, size, 0};
-    void* memory = nullptr;
-    if (size >= kMapFrom) {
-      header.mapped = whole_pages(whole);
-      memory =
-          mmap(nullptr, header.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (memory == MAP_FAILED) memory = nullptr;
-    } else {
-      memory = std::aligned_alloc(64, (whole + 63) / 64 * 64);
-    }
-    if (memory == nullptr)
-      fail(ErrorKind::OutOfMemory, "{}: the system has no {} to give", name_,
-           format_bytes(Bytes(size)));
-    block = new (memory) Header(header) + 1;
-  }
+  void* block = guarded_ ? take_guarded(size, bytes) : take_kept(size);
+  if (!guarded_ && block == nullptr) block = take_resized(size);
+  if (!guarded_ && block == nullptr) block = take_new(size);
+  if (block == nullptr)
+    fail(ErrorKind::OutOfMemory, "{}: the system has no {} to give", name_,
+         format_bytes(Bytes(size)));
   statistics_.live += size;
   statistics_.peak = std::max(statistics_.peak, statistics_.live);
   ++statistics_.blocks;
@@ -78,8 +67,21 @@ void Arena::release(void* block) {
   const std::lock_guard lock(arena.mutex_);
   arena.statistics_.live -= header->size;
   --arena.statistics_.blocks;
+  if (arena.guarded_) {
+    if (!arena.guarded_->give_back(block, sizeof(Header), header->requested)) ++arena.damaged_;
+    return;
+  }
   arena.kept_[header->size].push_back(header);
   arena.kept_bytes_ += header->size;
+}
+
+Arena& Arena::owner(void* block) { return *(static_cast<Header*>(block) - 1)->arena; }
+
+void Arena::check_guards() const {
+  const std::lock_guard lock(mutex_);
+  if (damaged_ > 0)
+    fail(ErrorKind::Internal, "internal error: {}: bytes beside {} block{} were changed", name_,
+         damaged_, damaged_ == 1 ? "" : "s");
 }
 
 // Called with the lock held, like those below.
@@ -90,6 +92,28 @@ void* Arena::take_kept(int64_t size) {
   found->second.pop_back();
   kept_bytes_ -= size;
   return header + 1;
+}
+
+void* Arena::take_guarded(int64_t size, size_t bytes) {
+  void* block = guarded_->take(sizeof(Header), bytes);
+  if (block != nullptr) new (static_cast<Header*>(block) - 1) Header{this, size, 0, bytes};
+  return block;
+}
+
+void* Arena::take_new(int64_t size) {
+  drop_kept(size);
+  const size_t whole = sizeof(Header) + static_cast<size_t>(size);
+  Header header{this, size};
+  void* memory = nullptr;
+  if (size >= kMapFrom) {
+    header.mapped = whole_pages(whole);
+    memory =
+        mmap(nullptr, header.mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) memory = nullptr;
+  } else {
+    memory = std::aligned_alloc(64, (whole + 63) / 64 * 64);
+  }
+  return memory == nullptr ? nullptr : new (memory) Header(header) + 1;
 }
 
 // A mapped block made of one that would have to go to make room for it: of those that are too long

@@ -12,9 +12,12 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include "windlass/runtime/memory/guarded_blocks.h"
 
 namespace windlass {
 
@@ -27,8 +30,9 @@ struct ArenaStatistics {
 // May be used from several threads.
 class Arena {
  public:
-  // Sizes are rounded up to multiples of `unit`. `name` begins messages.
-  Arena(std::string name, int64_t limit, int64_t unit);
+  // Sizes are rounded up to multiples of `unit`. `name` begins messages. With `guarded`, blocks
+  // notice misuse (guarded_blocks.h), and none is kept for later.
+  Arena(std::string name, int64_t limit, int64_t unit, bool guarded = false);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -39,6 +43,8 @@ class Arena {
   void* allocate(size_t bytes);
   // A block of any arena goes back to the one it came from.
   static void release(void* block);
+  // The arena that a block came from.
+  static Arena& owner(void* block);
 
   ArenaStatistics statistics() const;
   int64_t limit() const { return limit_; }
@@ -46,6 +52,8 @@ class Arena {
   void reset_peak();
   // Gives what is kept back to the system.
   void trim();
+  // Throws Error{Internal} if bytes beside a guarded block were found changed when it came back.
+  void check_guards() const;
   // What an error message says beside the numbers: the task that runs and what is alive.
   void set_context(std::function<std::string()> describe);
 
@@ -54,7 +62,9 @@ class Arena {
 
  private:
   struct Header;
+  void* take_guarded(int64_t size, size_t bytes);
   void* take_kept(int64_t size);
+  void* take_new(int64_t size);
   void* take_resized(int64_t size);
   void drop_kept(int64_t needed);
   void put_back(Header* header);
@@ -67,6 +77,8 @@ class Arena {
   std::map<int64_t, std::vector<Header*>> kept_;  // by size
   int64_t kept_bytes_ = 0;
   std::function<std::string()> describe_;
+  std::unique_ptr<GuardedBlocks> guarded_;
+  int64_t damaged_ = 0;  // guarded blocks with bytes changed beside them
 };
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();

@@ -1,5 +1,6 @@
 #include "windlass/runtime/memory/arena.h"
 
+#include <cmath>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -68,6 +69,40 @@ TEST(Arena, KeptBlocksMakeRoom) {
     Arena::release(block);
   }
   EXPECT_EQ(arena.statistics().live, 0);
+}
+
+TEST(GuardedArena, BeginsAsNaNAndCountsTheSame) {
+  Arena arena("cpu0", 4096, 512, true);
+  auto* block = static_cast<float*>(arena.allocate(100 * sizeof(float)));
+  EXPECT_TRUE(std::isnan(block[0]) && std::isnan(block[99]));
+  EXPECT_EQ(arena.statistics().live, 512);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(block) % 64, 0u);
+  EXPECT_EQ(&Arena::owner(block), &arena);
+  Arena::release(block);
+  EXPECT_EQ(arena.statistics().live, 0);
+  EXPECT_NO_THROW(arena.check_guards());
+}
+
+TEST(GuardedArena, NoticesAWriteBesideABlock) {
+  Arena arena("cpu0", 1 << 20, 512, true);
+  auto* block = static_cast<std::byte*>(arena.allocate(100));
+  block[100] = std::byte{0};
+  Arena::release(block);
+  EXPECT_THROW(arena.check_guards(), Error);
+}
+
+TEST(GuardedArenaDeathTest, CatchesUseAfterReleaseAndBeyondTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Arena arena("cpu0", 1 << 20, 512, true);
+  auto* block = static_cast<volatile char*>(arena.allocate(128));
+  const auto touch = [&](size_t at) {
+    report_bad_accesses();
+    doing("backward of conv1");
+    block[at] = 1;
+  };
+  EXPECT_EXIT(touch(128), testing::ExitedWithCode(4), "memory was used .* by backward of conv1");
+  Arena::release(const_cast<char*>(block));
+  EXPECT_EXIT(touch(0), testing::ExitedWithCode(4), "memory was used .* by backward of conv1");
 }
 
 TEST(Arena, ServesManyThreads) {
