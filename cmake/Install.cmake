@@ -15,4 +15,11 @@ function(windlass_install)
   install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" FILES_MATCHING PATTERN "*.md")
   install(DIRECTORY examples/data DESTINATION "${CMAKE_INSTALL_DATADIR}/windlass/examples"
     PATTERN "*.py" EXCLUDE)
+  # A libtorch that lies elsewhere is found there by the installed library, too.
+  set_target_properties(windlass_runtime_library PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  if(WINDLASS_TESTS)
+    add_test(NAME install COMMAND "${CMAKE_COMMAND}" "-Dbuild=${CMAKE_BINARY_DIR}"
+      "-Dscratch=${CMAKE_BINARY_DIR}/install_test" -P "${CMAKE_SOURCE_DIR}/tests/install_test.cmake")
+    set_tests_properties(install PROPERTIES TIMEOUT 900)
+  endif()
 endfunction()

@@ -53,8 +53,8 @@ function(windlass_program)
   target_link_options(windlass PRIVATE "LINKER:--dynamic-list=${exports}")
   set_target_properties(windlass PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}" LINK_DEPENDS "${exports}")
-  if(TARGET windlass_cli_test)
-    add_dependencies(windlass_cli_test windlass)
+  if(TARGET windlass_run_test)
+    add_dependencies(windlass_run_test windlass)
   endif()
 endfunction()
 
