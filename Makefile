@@ -65,6 +65,7 @@ setup-build:
 setup-test:
 	@scripts/setup.sh test
 
+# A warning of a newer compiler must not keep anybody from building.
 build/%/build.ninja: CMakePresets.json $(if $(TORCH),force)
 	@$(CONFIGURE) $*
 
@@ -72,10 +73,11 @@ check-format:
 	@echo "== format"
 	@$(if $(SOURCES),clang-format --dry-run -Werror $(SOURCES))
 
-# CMake is always run here: setup may just have installed the Python the tests compare with.
+# CMake is always run here: setup may just have installed the Python the tests compare with. Warnings are
+# errors, but for a release tree that `make build` has made, which would be compiled again.
 test-release test-asan test-tsan: test-%:
 	@echo "== $*"
-	@$(CONFIGURE) $*
+	@$(CONFIGURE) $* $(if $(wildcard build/$*/build.ninja),,-DWINDLASS_WERROR=ON)
 	@cmake --build --preset $* --parallel $(JOBS)
 	@ctest --preset $* --parallel $(JOBS)
 

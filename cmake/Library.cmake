@@ -41,12 +41,34 @@ function(windlass_library folder)
     SOURCES ${tests} ${arg_TEST_SOURCES} LIBRARIES windlass_${folder})
 endfunction()
 
-# The program, at the top of the build folder.
+# The program, at the top of the build folder. It has all of every library but the runtime, and shows it
+# to the runtime library: the two have one copy of each function and of each type of exception.
 function(windlass_program)
-  add_executable(windlass "${CMAKE_SOURCE_DIR}/windlass/cli/main.cpp")
+  get_property(libraries GLOBAL PROPERTY WINDLASS_LIBRARIES)
+  list(REMOVE_ITEM libraries windlass_runtime)
+  list(TRANSFORM libraries REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  add_executable(windlass "${CMAKE_SOURCE_DIR}/windlass/cli/main.cpp" ${objects})
   target_link_libraries(windlass PRIVATE windlass_cli windlass_options)
-  set_target_properties(windlass PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
-  if(TARGET windlass_cli_test)
-    add_dependencies(windlass_cli_test windlass)
+  set(exports "${CMAKE_SOURCE_DIR}/cmake/exports.txt")
+  target_link_options(windlass PRIVATE "LINKER:--dynamic-list=${exports}")
+  set_target_properties(windlass PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}" LINK_DEPENDS "${exports}")
+  if(TARGET windlass_run_test)
+    add_dependencies(windlass_run_test windlass)
   endif()
+endfunction()
+
+# libwindlass_runtime.so, beside the program: the runtime with libtorch, opened by the program when it
+# runs kernels (windlass/run/runtime.h). Whatever else it calls it finds in the program.
+function(windlass_runtime_library)
+  add_library(windlass_runtime_library MODULE $<TARGET_OBJECTS:windlass_runtime>)
+  target_link_libraries(windlass_runtime_library PRIVATE windlass_torch windlass_options)
+  # What is missing is noticed when it is opened, not in the midst of a run.
+  target_link_options(windlass_runtime_library PRIVATE "LINKER:-z,now")
+  set_target_properties(windlass_runtime_library PROPERTIES
+    OUTPUT_NAME windlass_runtime LINKER_LANGUAGE CXX LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
+  set_target_properties(windlass_runtime PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(windlass_runtime PRIVATE -fno-semantic-interposition)
+  # Not needed to link the program, but to run it.
+  add_dependencies(windlass windlass_runtime_library)
 endfunction()

@@ -15,19 +15,21 @@ struct ProgramResult {
   int64_t peak_bytes = 0;  // largest resident size
 };
 
-struct ProgramLimits {
-  int64_t file_bytes = 0;  // writing beyond fails, as on a full disk; 0: no limit
+struct ProgramOptions {
+  int64_t file_bytes = 0;    // writing beyond fails, as on a full disk; 0: no limit
+  std::string program = {};  // another one than was built
+  std::string folder = {};   // to run in
 };
 
 // Runs windlass with the arguments; no shell is involved.
 ProgramResult run_windlass(const std::vector<std::string>& arguments,
-                           const ProgramLimits& limits = {});
+                           const ProgramOptions& options = {});
 
 // The same in the background. What still runs at the end is killed.
 class RunningProgram {
  public:
   explicit RunningProgram(const std::vector<std::string>& arguments,
-                          const ProgramLimits& limits = {});
+                          const ProgramOptions& options = {});
   ~RunningProgram();
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;

@@ -63,10 +63,10 @@ struct RunningProgram::State {
 };
 
 RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
-                               const ProgramLimits& limits)
+                               const ProgramOptions& options)
     : state_(std::make_unique<State>()) {
   std::vector<char*> argv;
-  std::string program = WINDLASS_PROGRAM;
+  std::string program = options.program.empty() ? WINDLASS_PROGRAM : options.program;
   argv.push_back(program.data());
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
@@ -76,12 +76,13 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
   if (state_->child == 0) {
     if (!std::freopen(state_->out.path().c_str(), "w", stdout)) _exit(126);
     if (!std::freopen(state_->err.path().c_str(), "w", stderr)) _exit(126);
-    if (limits.file_bytes > 0) {
-      const auto bytes = static_cast<rlim_t>(limits.file_bytes);
+    if (options.file_bytes > 0) {
+      const auto bytes = static_cast<rlim_t>(options.file_bytes);
       const struct rlimit limit = {bytes, bytes};
       if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)
         _exit(126);
     }
+    if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -117,8 +118,9 @@ ProgramResult RunningProgram::wait() {
           int64_t{usage.ru_maxrss} * 1024};
 }
 
-ProgramResult run_windlass(const std::vector<std::string>& arguments, const ProgramLimits& limits) {
-  return RunningProgram(arguments, limits).wait();
+ProgramResult run_windlass(const std::vector<std::string>& arguments,
+                           const ProgramOptions& options) {
+  return RunningProgram(arguments, options).wait();
 }
 
 namespace {
@@ -139,7 +141,8 @@ TEST(Program, MistakesGiveCodeOneAndAHint) {
     std::string hint;
   } cases[] = {
       {{}, "subcommand"},
-      {{"inspct"}, ""},
+      {{"inspct"}, "unknown verb \"inspct\" (did you mean \"inspect\"?)"},
+      {{"zzz", "gpt2"}, "unknown verb \"zzz\"; known are inspect"},
       {{"inspect"}, "MODEL"},
       {{"inspect", "resnt-50"}, "did you mean \"resnet-50\""},
       {{"inspect", "gpt2:layrs=3"}, "did you mean \"layers\""},

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "tests/program.h"
+#include "tests/scratch_folder.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,25 +37,6 @@ Arguments operator+(Arguments all, const Arguments& more) {
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
-
-// A folder that is removed at the end.
-class ScratchFolder {
- public:
-  ScratchFolder() : path_((fs::temp_directory_path() / "windlass-train-XXXXXX").string()) {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no scratch folder");
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 std::string read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -89,8 +71,8 @@ Arguments train_arguments(const Arguments& more, const std::string& strategy = "
   return Arguments{"train", kModel} + kShape + kOneDevice +
          Arguments{"--data", kText, "--strategy", strategy, "--json"} + more;
 }
-ProgramResult train(const Arguments& more, const ProgramLimits& limits = {}) {
-  return run_windlass(train_arguments(more), limits);
+ProgramResult train(const Arguments& more, const ProgramOptions& options = {}) {
+  return run_windlass(train_arguments(more), options);
 }
 
 std::vector<json> lines_of(const std::string& out) {

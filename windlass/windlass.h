@@ -11,8 +11,8 @@
 #include "windlass/plan/plan.h"             // read_plan(path), write_plan(plan, path)
 #include "windlass/plan/step.h"             // simulate_step(training, strategy, machine, cost)
 #include "windlass/report/simulation.h"     // report_simulation(step) -> SimulationReport
-#include "windlass/runtime/trainer.h"       // Trainer: weights, data, steps, checkpoints
-#include "windlass/search/search.h"         // search_one_device(problem) -> SearchResult
-#include "windlass/sim/simulate.h"          // simulate(tasks, machine, cost) -> SimResult
+#include "windlass/run/runtime.h"    // open_runtime().train(...) -> Training: steps, checkpoints
+#include "windlass/search/search.h"  // search_one_device(problem) -> SearchResult
+#include "windlass/sim/simulate.h"   // simulate(tasks, machine, cost) -> SimResult
 #include "windlass/strategy/baselines.h"  // prepare_step(graph, spec, machine) -> Strategy by name
 #include "windlass/task/lower.h"          // lower(training, strategy, machine) -> TaskGraph

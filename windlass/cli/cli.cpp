@@ -1,7 +1,11 @@
 #include "windlass/cli/cli.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -17,6 +21,16 @@ void print_error(std::string_view message) {
 }
 
 int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
+
+// CLI11 would say that arguments were not expected.
+void check_verb(const CLI::App& program, std::string_view verb) {
+  if (verb.empty() || verb.starts_with('-')) return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* known : program.get_subcommands({})) verbs.push_back(known->get_name());
+  if (std::ranges::find(verbs, verb) != verbs.end()) return;
+  fail_input("unknown verb \"{}\"{}; known are {}", verb, did_you_mean(verb, verbs),
+             join(verbs, ", "));
+}
 
 }  // namespace
 
@@ -61,6 +75,7 @@ int run_program(int argc, char** argv) {
   add_export(program);
   add_validate(program, exit_code);
   try {
+    if (argc > 1) check_verb(program, argv[1]);
     program.parse(argc, argv);
     if (std::fflush(stdout) != 0) throw Error(ErrorKind::Runtime, "cannot write to the output");
     return code(exit_code);

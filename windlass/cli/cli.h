@@ -2,17 +2,15 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "windlass/base/error.h"
+#include "windlass/base/version.h"
 
 namespace CLI {
 class App;
 }
 
 namespace windlass {
-
-inline constexpr std::string_view kVersion = "0.1.0";
 
 // Exit codes of every verb.
 enum class ExitCode : int {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "windlass/cli/progress.h"
-#include "windlass/runtime/threads.h"
+#include "windlass/run/library_threads.h"
 
 namespace windlass {
 namespace {

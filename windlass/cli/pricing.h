@@ -6,7 +6,7 @@
 
 #include "windlass/cost/cost_model.h"
 #include "windlass/plan/step.h"
-#include "windlass/runtime/profile.h"
+#include "windlass/run/profile.h"
 
 namespace windlass {
 

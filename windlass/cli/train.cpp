@@ -22,8 +22,8 @@
 #include "windlass/cli/progress.h"
 #include "windlass/report/comparison.h"
 #include "windlass/report/trace.h"
-#include "windlass/runtime/checkpoint.h"
-#include "windlass/runtime/trainer.h"
+#include "windlass/run/checkpoint.h"
+#include "windlass/run/runtime.h"
 
 namespace windlass {
 namespace {
@@ -286,8 +286,9 @@ class TrainingRun {
   TrainingRun(const TrainFlags& flags, Prepared& prepared, int threads)
       : flags_(flags),
         prepared_(prepared),
-        trainer_(prepared.subject.model, prepared.subject.training, prepared.step,
-                 prepared.subject.machine, trainer_options(flags, threads)) {
+        trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
+                                      prepared.step, prepared.subject.machine,
+                                      trainer_options(flags, threads))) {
     resume();
     open_log();
   }
@@ -298,15 +299,15 @@ class TrainingRun {
     {
       Progress progress("training");
       bool first = true;
-      while (trainer_.steps_done() < flags_.steps && !InterruptScope::interrupted()) {
+      while (trainer_->steps_done() < flags_.steps && !InterruptScope::interrupted()) {
         one_step(progress, first);
         first = false;
       }
     }
     const bool stopped = InterruptScope::interrupted();
-    if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_.steps_done()) checkpoint();
+    if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_->steps_done()) checkpoint();
     if (stopped)
-      fmt::print(stderr, "stopped after step {}{}\n", trainer_.steps_done(),
+      fmt::print(stderr, "stopped after step {}{}\n", trainer_->steps_done(),
                  flags_.checkpoints.empty() ? "; no --checkpoints folder, nothing was saved" : "");
     finish();
     return ExitCode::Done;
@@ -316,8 +317,8 @@ class TrainingRun {
   void resume() {
     resumed_ = resumed_path(flags_);
     if (resumed_.empty()) return;
-    trainer_.load_checkpoint(resumed_);
-    last_checkpoint_ = trainer_.steps_done();
+    trainer_->load_checkpoint(resumed_);
+    last_checkpoint_ = trainer_->steps_done();
     const int64_t before = checkpoint_micro_batches(resumed_);
     const int64_t now = prepared_.subject.strategy.micro_batches;
     if (before != now)
@@ -332,7 +333,7 @@ class TrainingRun {
     if (flags_.log.empty()) return;
     std::error_code ignored;
     const bool fresh = resumed_.empty() || !fs::is_regular_file(flags_.log, ignored);
-    if (!fresh) keep_lines(flags_.log, trainer_.steps_done());
+    if (!fresh) keep_lines(flags_.log, trainer_->steps_done());
     log_.open(flags_.log, fresh ? std::ios::trunc : std::ios::app);
     if (!log_) fail_input("{}: cannot be written", flags_.log);
     if (fresh) log_ << "step,loss,learning_rate,step_time_s,samples_per_s,peak_bytes,eval_loss\n";
@@ -344,9 +345,9 @@ class TrainingRun {
     fmt::print("{}: {} samples a step in {} micro-batch{}\n", subject.facts.model,
                subject.facts.samples, subject.strategy.micro_batches,
                subject.strategy.micro_batches == 1 ? "" : "es");
-    fmt::print("  data: {}\n  weights: {}\n", trainer_.describe_data(),
-               trainer_.describe_weights());
-    if (!resumed_.empty()) fmt::print("  resumed after step {}\n", trainer_.steps_done());
+    fmt::print("  data: {}\n  weights: {}\n", trainer_->describe_data(),
+               trainer_->describe_weights());
+    if (!resumed_.empty()) fmt::print("  resumed after step {}\n", trainer_->steps_done());
     fmt::print("  predicted: {} a step, peak {} of {}\n",
                format_seconds(prepared_.step.step_time()),
                format_bytes(Bytes(prepared_.step.result.peaks[0].bytes)),
@@ -354,13 +355,13 @@ class TrainingRun {
   }
 
   void one_step(Progress& progress, bool first) {
-    const TrainerStep done = trainer_.step();
+    const TrainerStep done = trainer_->step();
     measured_.add(done.outcome, first);
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
     std::optional<double> evaluated;
     if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0)
-      evaluated = trainer_.evaluate(flags_.evaluate_batches);
+      evaluated = trainer_->evaluate(flags_.evaluate_batches);
     if (flags_.json) {
       ordered_json line = {{"step", done.step},
                            {"loss", done.outcome.loss},
@@ -409,18 +410,18 @@ class TrainingRun {
   }
 
   void checkpoint() {
-    trainer_.save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_.steps_done()));
+    trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
     remove_old_checkpoints(flags_.checkpoints, 2);
-    last_checkpoint_ = trainer_.steps_done();
+    last_checkpoint_ = trainer_->steps_done();
   }
 
   void finish() {
-    if (!flags_.save.empty()) trainer_.save_weights(flags_.save);
+    if (!flags_.save.empty()) trainer_->save_weights(flags_.save);
     if (measured_.empty()) {
       if (flags_.json)
-        fmt::print("{}\n", ordered_json{{"steps", trainer_.steps_done()}}.dump());
+        fmt::print("{}\n", ordered_json{{"steps", trainer_->steps_done()}}.dump());
       else
-        fmt::print("nothing left to do: {} steps are done\n", trainer_.steps_done());
+        fmt::print("nothing left to do: {} steps are done\n", trainer_->steps_done());
       return;
     }
     const MeasuredStep measured = measured_.result();
@@ -435,7 +436,7 @@ class TrainingRun {
     }
     if (flags_.json) {
       ordered_json json = comparison_json(comparison);
-      json["steps"] = trainer_.steps_done();
+      json["steps"] = trainer_->steps_done();
       fmt::print("{}\n", json.dump());
       return;
     }
@@ -446,7 +447,7 @@ class TrainingRun {
 
   const TrainFlags& flags_;
   const Prepared& prepared_;
-  Trainer trainer_;
+  std::unique_ptr<Training> trainer_;
   Measurements measured_;
   std::ofstream log_;
   std::string resumed_;

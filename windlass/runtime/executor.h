@@ -16,21 +16,12 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/graph/reference/update.h"
 #include "windlass/machine/machine.h"
+#include "windlass/run/training.h"
 #include "windlass/runtime/memory/arena.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
-
-struct ExecutorOptions {
-  int threads = 1;    // that the kernels of a device use
-  uint64_t seed = 0;  // of dropout and of rounding
-  // Copies are no faster than the machine's links, unless the device copies itself: then they are
-  // as fast as its threads copy.
-  bool pace_copies = true;
-  // Memory notices misuse (memory/guarded_blocks.h): slower, the same results.
-  bool paranoid = false;
-};
 
 struct StepRequest {
   int64_t step = 1;  // from 1
@@ -38,23 +29,6 @@ struct StepRequest {
   double clip_norm = 0;  // > 0: gradients are scaled down to this norm over all weights
   // Writes the piece of an input or label that a micro-batch reads.
   std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)> load = {};
-};
-
-struct StepOutcome {
-  double loss = 0;           // mean over the micro-batches
-  double gradient_norm = 0;  // only if clipped
-  Nanoseconds time = 0;
-  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step
-  std::vector<int64_t> peaks;           // by memory: bytes counted
-};
-
-// What lives from step to step: a weight, a constant, a running statistic, or optimizer state.
-struct PersistentTensor {
-  BufferKind kind = BufferKind::Weight;  // or OptimizerState
-  TensorId tensor;                       // of optimizer state: the weight
-  bool on_device = true;                 // rather than in the host's memory
-  std::span<std::byte> bytes;            // valid until the next step; the state of a weight is its
-                                         // master copy, if it has one, then the optimizer's tensors
 };
 
 class Executor {

@@ -1,4 +1,4 @@
-#include "windlass/runtime/profile.h"
+#include "windlass/run/profile.h"
 
 #include <gtest/gtest.h>
 

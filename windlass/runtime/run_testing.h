@@ -15,8 +15,9 @@
 #include "windlass/graph/reference/training_step.h"
 #include "windlass/machine/local.h"
 #include "windlass/plan/step.h"
+#include "windlass/run/profile.h"
 #include "windlass/runtime/executor.h"
-#include "windlass/runtime/profile.h"
+#include "windlass/runtime/linked_runtime.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass::testing_runs {
@@ -35,7 +36,7 @@ inline Machine host(std::optional<Bytes> memory = std::nullopt, int64_t cores = 
 
 // Kernels with one thread, measured once for all tests of a program.
 inline KernelProfile& profile() {
-  static KernelProfile shared(1);
+  static KernelProfile shared(1, linked_runtime);
   return shared;
 }
 

@@ -46,8 +46,6 @@ class OneBlasThread {
 
 }  // namespace
 
-int library_threads() { return at::get_num_threads(); }
-
 void use_threads(int threads) {
   // A thread that asks for the first time takes what any thread has set last: it must have asked
   // before it says what it wants itself.

@@ -7,9 +7,6 @@
 
 namespace windlass {
 
-// How many threads libtorch divides a kernel over unless told otherwise.
-int library_threads();
-
 // Kernels that the calling thread runs from here on are divided over so many.
 void use_threads(int threads);
 

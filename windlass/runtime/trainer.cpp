@@ -13,8 +13,8 @@
 #include "windlass/model/safetensors.h"
 #include "windlass/model/weights.h"
 #include "windlass/plan/plan.h"
+#include "windlass/run/checkpoint.h"
 #include "windlass/runtime/batches.h"
-#include "windlass/runtime/checkpoint.h"
 #include "windlass/runtime/evaluation.h"
 
 namespace windlass {

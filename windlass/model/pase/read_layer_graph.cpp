@@ -2,6 +2,7 @@
 // (stride, pad, created_as) are allowed and left alone.
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -18,7 +19,7 @@ using nlohmann::json;
 constexpr size_t kMostLayers = 100000, kMostEdges = 1000000, kMostOperands = 4096;
 constexpr int64_t kMostExtent = int64_t{1} << 40;
 
-const json& member(const json& object, const char* key, const std::string& where) {
+const json& member(const json& object, const char* key, std::string_view where) {
   if (!object.is_object()) fail_input("{}: expected an object", where);
   const auto found = object.find(key);
   if (found == object.end()) fail_input("{}: \"{}\" is missing", where, key);
@@ -41,7 +42,7 @@ int64_t integer_or(const json& object, const char* key, int64_t fallback, const 
                                : integer(*found, fmt::format("{}: {}", where, key), 0, most);
 }
 
-const json& list(const json& value, const std::string& where, size_t most) {
+const json& list(const json& value, std::string_view where, size_t most) {
   if (!value.is_array() || value.size() > most)
     fail_input("{}: found {}, expected a list of at most {}", where, show_json(value), most);
   return value;

@@ -13,7 +13,7 @@
 
 #include "windlass/data/sampler.h"
 #include "windlass/graph/differentiate.h"
-#include "windlass/runtime/executor.h"
+#include "windlass/run/training.h"
 
 namespace windlass {
 

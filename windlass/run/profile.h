@@ -6,11 +6,12 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/plan/plan.h"
-#include "windlass/runtime/measure.h"
+#include "windlass/run/runtime.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
@@ -20,7 +21,9 @@ namespace windlass {
 // afterwards: one profile serves many graphs. Not shared between threads.
 class KernelProfile {
  public:
-  explicit KernelProfile(int threads = 1) : threads_(threads) {}
+  // `runtime` is called when a kernel has to be measured: who knows all prices needs none.
+  explicit KernelProfile(int threads = 1, std::function<Runtime&()> runtime = open_runtime)
+      : threads_(threads), runtime_(std::move(runtime)) {}
 
   // Called before each kernel that has to be measured: how many are known so far.
   std::function<void(size_t known)> progress;
@@ -58,6 +61,7 @@ class KernelProfile {
   const KernelPrice& known_or(const std::string& key, const std::function<KernelPrice()>& measure);
 
   const int threads_;
+  const std::function<Runtime&()> runtime_;
   std::map<std::string, KernelPrice> prices_;
   bool prices_updates_ = true;
   Nanoseconds spent_ = 0;

@@ -1,4 +1,4 @@
-#include "windlass/runtime/profile.h"
+#include "windlass/run/profile.h"
 
 #include <algorithm>
 #include <array>
@@ -56,8 +56,9 @@ const KernelPrice& KernelProfile::known_or(const std::string& key,
 }
 
 const KernelPrice& KernelProfile::price(const TrainingGraph& training, OpId op, uint64_t adds) {
-  return known_or(key_of(training, training.graph[op], adds),
-                  [&] { return measure_op(training.graph, training.graph[op], adds, threads_); });
+  return known_or(key_of(training, training.graph[op], adds), [&] {
+    return runtime_().measure_op(training.graph, training.graph[op], adds, threads_);
+  });
 }
 
 Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t elements,
@@ -66,7 +67,7 @@ Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t el
     const std::string key = key_of(variant, kUpdateSizes[size]);
     if (used) used(key);
     const auto measure = [&] {
-      return KernelPrice{measure_update(variant, kUpdateSizes[size], threads_), 0};
+      return KernelPrice{runtime_().measure_update(variant, kUpdateSizes[size], threads_), 0};
     };
     return static_cast<double>(known_or(key, measure).time);
   };

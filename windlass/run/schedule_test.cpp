@@ -1,4 +1,4 @@
-#include "windlass/runtime/schedule.h"
+#include "windlass/run/schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "windlass/runtime/checkpoint.h"
+#include "windlass/run/checkpoint.h"
 
 #include <algorithm>
 #include <charconv>

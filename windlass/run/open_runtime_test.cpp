@@ -1,0 +1,60 @@
+#include <cerrno>
+#include <initializer_list>
+#include <string>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/run/runtime.h"
+
+namespace windlass {
+namespace {
+
+// Most memory that the program had. What this process has counts, too, and is little: it has no
+// libtorch either.
+int64_t peak_bytes(std::initializer_list<const char*> arguments) {
+  std::vector<std::string> texts = {WINDLASS_PROGRAM};
+  texts.insert(texts.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& text : texts) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(STDOUT_FILENO);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  struct rusage usage {};
+  int status = 0;
+  while (wait4(child, &status, 0, &usage) < 0 && errno == EINTR) {
+  }
+  EXPECT_EQ(status, 0);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+TEST(OpenRuntime, WhoRunsNoKernelTakesLittleMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "what the sanitizer takes counts";
+#endif
+  EXPECT_LT(peak_bytes({"--version"}), 20'000'000);
+  EXPECT_LT(peak_bytes({"inspect", "llama3-405b"}), 30'000'000);
+}
+
+// This program is no windlass: there is no library beside it.
+TEST(OpenRuntime, SaysWhereItLooked) {
+  try {
+    open_runtime();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Runtime);
+    EXPECT_TRUE(error.message().starts_with("libwindlass_runtime.so: not found")) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace windlass

@@ -1,0 +1,89 @@
+// What a training run is told, what it says of its steps, and the run itself as those see it who
+// cannot run kernels: runtime/ carries it out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "windlass/data/dataset.h"
+#include "windlass/graph/graph.h"
+#include "windlass/graph/reference/update.h"
+#include "windlass/run/schedule.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+struct ExecutorOptions {
+  int threads = 1;    // that the kernels of a device use
+  uint64_t seed = 0;  // of dropout and of rounding
+  // Copies are no faster than the machine's links, unless the device copies itself: then they are
+  // as fast as its threads copy.
+  bool pace_copies = true;
+  // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
+  bool paranoid = false;
+};
+
+struct StepOutcome {
+  double loss = 0;           // mean over the micro-batches
+  double gradient_norm = 0;  // only if clipped
+  Nanoseconds time = 0;
+  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step
+  std::vector<int64_t> peaks;           // by memory: bytes counted
+};
+
+// What lives from step to step: a weight, a constant, a running statistic, or optimizer state.
+struct PersistentTensor {
+  BufferKind kind = BufferKind::Weight;  // or OptimizerState
+  TensorId tensor;                       // of optimizer state: the weight
+  bool on_device = true;                 // rather than in the host's memory
+  std::span<std::byte> bytes;            // valid until the next step; the state of a weight is its
+                                         // master copy, if it has one, then the optimizer's tensors
+};
+
+struct TrainerOptions {
+  ExecutorOptions executor = {};
+  UpdateHyperparameters hyperparameters = {};  // but for the learning rate
+  LearningRate rate = {};
+  double clip_norm = 0;
+  uint64_t seed = 0;
+  bool shuffle = true;
+  std::string data = "synthetic";
+  DatasetOptions data_options = {};
+  std::string weights = {};  // a safetensors file to start from, instead of the model's own values
+};
+
+struct TrainerStep {
+  int64_t step = 0;
+  double learning_rate = 0;
+  StepOutcome outcome;
+};
+
+// A run that goes on step by step.
+class Training {
+ public:
+  virtual ~Training() = default;
+
+  // Runs the next step. Throws Error{Runtime} if the loss is not a number: the weights of the last
+  // checkpoint are the last good ones.
+  virtual TrainerStep step() = 0;
+  virtual int64_t steps_done() const = 0;
+
+  // Mean loss over the first `batches` of the part of the data that is kept for it, by forward
+  // passes alone, in evaluation mode (no dropout, running statistics), one micro-batch after the
+  // other. Changes nothing.
+  virtual double evaluate(int64_t batches) = 0;
+
+  virtual void save_checkpoint(const std::string& path) = 0;
+  virtual void load_checkpoint(const std::string& path) = 0;
+  virtual void save_weights(const std::string& path) = 0;
+
+  virtual std::string describe_data() const = 0;
+  // How the weights began: "model.onnx", "random", ...
+  virtual std::string describe_weights() const = 0;
+};
+
+}  // namespace windlass
