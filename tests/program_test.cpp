@@ -149,7 +149,9 @@ TEST(Program, MistakesGiveCodeOneAndAHint) {
       {{"inspect", "gpt2", "--dtype", "fp17"}, "--dtype"},
       {{"inspect", "gpt2", "--batch", "0"}, "--batch"},
       {{"inspect", "gpt2", "--batch", "-3"}, "--batch"},
-      {{"inspect", "gpt2", "--freeze", "no.such.*"}, "no weight matches"},
+      {{"inspect", "gpt2", "--freeze", "no.such.*"}, "no weight matches --freeze"},
+      {{"inspect", "gpt2", "--train", "no.such.*"}, "no weight matches --train"},
+      {{"inspect", "gpt2", "--loss", "hinge"}, "loss \"hinge\" is not known"},
       {{"inspect", "missing.onnx"}, "no such file"},
       {{"inspect", "/"}, "config.json"},
       {{"inspect", "/dev/null"}, "regular file"},
@@ -221,10 +223,19 @@ TEST(Inspect, FrozenWeightsAreNotTrained) {
   const std::vector<std::string> model = {"inspect", "resnet-18", "--json"};
   std::vector<std::string> frozen = model;
   frozen.insert(frozen.end(), {"--freeze", "layer*", "--freeze", "conv1*", "--freeze", "bn1*"});
-  const ProgramResult result = run_windlass(frozen);
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  // Only the classifier is left: 512 x 1000 + 1000.
-  EXPECT_NE(result.out.find("\"parameters\": 513000"), std::string::npos);
+  std::vector<std::string> list = model;
+  list.insert(list.end(), {"--freeze", "layer*", "conv1*", "bn1*"});
+  const std::vector<std::string> last = {"inspect", "--json", "--freeze", "layer*",
+                                         "conv1*",  "bn1*",   "resnet-18"};
+  std::vector<std::string> against = model;
+  against.insert(against.end(), {"--freeze", "*", "--train", "fc.*"});
+  for (const auto& arguments : {frozen, list, last, against}) {
+    const ProgramResult result = run_windlass(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    // Only the classifier is left: 512 x 1000 + 1000.
+    EXPECT_NE(result.out.find("\"parameters\": 513000"), std::string::npos);
+    EXPECT_NE(result.out.find("\"training\": \"frozen\""), std::string::npos);
+  }
 }
 
 }  // namespace

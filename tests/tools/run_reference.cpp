@@ -1,6 +1,6 @@
 // Runs the forward pass of an ONNX file with the slow reference interpreter.
 //
-//   windlass_run_reference [--no-fuse] [--as-exported] [NAME=N...] MODEL.onnx FOLDER
+//   windlass_run_reference [--no-fuse] [--as-exported] [--no-loss] [NAME=N...] MODEL.onnx FOLDER
 //
 // Input i of the model is read from FOLDER/input.i as little-endian elements of its type; output i
 // is written to FOLDER/output.i as doubles. NAME=N binds a symbolic dimension. What needs labels is
@@ -17,6 +17,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/graph/reference/interpret.h"
+#include "windlass/model/convert.h"
 #include "windlass/model/onnx/onnx_import.h"
 #include "windlass/model/weights.h"
 
@@ -50,6 +51,15 @@ std::vector<double> decode(const std::vector<std::byte>& bytes, DType dtype) {
     case DType::F64: return convert<double>(bytes);
     case DType::I64: return convert<int64_t>(bytes);
     case DType::I32: return convert<int32_t>(bytes);
+    case DType::I16: return convert<int16_t>(bytes);
+    case DType::I8: return convert<int8_t>(bytes);
+    case DType::U8: return convert<uint8_t>(bytes);
+    case DType::F16:
+    case DType::BF16: {
+      std::vector<std::byte> wide(bytes.size() * (sizeof(double) / 2));
+      convert_values(bytes, dtype, wide, DType::F64);
+      return convert<double>(wide);
+    }
     case DType::Bool: return convert<uint8_t>(bytes);
     default: fail_unsupported("values of type {}", dtype_name(dtype));
   }
@@ -128,6 +138,7 @@ void run(std::vector<std::string> arguments) {
   ModelOptions options;
   options.fuse = std::erase(arguments, "--no-fuse") == 0;
   options.as_exported = std::erase(arguments, "--as-exported") != 0;
+  options.without_loss = std::erase(arguments, "--no-loss") != 0;
   std::erase_if(arguments, [&](const std::string& argument) {
     const size_t equals = argument.find('=');
     if (equals == std::string::npos) return false;

@@ -26,6 +26,7 @@ struct InspectFlags {
   bool json = false;
   std::string dump;
   size_t top = 8;
+  bool list = false;
 };
 
 struct FamilyCount {
@@ -64,6 +65,36 @@ Inspection inspect(const InspectFlags& flags) {
   });
   result.largest.resize(std::min(result.largest.size(), flags.top));
   return result;
+}
+
+// "trained", "frozen" or "buffer"; empty for what is not stored with the model.
+std::string_view training_of(const Tensor& tensor) {
+  if (tensor.role == TensorRole::Buffer) return "buffer";
+  if (tensor.role != TensorRole::Weight) return "";
+  return tensor.trainable ? "trained" : "frozen";
+}
+
+// What is stored and not trained; of long lists the beginning.
+std::string format_not_trained(const Graph& graph) {
+  constexpr size_t kMaxNames = 8;
+  std::string text;
+  size_t count = 0;
+  for (const Tensor& tensor : graph.tensors) {
+    const std::string_view training = training_of(tensor);
+    if (training.empty() || training == "trained") continue;
+    if (++count <= kMaxNames)
+      text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", tensor.name, training);
+  }
+  if (count > kMaxNames) text += fmt::format(" and {} more (--list)", count - kMaxNames);
+  return text;
+}
+
+void print_list(const Graph& graph) {
+  Table stored({Align::Left, Align::Left, Align::Left});
+  for (const Tensor& tensor : graph.tensors)
+    if (const std::string_view training = training_of(tensor); !training.empty())
+      stored.add({printable(tensor.name), format_type(tensor.type), std::string(training)});
+  fmt::print("{}", stored.text(""));
 }
 
 nlohmann::ordered_json to_json(const InspectFlags& flags, const Inspection& result) {
@@ -105,6 +136,13 @@ nlohmann::ordered_json to_json(const InspectFlags& flags, const Inspection& resu
                        {"dtype", dtype_name(graph[id].type.dtype)},
                        {"shape", graph[id].type.shape},
                        {"bytes", byte_size(graph[id].type).value}});
+  auto& stored = json["stored_tensors"] = nlohmann::ordered_json::array();
+  for (const Tensor& tensor : graph.tensors)
+    if (const std::string_view training = training_of(tensor); !training.empty())
+      stored.push_back({{"name", tensor.name},
+                        {"dtype", dtype_name(tensor.type.dtype)},
+                        {"shape", tensor.type.shape},
+                        {"training", training}});
   json["notes"] = result.model.notes;
   return json;
 }
@@ -129,6 +167,8 @@ void print_report(const InspectFlags& flags, const Inspection& result) {
   facts.add({"inputs", format_inputs(graph)});
   facts.add({"parameters", fmt::format("{} ({})", format_integer(parameters),
                                        format_count(static_cast<double>(parameters)))});
+  if (const std::string names = format_not_trained(graph); !names.empty())
+    facts.add({"not trained", printable(names)});
   facts.add({"forward", format_flops(forward)});
   facts.add({"training", fmt::format("{} a step", format_flops(training))});
   facts.add({"ops", fmt::format("{} forward, {} in a training step", graph.ops.size(),
@@ -169,6 +209,8 @@ void run_inspect(const InspectFlags& flags) {
     fmt::print("{}", dump_graph(result.training.graph));
   else if (flags.dump == "dot")
     fmt::print("{}", dump_dot(result.model.graph));
+  else if (flags.list)
+    print_list(result.model.graph);
   else if (flags.json)
     fmt::print("{}\n", to_json(flags, result)
                            .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
@@ -187,6 +229,8 @@ void add_inspect(CLI::App& program) {
   verb->add_flag("--json", flags->json, "print for programs");
   verb->add_option("--dump", flags->dump, "print the graph instead: forward, training, or Graphviz")
       ->check(CLI::IsMember({"graph", "training", "dot"}));
+  verb->add_flag("--list", flags->list,
+                 "print every stored tensor instead: trained, frozen or buffer");
   verb->add_option("--top", flags->top, "how many of the largest tensors to list")
       ->capture_default_str();
   verb->footer(

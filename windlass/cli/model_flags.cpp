@@ -27,10 +27,17 @@ int64_t parse_dimension(std::string_view text, std::string_view flag) {
 
 void ModelFlags::add_to(CLI::App& verb) {
   verb.add_option(
-          "MODEL", model,
-          "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
-          "or gpt2:layers=10,hidden=256")
-      ->required();
+      "MODEL", model,
+      "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
+      "or gpt2:layers=10,hidden=256");
+  // A list takes all that follows: what came last is the model, if there is none.
+  verb.parse_complete_callback([this] {
+    if (!model.empty()) return;
+    std::vector<std::string>* list = train.empty() ? &freeze : freeze.empty() ? &train : nullptr;
+    if (list == nullptr || list->size() < 2) throw CLI::RequiredError("MODEL");
+    model = list->back();
+    list->pop_back();
+  });
   verb.add_option_function<std::string>(
           "--batch",
           [this](const std::string& text) {
@@ -52,8 +59,11 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_option("--dim", dimensions, "size of a symbolic dimension of an ONNX file")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
-  verb.add_option("--loss", loss, "loss to attach if the model has none (default cross-entropy)")
-      ->check(CLI::IsMember({"cross-entropy", "mse"}));
+  verb.add_option(
+          "--loss", loss,
+          "loss to attach if the model has none: cross-entropy[:axis=N,ignore=N] (default), "
+          "mse, bce (of logits), l1, huber[:delta=X]")
+      ->type_name("LOSS");
   verb.add_option("--dtype", dtype, "type of weights and activations")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   verb.add_option("--gradient-dtype", gradient_dtype,
@@ -69,9 +79,12 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_flag("--as-exported", as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");
-  verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*'")
-      ->type_name("GLOB")
-      ->allow_extra_args(false);
+  verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*' '*.bias'")
+      ->type_name("GLOB...");
+  verb.add_option("--train", train,
+                  "weights that are, against --freeze or where a stored tensor was taken for a "
+                  "buffer, e.g. 'pe.table'")
+      ->type_name("GLOB...");
   for (CLI::Option* option : verb.get_options())
     if (!option->get_positional() && !option->get_lnames().empty() && option != verb.get_help_ptr())
       option->each([this, name = "--" + option->get_lnames().front()](const std::string&) {
@@ -101,12 +114,12 @@ ModelOptions ModelFlags::model_options() const {
     if (!options.dimensions.emplace(name, value).second)
       fail_input("--dim {} is given twice", name);
   }
-  if (loss == "cross-entropy") options.loss = LossKind::CrossEntropy;
-  if (loss == "mse") options.loss = LossKind::MeanSquaredError;
+  if (!loss.empty()) options.loss = parse_loss(loss);
   if (!dtype.empty()) options.dtype = dtype_from_name(dtype);
   options.fuse = !no_fuse;
   options.as_exported = as_exported;
   options.freeze = freeze;
+  options.train = train;
   return options;
 }
 

@@ -29,7 +29,7 @@ struct ModelFlags {
   std::string optimizer = "adam";
   bool no_fuse = false;
   bool as_exported = false;
-  std::vector<std::string> freeze;
+  std::vector<std::string> freeze, train;
   std::vector<std::string> given;  // names of the flags that were
 
   void add_to(CLI::App& verb);

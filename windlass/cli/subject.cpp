@@ -26,12 +26,12 @@ ModelOptions options_of(const ModelRequest& request) {
   options.sequence = request.sequence;
   options.image = request.image;
   options.dimensions = request.dimensions;
-  if (request.loss == "cross-entropy") options.loss = LossKind::CrossEntropy;
-  if (request.loss == "mse") options.loss = LossKind::MeanSquaredError;
+  if (!request.loss.empty()) options.loss = parse_loss(request.loss);
   options.dtype = request.dtype;
   options.fuse = request.fuse;
   options.as_exported = request.as_exported;
   options.freeze = request.freeze;
+  options.train = request.train;
   return options;
 }
 
@@ -56,12 +56,12 @@ ModelRequest request_of(const ModelFlags& flags) {
   request.sequence = options.sequence;
   request.image = options.image;
   request.dimensions = options.dimensions;
-  if (options.loss)
-    request.loss = *options.loss == LossKind::CrossEntropy ? "cross-entropy" : "mse";
+  if (options.loss) request.loss = format_loss(*options.loss);
   request.dtype = options.dtype;
   request.fuse = options.fuse;
   request.as_exported = options.as_exported;
   request.freeze = options.freeze;
+  request.train = options.train;
   request.training = flags.training_options();
   return request;
 }

@@ -135,6 +135,24 @@ int64_t slot_elements(const SlotSpec& slot) {
   return checked_product(slot.shape);
 }
 
+bool slot_takes(const SlotSpec& slot, int64_t value) {
+  if (slot.bound <= 0 || !slot.strict || value == slot.ignored) return true;
+  return value >= slot.least && value < slot.bound;
+}
+
+bool fill_beside_data(const SlotSpec& slot, std::span<int64_t> out) {
+  constexpr int64_t kFew = 16;
+  if (slot.kind == SlotKind::Positions) {
+    const int64_t last = slot.shape.empty() ? 1 : slot.shape.back();
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int64_t>(i) % last;
+    return slot_takes(slot, last - 1);
+  }
+  if (slot.kind != SlotKind::Integer || slot.bound > kFew) return false;
+  const int64_t value = slot.bound <= 0 ? 1 : 0;
+  std::fill(out.begin(), out.end(), value);
+  return slot_takes(slot, value);
+}
+
 void Dataset::fill(int64_t sample, size_t slot, std::span<float> out) const {
   ensure(sample >= 0 && sample < size() && slot < slots_.size(), "no such sample or slot");
   ensure(holds_floats(slots_[slot]), "a slot of integers is filled with floats");

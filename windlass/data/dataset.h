@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,16 +17,28 @@ enum class SlotKind : uint8_t {
   Image,       // [channels, height, width], or as many values in one axis
   Label,       // class of the image, a single number
   Float,       // any shape: standard normal, or uniform in [0, bound) if there is a bound
-  Integer,     // any shape: uniform in [0, bound); bound 1 means zeros, which every data set has
+  Integer,     // any shape: uniform in its range, or 1 if that is not known, as masks are
+  Positions,   // any shape: the place along the last axis
 };
 
 // What one input of a model needs of each sample. Image and Float slots hold floats, the others
 // 64-bit integers.
 struct SlotSpec {
   SlotKind kind = SlotKind::Tokens;
-  std::vector<int64_t> shape = {};  // of one sample, without a batch axis
-  int64_t bound = 0;                // vocabulary, classes or range; 0: not known, not checked
+  std::vector<int64_t> shape = {};      // of one sample, without a batch axis
+  int64_t bound = 0;                    // vocabulary, classes or range; 0: not known, not checked
+  int64_t least = 0;                    // integers from here on, below the bound
+  std::optional<int64_t> ignored = {};  // allowed beside them: a label that the loss leaves out
+  bool strict = true;                   // numbers outside are errors, not merely of no use
 };
+
+// Whether an integer may stand in the slot.
+bool slot_takes(const SlotSpec& slot, int64_t value);
+
+// What files of text and images give to Integer and Positions slots, which are not in them: zeros
+// for a few kinds (the segments of a text), ones for masks, places. False if it would be a guess,
+// which depends on the slot alone.
+bool fill_beside_data(const SlotSpec& slot, std::span<int64_t> out);
 
 // Values of one sample in a slot. Throws Error{Input} if dimensions are negative or overflow.
 int64_t slot_elements(const SlotSpec& slot);

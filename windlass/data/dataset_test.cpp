@@ -103,12 +103,18 @@ TEST_F(TokenData, ErrorsNameThePlace) {
   expect_refused([&] { open_dataset(path, text_slots(1), odd); }, "3 bytes are not known");
 }
 
-TEST_F(TokenData, ZerosAreForEveryone) {
+TEST_F(TokenData, SegmentsMasksAndPositionsAreForEveryText) {
   auto slots = text_slots(2);
-  slots.push_back({SlotKind::Integer, {2}, 1});
+  slots.push_back({SlotKind::Integer, {2}, 2});
+  slots.push_back({SlotKind::Integer, {2}, 0});
+  slots.push_back({SlotKind::Positions, {2, 3}, 3});
   const auto data = open_dataset(write("a.txt", "abcdef"), slots);
   EXPECT_EQ(integers(*data, 0, 2), (Ints{0, 0}));
+  EXPECT_EQ(integers(*data, 0, 3), (Ints{1, 1}));
+  EXPECT_EQ(integers(*data, 0, 4), (Ints{0, 1, 2, 0, 1, 2}));
   slots.back().bound = 2;
+  expect_refused([&] { open_dataset(write("a.txt", "abcdef"), slots); }, "something else");
+  slots.back() = {SlotKind::Integer, {2}, 500};
   expect_refused([&] { open_dataset(write("a.txt", "abcdef"), slots); }, "something else");
 }
 

@@ -84,10 +84,7 @@ class ImageDataset final : public Dataset {
   }
   void fill_integers(int64_t sample, const SlotSpec& slot, size_t,
                      std::span<int64_t> out) const override {
-    if (slot.kind == SlotKind::Integer) {
-      std::fill(out.begin(), out.end(), 0);
-      return;
-    }
+    if (fill_beside_data(slot, out)) return;
     const auto [run, record] = find(sample);
     const auto at = static_cast<size_t>(run->label_offset + record * run->label_stride);
     out[0] = std::to_integer<int64_t>(run->labels[at]);
@@ -112,14 +109,12 @@ class ImageDataset final : public Dataset {
       case SlotKind::Label:
         if (single) return;
         fail_input("{}: one label an image, the model takes {}", run.where, shape_text(slot.shape));
-      case SlotKind::Integer:
-        if (slot.bound == 1) return;
-        break;
       default: break;
     }
+    if (fill_beside_data(slot, {})) return;
     fail_input(
-        "{}: holds images with labels, but the model takes something else, too; give it tokens or "
-        "synthetic data",
+        "{}: holds images with labels, but the model takes something else, too; give it tokens, a "
+        ".safetensors file with a tensor for each input, or synthetic data",
         run.where);
   }
 

@@ -28,9 +28,13 @@ class SyntheticDataset final : public Dataset {
     first_ = begin;
     size_ = end - begin;
     for (const SlotSpec& slot : this->slots()) {
-      const bool ranged = slot.kind != SlotKind::Image && slot.kind != SlotKind::Float;
+      const bool ranged = slot.kind == SlotKind::Tokens || slot.kind == SlotKind::NextTokens ||
+                          slot.kind == SlotKind::Label;
       if (slot.bound < (ranged ? 1 : 0))
         fail_input("synthetic: the range of an integer input is {}, expected at least 1",
+                   slot.bound);
+      if (slot.bound > 0 && slot.least >= slot.bound)
+        fail_input("synthetic: an integer input must be at least {} and below {}", slot.least,
                    slot.bound);
       // Places are counted over all samples.
       checked_mul(options.samples, checked_add(slot_elements(slot), 1));
@@ -55,14 +59,18 @@ class SyntheticDataset final : public Dataset {
   }
   void fill_integers(int64_t sample, const SlotSpec& slot, size_t index,
                      std::span<int64_t> out) const override {
+    if (slot.kind == SlotKind::Positions && fill_beside_data(slot, out)) return;
+    if (slot.bound <= 0) return std::fill(out.begin(), out.end(), int64_t{1});
+    // Numbers that count from the end are legal, but nobody means them.
+    const int64_t least = std::max<int64_t>(0, slot.least);
     const bool text = slot.kind == SlotKind::Tokens || slot.kind == SlotKind::NextTokens;
     const uint64_t each = out.size() + (text ? 1 : 0);
     const uint64_t begin =
         static_cast<uint64_t>(first_ + sample) * each + (slot.kind == SlotKind::NextTokens ? 1 : 0);
     const uint64_t stream = text ? kTextStream : kFirstSlotStream + index;
     for (size_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<int64_t>(random_bits(seed_, stream, begin + i) %
-                                    static_cast<uint64_t>(slot.bound));
+      out[i] = least + static_cast<int64_t>(random_bits(seed_, stream, begin + i) %
+                                            static_cast<uint64_t>(slot.bound - least));
   }
 
  private:

@@ -19,11 +19,11 @@ class TokenDataset final : public Dataset {
     int64_t sequence = 0, needed = 0;
     for (const SlotSpec& slot : this->slots()) {
       const int64_t length = slot_elements(slot);
-      if (slot.kind == SlotKind::Integer && slot.bound == 1) continue;
+      if (fill_beside_data(slot, {})) continue;
       if (slot.kind != SlotKind::Tokens && slot.kind != SlotKind::NextTokens)
         fail_input(
             "{}: holds tokens, but the model takes something else, too; give it images with "
-            "labels, or synthetic data",
+            "labels, a .safetensors file with a tensor for each input, or synthetic data",
             run_.where);
       if (length < 1 || (sequence > 0 && length != sequence))
         fail_input("{}: the model takes sequences of {} and {} tokens at once", run_.where,
@@ -58,10 +58,7 @@ class TokenDataset final : public Dataset {
   }
   void fill_integers(int64_t sample, const SlotSpec& slot, size_t,
                      std::span<int64_t> out) const override {
-    if (slot.kind == SlotKind::Integer) {
-      std::fill(out.begin(), out.end(), 0);
-      return;
-    }
+    if (fill_beside_data(slot, out)) return;
     const int64_t begin = sample * stride_ + (slot.kind == SlotKind::NextTokens ? 1 : 0);
     for (size_t i = 0; i < out.size(); ++i) {
       const int64_t place = begin + static_cast<int64_t>(i), token = run_[place];

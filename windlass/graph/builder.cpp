@@ -5,6 +5,7 @@
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
+#include "windlass/graph/loss_spec.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/graph/reference/interpret.h"
 
@@ -202,24 +203,11 @@ TensorId GraphBuilder::op(OpKind kind, Attrs attrs, std::vector<TensorId> inputs
 }
 
 TensorId GraphBuilder::attach_cross_entropy(TensorId prediction) {
-  const Shape& logits = shape(prediction);
-  if (logits.size() < 2)
-    fail_input(
-        "cannot attach a cross-entropy loss to \"{}\" of shape {}: expected [rows..., classes]",
-        graph_[prediction].name, format_shape(logits));
-  const size_t axis = logits.size() >= 4 ? 1 : logits.size() - 1;
-  Shape rows = logits;
-  rows.erase(rows.begin() + static_cast<int64_t>(axis));
-  const TensorId labels = label("labels", {DType::I64, rows});
-  graph_.loss = op(OpKind::CrossEntropy, CrossEntropyAttrs{.axis = static_cast<int64_t>(axis)},
-                   {prediction, labels}, "loss");
-  return graph_.loss;
+  return graph_.loss = attach_loss(*this, prediction, LossKind::CrossEntropy);
 }
 
 TensorId GraphBuilder::attach_mean_squared_error(TensorId prediction) {
-  const TensorId target = label("target", type(prediction));
-  graph_.loss = op(OpKind::MeanSquaredError, NoAttrs{}, {prediction, target}, "loss");
-  return graph_.loss;
+  return graph_.loss = attach_loss(*this, prediction, LossKind::MeanSquaredError);
 }
 
 Graph GraphBuilder::finish() {

@@ -50,7 +50,7 @@ class GraphBuilder {
   Tensor& tensor(TensorId id) { return graph_[id]; }
 
   // Attaches a mean cross-entropy or squared-error loss to `prediction`, with a new label input.
-  // Cross-entropy takes classes along the last axis, or along axis 1 of images [b, c, h, w, ...].
+  // Cross-entropy takes classes along class_axis (loss_spec.h, which has more losses).
   TensorId attach_cross_entropy(TensorId prediction);
   TensorId attach_mean_squared_error(TensorId prediction);
 

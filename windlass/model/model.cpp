@@ -16,16 +16,24 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void freeze_weights(Graph& graph, const std::vector<std::string>& patterns) {
-  for (const std::string& pattern : patterns) {
+// What is trained, as the user says. A glob of --train may stand against one of --freeze.
+void choose_trained(Graph& graph, const ModelOptions& options) {
+  const auto choose = [&](const std::string& pattern, bool trained) {
     bool matched = false;
     for (Tensor& tensor : graph.tensors) {
       if (tensor.role != TensorRole::Weight || !matches_glob(tensor.name, pattern)) continue;
-      tensor.trainable = false;
+      tensor.trainable = trained;
       matched = true;
     }
-    if (!matched) fail_input("no weight matches --freeze \"{}\"", pattern);
-  }
+    if (matched) return;
+    for (const Tensor& tensor : graph.tensors)
+      if (trained && tensor.role == TensorRole::Buffer && matches_glob(tensor.name, pattern))
+        fail_input("--train \"{}\": \"{}\" cannot be trained; it holds statistics or whole numbers",
+                   pattern, tensor.name);
+    fail_input("no weight matches --{} \"{}\"", trained ? "train" : "freeze", pattern);
+  };
+  for (const std::string& pattern : options.freeze) choose(pattern, false);
+  for (const std::string& pattern : options.train) choose(pattern, true);
 }
 
 Model load_from_source(const std::string& name, const ModelOptions& options) {
@@ -77,7 +85,7 @@ Model load_model(const std::string& name, const ModelOptions& options) {
     if (!options.fuse && model.source != "onnx") unfuse_attention(model.graph);
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
     attach_checkpoint(model, name);
-    freeze_weights(model.graph, options.freeze);
+    choose_trained(model.graph, options);
     return model;
   } catch (const Error& error) {
     if (error.message().starts_with(name)) throw;

@@ -9,10 +9,9 @@
 #include <vector>
 
 #include "windlass/graph/graph.h"
+#include "windlass/graph/loss_spec.h"
 
 namespace windlass {
-
-enum class LossKind : uint8_t { CrossEntropy, MeanSquaredError };
 
 // How to read a model. Unset fields mean the model's own default.
 struct ModelOptions {
@@ -20,12 +19,15 @@ struct ModelOptions {
   std::optional<int64_t> sequence = {};            // tokens per sample
   std::optional<int64_t> image = {};               // image height and width
   std::map<std::string, int64_t> dimensions = {};  // symbolic ONNX dimensions by name
-  std::optional<LossKind> loss = {};               // if the model has none of its own
+  std::optional<LossSpec> loss = {};               // if the model has none of its own
+  bool without_loss = false;                       // attach none: an ONNX file is only to be run
   std::optional<DType> dtype = {};                 // of weights and activations
   bool fuse = true;                      // recognise LayerNorm, GELU, attention, ... in ONNX files
   bool as_exported = false;              // take an ONNX file literally: restore nothing that the
                                          // exporter folded into other parameters
   std::vector<std::string> freeze = {};  // weights that are not trained, by glob
+  std::vector<std::string> train = {};   // stored tensors that are, whatever they look like or
+                                         // `freeze` says, by glob
 };
 
 // Where the value of a weight lies in a file, so that it is read only when someone asks for it.

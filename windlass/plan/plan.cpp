@@ -39,8 +39,9 @@ int32_t parse_count(std::string_view text, std::string_view whole) {
 bool ModelRequest::operator==(const ModelRequest& other) const {
   return source == other.source && batch == other.batch && sequence == other.sequence &&
          image == other.image && dimensions == other.dimensions && loss == other.loss &&
-         dtype == other.dtype && freeze == other.freeze && fuse == other.fuse &&
-         as_exported == other.as_exported && training.optimizer == other.training.optimizer &&
+         dtype == other.dtype && freeze == other.freeze && train == other.train &&
+         fuse == other.fuse && as_exported == other.as_exported &&
+         training.optimizer == other.training.optimizer &&
          training.master_weights == other.training.master_weights &&
          training.gradient_dtype == other.training.gradient_dtype;
 }

@@ -26,9 +26,9 @@ struct ModelRequest {
   std::string source;  // MODEL: a file, a folder, or a zoo name with parameters
   std::optional<int64_t> batch = {}, sequence = {}, image = {};
   std::map<std::string, int64_t> dimensions = {};
-  std::string loss = {};                 // "cross-entropy", "mse"; empty: unset
-  std::optional<DType> dtype = {};       // of weights and activations
-  std::vector<std::string> freeze = {};  // globs
+  std::string loss = {};                             // as parse_loss takes it; empty: unset
+  std::optional<DType> dtype = {};                   // of weights and activations
+  std::vector<std::string> freeze = {}, train = {};  // globs
   bool fuse = true, as_exported = false;
   TrainingOptions training = {};
   bool operator==(const ModelRequest&) const;

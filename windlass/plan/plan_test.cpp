@@ -94,9 +94,10 @@ TEST(Plan, KeepsEverything) {
   plan.model.sequence = 16;
   plan.model.image = 224;
   plan.model.dimensions = {{"past", 0}, {"tokens", 16}};
-  plan.model.loss = "mse";
+  plan.model.loss = "cross-entropy:axis=1";
   plan.model.dtype = DType::BF16;
   plan.model.freeze = {"embed*", "x\"y"};
+  plan.model.train = {"*.cos"};
   plan.model.fuse = false;
   plan.model.as_exported = true;
   plan.model.training = {OptimizerKind::Momentum, false, DType::F32};

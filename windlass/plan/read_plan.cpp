@@ -7,6 +7,7 @@
 #include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
+#include "windlass/graph/loss_spec.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/plan.h"
 
@@ -93,7 +94,7 @@ ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
   ModelRequest model;
   know(object,
        {"source", "fingerprint", "batch", "sequence", "image", "dimensions", "loss", "dtype",
-        "freeze", "fuse", "as_exported", "optimizer", "master_weights", "gradient_dtype"});
+        "freeze", "train", "fuse", "as_exported", "optimizer", "master_weights", "gradient_dtype"});
   fingerprint = read_fingerprint(object);
   model.source = object.text("source");
   const auto size = [&](const char* key) -> std::optional<int64_t> {
@@ -107,11 +108,16 @@ ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
     for (const std::string& name : dimensions->keys())
       model.dimensions[name] = dimensions->integer(name, 0, kMaxDimension);
   model.loss = object.text("loss", "");
-  if (!model.loss.empty() && model.loss != "cross-entropy" && model.loss != "mse")
-    fail_input("{}: \"loss\" is \"{}\", expected cross-entropy or mse", object.where(),
-               printable(model.loss, 60));
+  if (!model.loss.empty()) {
+    try {
+      parse_loss(printable(model.loss, 60));
+    } catch (const Error& error) {
+      throw error.within(object.where());
+    }
+  }
   model.dtype = read_dtype(object, "dtype");
   if (object.has("freeze")) model.freeze = object.texts("freeze");
+  if (object.has("train")) model.train = object.texts("train");
   model.fuse = object.boolean("fuse", true);
   model.as_exported = object.boolean("as_exported", false);
   model.training.optimizer = choose(

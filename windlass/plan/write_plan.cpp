@@ -88,6 +88,7 @@ ordered_json write_model(const Plan& plan) {
   if (!model.loss.empty()) object["loss"] = model.loss;
   if (model.dtype) object["dtype"] = dtype_name(*model.dtype);
   if (!model.freeze.empty()) object["freeze"] = model.freeze;
+  if (!model.train.empty()) object["train"] = model.train;
   object["fuse"] = model.fuse;
   object["as_exported"] = model.as_exported;
   object["optimizer"] = enum_name(model.training.optimizer);

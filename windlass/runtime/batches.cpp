@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "windlass/base/error.h"
 #include "windlass/model/convert.h"
@@ -44,35 +45,14 @@ Reader reader_of(const Graph& graph, TensorId tensor) {
   return found;
 }
 
-// Rows of the table that an input is looked up in; classes of the loss that it is the label of.
-int64_t bound_of(const Graph& graph, TensorId tensor) {
-  const Reader reader = reader_of(graph, tensor);
-  if (reader.op == nullptr) return 0;
-  const auto shape = [&](size_t i) { return graph.type_of(reader.op->inputs[i]).shape; };
-  switch (reader.op->kind) {
-    case OpKind::Embedding:
-      for (TensorId id : reader.op->inputs)
-        if (id.valid() && graph[id].role == TensorRole::Weight) return graph[id].type.shape.front();
-      return 0;
-    case OpKind::Gather:
-      return reader.input == 0
-                 ? 0
-                 : shape(0)[static_cast<size_t>(std::get<AxisAttrs>(reader.op->attrs).axis)];
-    case OpKind::CrossEntropy: {
-      const auto axis = std::get<CrossEntropyAttrs>(reader.op->attrs).axis;
-      return shape(0)[static_cast<size_t>(axis)];
-    }
-    default: return 0;
-  }
-}
-
 // The samples of a safetensors file, tensor by tensor.
 class TensorFile final : public Dataset {
  public:
-  TensorFile(std::vector<SlotSpec> specs, std::vector<StoredTensor> tensors, int64_t samples,
-             std::string path)
+  TensorFile(std::vector<SlotSpec> specs, std::vector<StoredTensor> tensors,
+             std::vector<std::string_view> uses, int64_t samples, std::string path)
       : Dataset(std::move(specs)),
         tensors_(std::move(tensors)),
+        uses_(std::move(uses)),
         samples_(samples),
         path_(std::move(path)) {}
 
@@ -90,9 +70,10 @@ class TensorFile final : public Dataset {
                      std::span<int64_t> out) const override {
     read(sample, index, DType::I64, std::as_writable_bytes(out));
     for (int64_t value : out)
-      if (slot.bound > 0 && (value < 0 || value >= slot.bound))
-        fail_input("{}: tensor \"{}\", sample {}: {} is not below {}", path_, tensors_[index].name,
-                   sample, value, slot.bound);
+      if (!slot_takes(slot, value))
+        fail_input("{}: tensor \"{}\", sample {}: {} is outside {} to {}, the {}{}", path_,
+                   tensors_[index].name, sample, value, slot.least, slot.bound - 1, uses_[index],
+                   slot.ignored ? fmt::format(" ({} is left out)", *slot.ignored) : "");
   }
 
  private:
@@ -104,6 +85,7 @@ class TensorFile final : public Dataset {
   }
 
   std::vector<StoredTensor> tensors_;
+  std::vector<std::string_view> uses_;  // of integers: what the range counts
   int64_t samples_;
   std::string path_;
 };
@@ -113,6 +95,7 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
   const Safetensors file = read_safetensors(path);
   std::vector<SlotSpec> specs;
   std::vector<StoredTensor> tensors;
+  std::vector<std::string_view> uses;
   int64_t samples = -1;
   for (const BatchSlot& slot : slots) {
     const std::string& name = network[slot.tensor].name;
@@ -133,8 +116,37 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
     if (samples < 1) fail_input("{}: tensor \"{}\" has no samples", path, name);
     tensors.push_back(*found);
     specs.push_back(slot.spec);
+    uses.push_back(index_use_name(slot.use));
   }
-  return std::make_unique<TensorFile>(std::move(specs), std::move(tensors), samples, path);
+  return std::make_unique<TensorFile>(std::move(specs), std::move(tensors), std::move(uses),
+                                      samples, path);
+}
+
+// A target that the prediction is multiplied with, not compared with: that of binary cross-entropy,
+// between 0 and 1.
+bool is_probability(const Graph& graph, TensorId target) {
+  const Reader reader = reader_of(graph, target);
+  const auto* attrs = reader.op ? std::get_if<BinaryAttrs>(&reader.op->attrs) : nullptr;
+  return attrs && attrs->fn == BinaryFn::Mul;
+}
+
+void limit_slot(SlotSpec& spec, const IndexRange& range, DType dtype) {
+  spec.strict = range.binding();
+  spec.ignored = range.ignored;
+  if (range.use != IndexUse::None) {
+    spec.least = range.least;
+    spec.bound = range.past;
+  } else if (dtype == DType::Bool) {
+    spec.bound = 2;
+  }
+}
+
+// What an input of whole numbers that is no label stands for. The first that is looked up is the
+// text, and so is what is looked up in as large a table: a decoder's side of it.
+SlotKind integer_kind(const Tensor& tensor, const IndexRange& range, int64_t tokens_bound) {
+  if (tensor.name.find("position") != std::string::npos) return SlotKind::Positions;
+  const bool text = range.looked_up && (tokens_bound == 0 || range.past == tokens_bound);
+  return text ? SlotKind::Tokens : SlotKind::Integer;
 }
 
 }  // namespace
@@ -142,38 +154,46 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
 std::vector<BatchSlot> batch_slots(const Graph& network, const BatchAxes& batch) {
   std::vector<BatchSlot> slots;
   std::optional<Shape> tokens, images;
+  int64_t tokens_bound = 0;  // rows of the table of the first tokens
   const auto sample_shape = [&](const Tensor& tensor, bool per_sample) {
     const Shape& shape = tensor.type.shape;
     return per_sample ? Shape(shape.begin() + 1, shape.end()) : shape;
+  };
+  const std::vector<IndexRange> ranges = index_ranges(network);
+  // A model that brings its loss has its labels among its inputs.
+  const auto is_label = [&](size_t i) {
+    return network.tensors[i].role == TensorRole::Label ||
+           (ranges[i].use == IndexUse::Classes && !ranges[i].looked_up);
   };
   // Inputs first: what a label is depends on them.
   for (const bool labels : {false, true})
     for (size_t i = 0; i < network.tensors.size(); ++i) {
       const Tensor& tensor = network.tensors[i];
-      const bool label = tensor.role == TensorRole::Label;
-      if (label != labels || (!label && tensor.role != TensorRole::Input)) continue;
+      if (tensor.role != TensorRole::Label && tensor.role != TensorRole::Input) continue;
+      if (is_label(i) != labels) continue;
       const TensorId id(i);
-      BatchSlot slot = {.tensor = id, .spec = {}};
+      BatchSlot slot = {.tensor = id, .spec = {}, .use = ranges[i].use};
       slot.per_sample = !tensor.type.shape.empty() && batch.axis[i] == 0 &&
                         tensor.type.shape[0] % std::max<int64_t>(1, batch.samples) == 0;
       slot.spec.shape = sample_shape(tensor, slot.per_sample);
       if (slot.per_sample && tensor.type.shape[0] != batch.samples)
         slot.spec.shape.insert(slot.spec.shape.begin(), tensor.type.shape[0] / batch.samples);
-      slot.spec.bound = is_float(tensor.type.dtype) ? 0 : bound_of(network, id);
       if (is_float(tensor.type.dtype)) {
         const size_t axes = slot.spec.shape.size();
-        const bool image = !label && (axes == 3 || axes == 1);
+        const bool image = !labels && (axes == 3 || axes == 1);
         slot.spec.kind = image ? SlotKind::Image : SlotKind::Float;
         if (image) images = slot.spec.shape;
-      } else if (!label) {
-        const Reader reader = reader_of(network, id);
-        const bool looked_up = reader.op != nullptr && reader.op->kind == OpKind::Embedding;
-        // The first that is looked up is the text; further ones (segments, positions) are 0.
-        slot.spec.kind = looked_up && !tokens ? SlotKind::Tokens : SlotKind::Integer;
-        if (slot.spec.kind == SlotKind::Tokens)
+        if (tensor.role == TensorRole::Label && is_probability(network, id)) slot.spec.bound = 1;
+        slots.push_back(std::move(slot));
+        continue;
+      }
+      limit_slot(slot.spec, ranges[i], tensor.type.dtype);
+      if (!labels) {
+        slot.spec.kind = integer_kind(tensor, ranges[i], tokens_bound);
+        if (slot.spec.kind == SlotKind::Tokens && tokens_bound == 0) {
           tokens = slot.spec.shape;
-        else
-          slot.spec.bound = 1;
+          tokens_bound = slot.spec.bound;
+        }
       } else if (tokens && element_count(slot.spec.shape) == element_count(*tokens)) {
         // Models that shift by themselves compare with the tokens from the second on.
         slot.spec.kind = reader_of(network, id).sliced ? SlotKind::Tokens : SlotKind::NextTokens;

@@ -13,6 +13,7 @@
 #include "windlass/data/sampler.h"
 #include "windlass/graph/batch.h"
 #include "windlass/graph/graph.h"
+#include "windlass/graph/index_ranges.h"
 
 namespace windlass {
 
@@ -20,13 +21,15 @@ namespace windlass {
 struct BatchSlot {
   TensorId tensor;
   SlotSpec spec;
-  bool per_sample = true;  // has the batch as its first axis
+  bool per_sample = true;         // has the batch as its first axis
+  IndexUse use = IndexUse::None;  // of integers: what their range counts
 };
 
 // Found from the network: integers that are looked up in a table are tokens below the number of its
-// rows, labels of as many are the tokens that follow them; floating-point images, flat ones too,
-// are images and a single label is their class, below the number of classes; other inputs are plain
-// numbers.
+// rows, labels of as many are the tokens that follow them; integers with "position" in their name
+// are places; floating-point images, flat ones too, are images and a single label is their class,
+// below the number of classes; other inputs are plain numbers. The range of integers is that of
+// graph/index_ranges.h.
 std::vector<BatchSlot> batch_slots(const Graph& network, const BatchAxes& batch);
 
 // Opens `spec` (data/dataset.h), or a safetensors file that has for each input a tensor of its name

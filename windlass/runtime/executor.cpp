@@ -349,6 +349,8 @@ StepOutcome Executor::run(const StepRequest& request) {
   return state.outcome;
 }
 
+double Executor::last_loss() const { return state_->runner->loss(); }
+
 void Executor::watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch) {
   state_->runner->watch = std::move(watch);
 }

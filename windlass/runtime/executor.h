@@ -49,6 +49,10 @@ class Executor {
   // after that no step can be run.
   StepOutcome run(const StepRequest& request);
 
+  // The loss of the step that ran last, or was running when an error ended it: the mean over the
+  // micro-batches that got as far.
+  double last_loss() const;
+
   // Gradient buffers as they are when the optimizer reads them, for tests: called during run(), one
   // at a time, with the weight's tensor and its gradient.
   void watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch);

@@ -144,8 +144,12 @@ void TaskRunner::compute(const ProgramTask& task) {
          random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
          task.kind == TaskKind::Recompute);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
-      op.outputs[0] == training_.graph.loss)
-    losses_[static_cast<size_t>(task.micro_batch)] = made[0].tensor().item().toDouble();
+      op.outputs[0] == training_.graph.loss) {
+    const double loss = made[0].tensor().item().toDouble();
+    losses_[static_cast<size_t>(task.micro_batch)] = loss;
+    // Nothing is updated yet, so that whoever asks why finds the weights that led here.
+    if (!std::isfinite(loss)) fail(ErrorKind::Runtime, "the loss is {}", loss);
+  }
   keep(task.writes, made);
 }
 

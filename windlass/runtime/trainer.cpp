@@ -16,6 +16,7 @@
 #include "windlass/run/checkpoint.h"
 #include "windlass/runtime/batches.h"
 #include "windlass/runtime/evaluation.h"
+#include "windlass/runtime/not_finite.h"
 
 namespace windlass {
 
@@ -28,6 +29,9 @@ struct Trainer::State {
   std::optional<WeightLocation> location_of(TensorId id) const;
   // Samples of the step that begins at `position`, micro-batch by micro-batch.
   std::vector<int64_t> samples_at(SamplerPosition position) const;
+
+  // Throws Error{Runtime} saying where the loss of a step that has failed comes from.
+  [[noreturn]] void explain_loss(const StepRequest& request);
 
   const Model& model;
   const TrainingGraph& training;
@@ -174,6 +178,18 @@ std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
   return samples;
 }
 
+void Trainer::State::explain_loss(const StepRequest& request) {
+  std::optional<NotFinite> found;
+  for (int32_t m = 0; !found && m < micro_batches; ++m)
+    found = find_not_finite(training, executor, [&](TensorId tensor, std::span<std::byte> out) {
+      request.load(tensor, m, out);
+    });
+  fail(ErrorKind::Runtime, "step {}: the loss is {}: {}", request.step,
+       std::isnan(executor.last_loss()) ? "nan" : "infinite",
+       found ? describe(training.graph, *found, request.step)
+             : "lower the learning rate, clip gradients, or go on from the last checkpoint");
+}
+
 Trainer::Trainer(const Model& model, const TrainingGraph& training, const SimulatedStep& step,
                  const Machine& machine, const TrainerOptions& options)
     : state_(std::make_unique<State>(model, training, step, machine, options)) {}
@@ -197,12 +213,12 @@ TrainerStep Trainer::step() {
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
     state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
   };
-  done.outcome = state.executor.run(request);
-  if (!std::isfinite(done.outcome.loss))
-    fail(ErrorKind::Runtime,
-         "step {}: the loss is {}: lower the learning rate, clip gradients, or go on from the last "
-         "checkpoint",
-         done.step, done.outcome.loss);
+  try {
+    done.outcome = state.executor.run(request);
+  } catch (const Error&) {
+    if (std::isfinite(state.executor.last_loss())) throw;
+    state.explain_loss(request);
+  }
   state.position.step = done.step;
   state.position.data =
       state.sampler->after(state.position.data, static_cast<int64_t>(samples.size()));

@@ -1,12 +1,16 @@
 #include "windlass/runtime/trainer.h"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <unistd.h>
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "windlass/base/error.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/runtime/run_testing.h"
 
@@ -117,6 +121,47 @@ TEST(Trainer, GoesOnFromACheckpointOfAnotherStrategy) {
     }
   }
   fs::remove(path);
+}
+
+// The message of a step whose loss is not finite, after `value` was written over the beginning of a
+// weight.
+std::string failed_step(const std::string& strategy, const std::string& weight, float value,
+                        int steps_before) {
+  TrainedModel trained(strategy);
+  trained.losses(steps_before);
+  for (const PersistentTensor& tensor : trained.trainer.executor().persistent())
+    if (tensor.kind == BufferKind::Weight &&
+        trained.prepared.training.graph[tensor.tensor].name == weight)
+      for (size_t i = 0; i < 8; ++i)
+        std::memcpy(tensor.bytes.data() + i * sizeof(float), &value, sizeof(float));
+  try {
+    trained.losses(1);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Runtime);
+    return error.message();
+  }
+  return "no error";
+}
+
+TEST(Trainer, NamesTheFirstTensorThatIsNotFinite) {
+  using testing::AllOf;
+  using testing::HasSubstr;
+  using testing::Not;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::string weight = "transformer.h.1.mlp.c_fc.weight";
+  for (const std::string& strategy : kTrained) {
+    SCOPED_TRACE(strategy);
+    EXPECT_THAT(failed_step(strategy, weight, nan, 0),
+                AllOf(HasSubstr("step 1: the loss is nan: weight \"" + weight + "\""),
+                      HasSubstr("holds nan at element 0, before training began"),
+                      Not(HasSubstr("learning rate"))));
+    EXPECT_THAT(failed_step(strategy, weight, nan, 2),
+                AllOf(HasSubstr("since the update of step 2"), HasSubstr("learning rate")));
+    EXPECT_THAT(failed_step(strategy, weight, 3e38F, 0),
+                AllOf(HasSubstr("the first tensor that is not finite is"),
+                      HasSubstr("of finite operands"),
+                      Not(HasSubstr("learning rate"))));
+  }
 }
 
 }  // namespace

@@ -109,9 +109,13 @@ Graph OnnxImporter::run() {
   }
   attach_outputs_and_loss();
   Graph graph = builder_.finish();
-  if (const int count = demote_buffers(graph); count > 0)
-    note_once(fmt::format("{} stored tensor{} cannot be trained and count{} as buffer{}", count,
-                          count == 1 ? "" : "s", count == 1 ? "s" : "", count == 1 ? "" : "s"));
+  std::vector<Demotion> demotions = std::move(demoted_by_name_);
+  const auto found = demote_buffers(
+      graph, [&](const Tensor& tensor) { return stored_values(tensor); }, options_.train);
+  demotions.insert(demotions.end(), found.begin(), found.end());
+  if (!demotions.empty())
+    note_once(fmt::format("taken for buffers and not trained: {}; --train NAME trains one",
+                          describe(demotions)));
   return graph;
 }
 

@@ -13,6 +13,7 @@
 #include "windlass/graph/builder.h"
 #include "windlass/model/onnx/dimensions.h"
 #include "windlass/model/onnx/onnx_file.h"
+#include "windlass/model/onnx/parameters.h"
 #include "windlass/model/onnx/restore.h"
 
 namespace windlass {
@@ -192,6 +193,10 @@ class OnnxImporter {
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
+  // Elements of a weight of the finished graph, if they are not too many to be looked at.
+  std::optional<std::vector<double>> stored_values(const Tensor& tensor);
+  // Whether the user says that a stored tensor is a parameter.
+  bool trains(const std::string& name) const;
   TensorId restored_weight(const std::string& name, TensorType type, std::vector<double> values);
 
   const OnnxFile& file_;
@@ -212,6 +217,7 @@ class OnnxImporter {
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;
   std::vector<std::string> notes_;
+  std::vector<Demotion> demoted_by_name_;
   int depth_ = 0;
   int64_t branch_weights_ = 0;  // that got another name
   int64_t nodes_left_ = 0;      // to be imported before the file is refused

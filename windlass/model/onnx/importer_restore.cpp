@@ -40,8 +40,8 @@ TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
   const bool deduplicates = file_.producer.starts_with("pytorch");
   if (source == source_.end() || !stored_name || !deduplicates || !restores()) return id;
   const OnnxTensor& tensor = *source->second;
-  const TensorId copy = is_buffer_name(name) ? builder_.buffer(name, tensor.type)
-                                             : builder_.weight(name, tensor.type);
+  const TensorId copy = is_buffer_name(name) && !trains(name) ? builder_.buffer(name, tensor.type)
+                                                              : builder_.weight(name, tensor.type);
   source_.emplace(copy, &tensor);
   copies_[name] = &tensor;
   return copy;

@@ -1,6 +1,9 @@
 // What stored tensors become: weights, buffers, or constants whose values are known.
 
+#include <algorithm>
+
 #include "windlass/base/error.h"
+#include "windlass/base/text.h"
 #include "windlass/model/onnx/importer.h"
 #include "windlass/model/onnx/parameters.h"
 
@@ -26,14 +29,17 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
                      tensor.name, tensor.onnx_type);
   const bool anonymous = is_anonymous_name(tensor.name);
   const bool floating = is_float(tensor.type.dtype);
-  const bool number =
-      count == 1 && (anonymous || tensor.type.shape.empty()) && !is_parameter_number(file_, tensor);
+  const bool wanted = floating && trains(tensor.name);
+  const bool number = count == 1 && (anonymous || tensor.type.shape.empty()) &&
+                      !is_parameter_number(file_, tensor) && !wanted;
   if (floating ? number : can_look_at(tensor, once))
     return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
   locate(file_, tensor);
   const std::string name = once ? tensor.name : name_in_branch(tensor);
-  if (!floating || is_buffer_name(tensor.name)) {
+  if (!floating || (is_buffer_name(tensor.name) && !wanted)) {
     const TensorId id = builder_.buffer(name, tensor.type);
+    if (floating && !is_statistic_name(tensor.name))
+      demoted_by_name_.push_back({name, "by its name"});
     source_.emplace(id, &tensor);
     return id;
   }
@@ -42,7 +48,7 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
   const Shape& shape = tensor.type.shape;
   const bool square = shape.size() >= 3 && shape.back() == shape[shape.size() - 2] &&
                       shape.back() >= kWiderThanKernels;
-  if (anonymous && square && can_look_at(tensor, once)) {
+  if (anonymous && square && !wanted && can_look_at(tensor, once)) {
     std::vector<double> values = read_values(file_, tensor);
     if (is_additive_mask(values))
       return builder_.constant(tensor.name, tensor.type, std::move(values));
@@ -79,6 +85,23 @@ const std::vector<double>* OnnxImporter::value_of(TensorId id) {
     known = read_.emplace(id, read_values(file_, *source->second)).first;
   }
   return &known->second;
+}
+
+std::optional<std::vector<double>> OnnxImporter::stored_values(const Tensor& tensor) {
+  if (const auto restored = restored_values_.find(tensor.name); restored != restored_values_.end())
+    return restored->second;
+  const auto copied = copies_.find(tensor.name);
+  const auto stored = initializers_.find(tensor.name);
+  const OnnxTensor* source = copied != copies_.end()         ? copied->second
+                             : stored != initializers_.end() ? stored->second
+                                                             : nullptr;
+  if (!source || !can_look_at(*source, true)) return std::nullopt;
+  return read_values(file_, *source);
+}
+
+bool OnnxImporter::trains(const std::string& name) const {
+  return std::any_of(options_.train.begin(), options_.train.end(),
+                     [&](const std::string& glob) { return matches_glob(name, glob); });
 }
 
 void OnnxImporter::make_buffer(TensorId id) {

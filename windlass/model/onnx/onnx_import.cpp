@@ -20,6 +20,11 @@ namespace fs = std::filesystem;
 // Whether a tensor is a loss that the model computes itself: a single number.
 bool is_loss(const TensorType& type) { return is_float(type.dtype) && type.shape.empty(); }
 
+bool is_sigmoid(const Op& op) {
+  const auto* unary = std::get_if<UnaryAttrs>(&op.attrs);
+  return op.kind == OpKind::Unary && unary && unary->fn == UnaryFn::Sigmoid;
+}
+
 std::string describe(const FusionReport& report) {
   std::string text;
   const auto add = [&](int count, std::string_view what) {
@@ -105,6 +110,7 @@ void OnnxImporter::attach_outputs_and_loss() {
     outputs.push_back(id);
     builder_.set_output(id);
   }
+  if (options_.without_loss) return;
   for (TensorId id : outputs) {
     if (!is_loss(builder_.type(id))) continue;
     builder_.set_loss(id);
@@ -118,7 +124,7 @@ void OnnxImporter::attach_outputs_and_loss() {
     fail_input("no output is a floating-point tensor that the model computes: nothing to train");
 
   const size_t rank = builder_.shape(*first).size();
-  const LossKind kind =
+  const LossSpec spec =
       options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy : LossKind::MeanSquaredError);
   // Auxiliary classifiers look like the main output and are trained with it.
   std::vector<TensorId> predictions;
@@ -127,28 +133,32 @@ void OnnxImporter::attach_outputs_and_loss() {
         std::find(predictions.begin(), predictions.end(), id) == predictions.end())
       predictions.push_back(id);
   TensorId total;
+  std::string classes;
   for (TensorId prediction : predictions) {
-    if (kind == LossKind::CrossEntropy) {
-      // A model that ends in softmax is trained on what goes into it.
-      const Op& op = builder_.graph()[builder_.graph()[prediction].producer];
-      if (op.kind == OpKind::Softmax) {
-        prediction = op.inputs[0];
-        note_once("the loss is attached before the final softmax");
-      }
+    // A model that ends in softmax or sigmoid is trained on what goes into it.
+    const Op& op = builder_.graph()[builder_.graph()[prediction].producer];
+    if (spec.kind == LossKind::CrossEntropy && op.kind == OpKind::Softmax) {
+      prediction = op.inputs[0];
+      note_once("the loss is attached before the final softmax");
+    } else if (spec.kind == LossKind::BinaryCrossEntropy && is_sigmoid(op)) {
+      prediction = op.inputs[0];
+      note_once("the loss is attached before the final sigmoid");
     }
-    const TensorId loss = kind == LossKind::CrossEntropy
-                              ? builder_.attach_cross_entropy(prediction)
-                              : builder_.attach_mean_squared_error(prediction);
+    const TensorId loss = attach_loss(builder_, prediction, spec);
+    const Op& attached = builder_.graph()[builder_.graph()[loss].producer];
+    if (const auto* attrs = std::get_if<CrossEntropyAttrs>(&attached.attrs); attrs && rank > 2)
+      classes = fmt::format(", classes along axis {} of {} (--loss cross-entropy:axis=N)",
+                            attrs->axis, format_shape(builder_.shape(prediction)));
     total = total.valid()
                 ? builder_.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {total, loss}, "loss_sum")
                 : loss;
   }
   builder_.set_loss(total);
-  note_once(fmt::format("{} loss attached to {}",
-                        kind == LossKind::CrossEntropy ? "cross-entropy" : "mean squared error",
+  note_once(fmt::format("{} loss attached to {}{}", loss_title(spec.kind),
                         predictions.size() == 1
                             ? fmt::format("output \"{}\"", builder_.graph()[predictions[0]].name)
-                            : fmt::format("{} outputs of the same shape", predictions.size())));
+                            : fmt::format("{} outputs of the same shape", predictions.size()),
+                        classes));
 }
 
 Model import_onnx(std::string_view bytes, const std::string& where, const std::string& folder,

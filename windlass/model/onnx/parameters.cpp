@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+
+#include "windlass/base/text.h"
 #include "windlass/graph/op_info.h"
+#include "windlass/model/onnx/restore.h"
+#include "windlass/model/onnx/tables.h"
 
 namespace windlass {
 namespace {
@@ -96,27 +101,138 @@ bool is_frequency(const Graph& graph, const std::vector<std::vector<OpId>>& cons
   return waves;
 }
 
+// Ops that hand a table on as it is, or parts of it.
+bool hands_on(const Op& op, size_t input) {
+  switch (op.kind) {
+    case OpKind::Cast:
+    case OpKind::Reshape:
+    case OpKind::Transpose:
+    case OpKind::Slice:
+    case OpKind::Concat:
+    case OpKind::Split:
+    case OpKind::Expand: return true;
+    case OpKind::Gather: return input == 0;
+    case OpKind::Embedding: return input == 1;
+    default: return false;
+  }
+}
+
+// Whether all that becomes of a stored tensor is elementwise. Weights of products, convolutions and
+// norms are none of these, whatever their values.
+bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& consumers,
+                      TensorId weight) {
+  constexpr size_t kMaxSteps = 100;
+  std::vector<TensorId> open = {weight};
+  for (size_t next = 0; next < open.size(); ++next) {
+    if (open.size() > kMaxSteps) return false;
+    const TensorId id = open[next];
+    if (std::find(graph.outputs.begin(), graph.outputs.end(), id) != graph.outputs.end())
+      return false;
+    for (OpId consumer : consumers[id.index()]) {
+      const Op& op = graph[consumer];
+      if (op.kind == OpKind::Binary || op.kind == OpKind::Where) continue;
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        if (op.inputs[k] != id) continue;
+        if (!hands_on(op, k)) return false;
+      }
+      open.insert(open.end(), op.outputs.begin(), op.outputs.end());
+    }
+  }
+  return true;
+}
+
+// Names of constants that a tool moved out of the graph: "/block/Constant_3_output_0",
+// "_Constant_5_output_0".
+bool is_constant_name(std::string_view name) {
+  const size_t begin = name.find_last_of('/');
+  std::string_view last = name.substr(begin == std::string_view::npos ? 0 : begin + 1);
+  if (begin == std::string_view::npos) {
+    if (!last.starts_with("_")) return false;
+    const size_t word = last.rfind("_Constant_");
+    if (word == std::string_view::npos) return false;
+    last = last.substr(word + 1);
+  }
+  constexpr std::string_view kConstant = "Constant";
+  if (!last.starts_with(kConstant)) return false;
+  last.remove_prefix(kConstant.size());
+  const size_t output = last.find("_output_");
+  if (output == std::string_view::npos) return false;
+  const std::string_view number = last.substr(0, output);
+  return std::all_of(number.begin(), number.end(),
+                     [](char c) { return c == '_' || (c >= '0' && c <= '9'); });
+}
+
+// Why the values of a tensor that is only combined with others are no weight's; empty if they may
+// be one's.
+std::string_view told_by_values(const Tensor& tensor, const std::vector<double>& values) {
+  if (has_infinities(values)) return "infinities";
+  if (tensor.type.shape.size() < 2) return "";
+  if (is_additive_mask(values)) return "an additive mask";
+  if (is_zero_one_mask(tensor.type.shape, values)) return "a mask of zeros and ones";
+  if (is_wave_table(tensor.type.shape, values, tensor.type.dtype))
+    return "sines and cosines of positions";
+  if (is_distance_table(tensor.type.shape, values)) return "distances";
+  return "";
+}
+
 }  // namespace
 
-int demote_buffers(Graph& graph) {
+std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
+                                     const std::vector<std::string>& train) {
   const std::vector<bool> differentiable = find_differentiable(graph);
   const std::vector<bool> positional = find_positional(graph);
   const auto consumers = consumers_of(graph);
   const bool waves = std::any_of(graph.ops.begin(), graph.ops.end(), is_wave);
-  int count = 0;
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    if (graph.tensors[t].role != TensorRole::Weight) continue;
+  const auto reason = [&](size_t t) -> std::string_view {
+    const Tensor& tensor = graph.tensors[t];
+    if (!differentiable[t]) return "no gradient reaches it";
+    if (is_constant_name(tensor.name)) return "a constant of the graph";
     // Frequencies are vectors; walking from every matrix of a large model would be slow for
     // nothing.
-    const bool small = element_count(graph.tensors[t].type.shape) <= 4096;
-    if (differentiable[t] &&
-        !(waves && small && is_frequency(graph, consumers, positional, TensorId(t))))
+    const bool small = element_count(tensor.type.shape) <= 4096;
+    if (waves && small && is_frequency(graph, consumers, positional, TensorId(t)))
+      return "frequencies of sines and cosines";
+    if (!is_only_combined(graph, consumers, TensorId(t))) return "";
+    const auto known = values(tensor);
+    return known ? told_by_values(tensor, *known) : "";
+  };
+  std::vector<Demotion> demotions;
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    Tensor& tensor = graph.tensors[t];
+    if (tensor.role != TensorRole::Weight) continue;
+    if (std::any_of(train.begin(), train.end(),
+                    [&](const std::string& glob) { return matches_glob(tensor.name, glob); }))
       continue;
-    graph.tensors[t].role = TensorRole::Buffer;
-    graph.tensors[t].trainable = false;
-    ++count;
+    const std::string_view why = reason(t);
+    if (why.empty()) continue;
+    tensor.role = TensorRole::Buffer;
+    tensor.trainable = false;
+    demotions.push_back({tensor.name, std::string(why)});
   }
-  return count;
+  return demotions;
+}
+
+std::string describe(const std::vector<Demotion>& demotions) {
+  constexpr size_t kMaxNames = 6;
+  std::vector<std::pair<std::string, std::vector<std::string>>> groups;
+  for (const Demotion& demotion : demotions) {
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& entry) {
+      return entry.first == demotion.reason;
+    });
+    if (group == groups.end())
+      groups.push_back({demotion.reason, {demotion.name}});
+    else
+      group->second.push_back(demotion.name);
+  }
+  std::string text;
+  for (const auto& [why, names] : groups) {
+    text += text.empty() ? "" : "; ";
+    for (size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
+      text += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
+    if (names.size() > kMaxNames) text += fmt::format(" and {} more", names.size() - kMaxNames);
+    text += fmt::format(" ({})", why);
+  }
+  return text;
 }
 
 }  // namespace windlass

@@ -1,17 +1,39 @@
-// Which stored float tensors are parameters. ONNX does not say; their place in the graph does.
+// Which stored float tensors are parameters. ONNX does not say; their place in the graph and their
+// values do.
 #pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "windlass/graph/graph.h"
 
 namespace windlass {
 
+// A stored tensor that is taken for a buffer, and why.
+struct Demotion {
+  std::string name;
+  std::string reason;  // "an additive mask"
+};
+
+// The elements of a weight, if they can be looked at.
+using WeightValues = std::function<std::optional<std::vector<double>>(const Tensor&)>;
+
 // Turns weights into buffers that training cannot or should not touch:
 //  - no gradient of any output reaches them (a causal mask that is only compared, a table of
-//  indices);
+//    indices);
 //  - they are frequencies: all that becomes of them, combined with nothing but positions and
-//  constants,
-//    goes into sines and cosines (rotary and sinusoidal embeddings).
-// Returns how many weights were demoted.
-int demote_buffers(Graph& graph);
+//    constants, goes into sines and cosines (rotary and sinusoidal embeddings);
+//  - they are only added to, multiplied with or chosen instead of other values, perhaps cut,
+//    reshaped or looked up before, and their values give them away (tables.h): infinities, masks,
+//    waves, distances;
+//  - they have the name of a constant that was moved out of the graph.
+// Weights that a glob of `train` matches stay.
+std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
+                                     const std::vector<std::string>& train);
+
+// "a, b (additive masks); c (...)", for people; long lists are cut.
+std::string describe(const std::vector<Demotion>& demotions);
 
 }  // namespace windlass

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <span>
 
 namespace windlass {
 namespace {
@@ -20,6 +21,14 @@ std::optional<int64_t> number_in(std::string_view name) {
       std::from_chars(name.data() + begin + 1, name.data() + name.size(), number);
   if (failed != std::errc() || end != name.data() + name.size() || number < 0) return std::nullopt;
   return number;
+}
+
+// Whether the last part of a dotted name is one of `endings`.
+bool has_ending(std::string_view name, std::span<const std::string_view> endings) {
+  return std::any_of(endings.begin(), endings.end(), [&](std::string_view ending) {
+    return name.ends_with(ending) &&
+           (name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.');
+  });
 }
 
 }  // namespace
@@ -82,16 +91,33 @@ bool had_folded_biases(const OnnxFile& file) {
   return first - 1 - inputs - named - norms - values - kOfEachFolded * folded == folded;
 }
 
+bool is_statistic_name(std::string_view name) {
+  static constexpr std::string_view kEndings[] = {"running_mean", "running_var",
+                                                  "num_batches_tracked"};
+  return has_ending(name, kEndings);
+}
+
 bool is_buffer_name(std::string_view name) {
-  static constexpr std::string_view kEndings[] = {
-      "running_mean",         "running_var", "num_batches_tracked", "inv_freq",
-      "embed_scale",          "cos_cached",  "sin_cached",          "position_ids",
-      "token_type_ids",       "masked_bias", "attn_mask",           "relative_position_index",
-      "relative_coords_table"};
-  return std::any_of(std::begin(kEndings), std::end(kEndings), [&](std::string_view ending) {
-    return name.ends_with(ending) &&
-           (name.size() == ending.size() || name[name.size() - ending.size() - 1] == '.');
-  });
+  static constexpr std::string_view kEndings[] = {"inv_freq",
+                                                  "embed_scale",
+                                                  "cos_cached",
+                                                  "sin_cached",
+                                                  "cos",
+                                                  "sin",
+                                                  "freqs_cos",
+                                                  "freqs_sin",
+                                                  "causal_mask",
+                                                  "tril",
+                                                  "triu",
+                                                  "position_ids",
+                                                  "masked_bias",
+                                                  "attn_mask",
+                                                  "relative_position_index",
+                                                  "token_type_ids",
+                                                  "alibi",
+                                                  "alibi_bias",
+                                                  "relative_coords_table"};
+  return is_statistic_name(name) || has_ending(name, kEndings);
 }
 
 bool is_uniform(const std::vector<double>& values) {

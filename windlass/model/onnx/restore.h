@@ -42,6 +42,8 @@ bool had_folded_biases(const OnnxFile& file);
 
 // Endings by which PyTorch modules call what is stored but not trained.
 bool is_buffer_name(std::string_view name);
+// Of these, the running statistics of batch normalisation, which training updates by itself.
+bool is_statistic_name(std::string_view name);
 
 // Whether all values are one number, so that equality with another tensor says nothing.
 bool is_uniform(const std::vector<double>& values);

@@ -1,0 +1,125 @@
+// Which stored tensors are trained.
+
+#include "windlass/model/onnx/parameters.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "windlass/model/onnx/import_testing.h"
+#include "windlass/model/onnx/tables.h"
+
+namespace windlass {
+namespace {
+
+using namespace proto;
+using testing::ElementsAre;
+
+constexpr int64_t kPlaces = 12, kWidth = 6;
+
+// cos or sin of place * 100^(-column / width), as rotary embeddings have it.
+std::vector<float> waves(bool cosine, double amplitude = 1) {
+  std::vector<float> values;
+  for (int64_t p = 0; p < kPlaces; ++p)
+    for (int64_t i = 0; i < kWidth; ++i) {
+      const double angle = static_cast<double>(p) *
+                           std::pow(100.0, -static_cast<double>(i) / static_cast<double>(kWidth));
+      values.push_back(
+          static_cast<float>(amplitude * (cosine ? std::cos(angle) : std::sin(angle))));
+    }
+  return values;
+}
+
+std::vector<float> noise(size_t count, double scale = 1) {
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal(0, scale);
+  std::vector<float> values(count);
+  for (float& value : values) value = static_cast<float>(normal(random));
+  return values;
+}
+
+// x [2, 12, 6] W, then `op` with a stored tensor of `shape`.
+std::string combined(const std::string& op, const std::string& name,
+                     const std::vector<int64_t>& shape, const std::vector<float>& values) {
+  return proto::model(input("x", {2, kPlaces, kWidth}) + output("y", {2, kPlaces, kWidth}) +
+                      initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+                      initializer(name, shape, values) + node("MatMul", {"x", "w"}, {"h"}) +
+                      node(op, {"h", name}, {"y"}));
+}
+
+std::vector<std::string> trained(const std::string& file, const ModelOptions& options = {}) {
+  return weight_names(import(file, options).graph);
+}
+
+TEST(Parameters, WavesAreNotTrained) {
+  for (const bool cosine : {false, true}) {
+    const std::string file = combined("Mul", "rope.table", {kPlaces, kWidth}, waves(cosine));
+    EXPECT_THAT(trained(file), ElementsAre("w"));
+    EXPECT_TRUE(has_note(import(file), "rope.table (sines and cosines of positions)"));
+    EXPECT_THAT(trained(file, {.train = {"rope.*"}}), ElementsAre("rope.table", "w"));
+  }
+  EXPECT_THAT(trained(combined("Add", "pe.pe", {1, kPlaces, kWidth}, waves(false, 0.1))),
+              ElementsAre("w"));
+}
+
+TEST(Parameters, MasksAreNotTrained) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0, -1e9F, 0, 0, -1e9F, 0};
+  std::vector<float> additive, ones, infinite;
+  for (int64_t p = 0; p < kPlaces; ++p)
+    for (float value : values) {
+      additive.push_back(value);
+      ones.push_back(value == 0 ? 1.0F : 0.0F);
+      infinite.push_back(value == 0 ? 0.5F : -inf);
+    }
+  const std::vector<int64_t> shape = {kPlaces, kWidth};
+  EXPECT_TRUE(
+      has_note(import(combined("Add", "a.mask", shape, additive)), "a.mask (an additive mask)"));
+  EXPECT_TRUE(has_note(import(combined("Mul", "a.keep", shape, ones)),
+                       "a.keep (a mask of zeros and ones)"));
+  EXPECT_TRUE(has_note(import(combined("Add", "a.bias", shape, infinite)), "a.bias (infinities)"));
+  EXPECT_TRUE(has_note(import(combined("Add", "a.vector", {kWidth}, {0, 0, 0, -inf, 0, 0})),
+                       "a.vector (infinities)"));
+}
+
+TEST(Parameters, DistancesAreNotTrained) {
+  std::vector<float> values;
+  for (int i = 0; i < 6; ++i)
+    for (int j = 0; j < 6; ++j) values.push_back(0.25F * static_cast<float>(j - i));
+  const std::string file =
+      proto::model(input("x", {6, 6}) + output("y", {6, 6}) + initializer("w", {6, 6}, noise(36)) +
+                   initializer("slopes", {6, 6}, values) + node("MatMul", {"x", "w"}, {"h"}) +
+                   node("Add", {"h", "slopes"}, {"y"}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+}
+
+TEST(Parameters, ConstantsThatWereMovedOutAreNotTrained) {
+  for (const auto& name : {"/block/Constant_3_output_0", "_Constant_5_output_0"})
+    EXPECT_THAT(trained(combined("Mul", name, {kWidth}, noise(kWidth))), ElementsAre("w")) << name;
+  for (const auto& name : {"onnx::Mul_12", "gamma", "/block/Unsqueeze_output_0", "Constant.scale"})
+    EXPECT_EQ(trained(combined("Mul", name, {kWidth}, noise(kWidth))).size(), 2u) << name;
+}
+
+// What weights look like at the beginning, or after training, stays.
+TEST(Parameters, WeightsStay) {
+  const size_t count = static_cast<size_t>(kPlaces * kWidth);
+  std::vector<float> ramp(count), one(count, 1.0F), zero(count, 0.0F);
+  for (size_t i = 0; i < count; ++i) ramp[i] = static_cast<float>(i % 6);
+  for (const auto& values : {noise(count), noise(count, 1e-6), ramp, one, zero})
+    EXPECT_EQ(trained(combined("Add", "position.embedding", {kPlaces, kWidth}, values)).size(), 2u);
+  // A matrix that is multiplied with, whatever it holds.
+  std::vector<float> identity(static_cast<size_t>(kWidth * kWidth));
+  for (size_t i = 0; i < identity.size(); i += static_cast<size_t>(kWidth) + 1) identity[i] = 1;
+  EXPECT_EQ(trained(combined("MatMul", "eye", {kWidth, kWidth}, identity)).size(), 2u);
+}
+
+TEST(Parameters, NamesOfBuffers) {
+  const std::string file =
+      combined("Mul", "rope.cos", {kPlaces, kWidth}, noise(static_cast<size_t>(kPlaces * kWidth)));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+  EXPECT_TRUE(has_note(import(file), "rope.cos (by its name)"));
+  EXPECT_EQ(trained(file, {.train = {"rope.cos"}}).size(), 2u);
+}
+
+}  // namespace
+}  // namespace windlass

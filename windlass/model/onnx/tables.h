@@ -1,0 +1,27 @@
+// Stored tensors whose values give them away: what nobody trains has a form that no trained tensor
+// has. Each test looks at all values and none at names.
+#pragma once
+
+#include <vector>
+
+#include "windlass/graph/shape.h"
+
+namespace windlass {
+
+// Whether a value is infinite or not a number. Training such a tensor gives nothing but NaN.
+bool has_infinities(const std::vector<double>& values);
+
+// Sines and cosines of positions, as rotary and sinusoidal embeddings store them: along one axis
+// every line follows t[p + 1] + t[p - 1] = k t[p] with a k of its own, as all waves do, and one of
+// them oscillates. Lines without oscillation alone are ramps and constants, which weights may begin
+// as.
+bool is_wave_table(const Shape& shape, const std::vector<double>& values, DType stored);
+
+// Zeros and ones, both, in a matrix or more: a mask.
+bool is_zero_one_mask(const Shape& shape, const std::vector<double>& values);
+
+// A square whose entries grow by one step along a row and shrink by it along a column, for each
+// leading index: a (j - i), as linear biases of attention are.
+bool is_distance_table(const Shape& shape, const std::vector<double>& values);
+
+}  // namespace windlass

@@ -1,0 +1,133 @@
+#include "windlass/runtime/forward_pass.h"
+
+#include <cstring>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/op_info.h"
+#include "windlass/runtime/kernels/kernel.h"
+
+namespace windlass {
+namespace {
+
+Attrs attributes_in(ForwardMode mode, const Op& op) {
+  Attrs attrs = op.attrs;
+  if (auto* norm = std::get_if<BatchNormAttrs>(&attrs); norm && mode == ForwardMode::Use)
+    norm->training = false;
+  if (auto* attention = std::get_if<AttentionAttrs>(&attrs)) attention->dropout = 0;
+  return attrs;
+}
+
+// Whether output 0 is input 0 under another shape.
+bool passes_on(const Op& op) { return op_info(op.kind).view || op.kind == OpKind::Dropout; }
+
+}  // namespace
+
+ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
+                         const std::function<void(TensorId, std::span<std::byte>)>& load,
+                         ForwardMode mode)
+    : training_(training),
+      graph_(training.graph),
+      load_(load),
+      mode_(mode),
+      values_(graph_.tensors.size()),
+      root_(graph_.tensors.size()),
+      last_(graph_.tensors.size(), 0),
+      resting_(graph_.tensors.size()),
+      seen_(graph_.tensors.size()) {
+  for (const PersistentTensor& tensor : executor.persistent())
+    if (tensor.kind == BufferKind::Weight) {
+      if (tensor.on_device)
+        values_[tensor.tensor.index()] = tensor.bytes.data();
+      else
+        resting_[tensor.tensor.index()] = tensor.bytes;
+    }
+  for (size_t i = 0; i < root_.size(); ++i) root_[i] = TensorId(i);
+  for (size_t i = 0; i < training.forward_ops; ++i) {
+    const Op& op = graph_.ops[i];
+    for (TensorId id : op.inputs)
+      if (id.valid()) last_[root_[id.index()].index()] = i;
+    if (passes_on(op)) root_[op.outputs[0].index()] = root_[op.inputs[0].index()];
+  }
+}
+
+double ForwardPass::run(const Watch& watch) {
+  for (size_t i = 0; i < training_.forward_ops; ++i) {
+    const Op& op = graph_.ops[i];
+    if (!run(op, watch)) return 0;
+    drop_after(i);
+    if (!op.outputs.empty() && op.outputs[0] == graph_.loss)
+      return view(graph_.loss).item().toDouble();
+  }
+  ensure(false, "the loss is not computed by the forward pass");
+  return 0;
+}
+
+at::Tensor ForwardPass::view(TensorId id) const {
+  const TensorType& type = graph_[id].type;
+  return at::from_blob(values_[root_[id.index()].index()], type.shape, scalar_type(type.dtype));
+}
+
+// Inputs come when they are read first; resting weights for one op.
+bool ForwardPass::bring(TensorId id, const Op& reader, const Watch& watch) {
+  const TensorId root = root_[id.index()];
+  if (values_[root.index()] == nullptr) {
+    const Tensor& tensor = graph_[root];
+    ensure(!tensor.producer.valid(), "a value is read before it is made");
+    at::Tensor made = at::empty(tensor.type.shape, scalar_type(tensor.type.dtype));
+    const std::span<std::byte> bytes(static_cast<std::byte*>(made.data_ptr()), made.nbytes());
+    if (const std::span<std::byte> rest = resting_[root.index()]; !rest.empty())
+      std::memcpy(bytes.data(), rest.data(), bytes.size());
+    else
+      load_(root, bytes);
+    hold(root, std::move(made));
+  }
+  if (!watch || seen_[root.index()]) return true;
+  seen_[root.index()] = true;
+  return watch(root, view(root), reader);
+}
+
+void ForwardPass::hold(TensorId root, at::Tensor made) {
+  values_[root.index()] = made.data_ptr();
+  held_.emplace_back(root, std::move(made));
+}
+
+bool ForwardPass::run(const Op& op, const Watch& watch) {
+  for (TensorId id : op.inputs)
+    if (id.valid() && !bring(id, op, watch)) return false;
+  if (passes_on(op)) return true;
+  std::vector<at::Tensor> inputs;
+  for (TensorId id : op.inputs) inputs.push_back(id.valid() ? view(id) : at::Tensor());
+  std::vector<Result> outputs;
+  for (TensorId id : op.outputs) outputs.emplace_back(graph_.type_of(id));
+  std::vector<Result> auxiliaries(op.auxiliaries.size());
+  const Attrs attrs = attributes_in(mode_, op);
+  ForwardCall call = {.kind = op.kind,
+                      .attributes = attrs,
+                      .inputs = inputs,
+                      .outputs = outputs,
+                      .auxiliaries = auxiliaries,
+                      .again = true};
+  run_forward(call);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!op.outputs[i].valid()) continue;
+    hold(op.outputs[i], outputs[i].take());
+    seen_[op.outputs[i].index()] = true;
+    if (watch && !watch(op.outputs[i], view(op.outputs[i]), op)) return false;
+  }
+  return true;
+}
+
+void ForwardPass::drop_after(size_t index) {
+  std::erase_if(held_, [&](const auto& entry) {
+    const bool resting = !resting_[entry.first.index()].empty();
+    if (last_[entry.first.index()] > index && !resting) return false;
+    if (entry.first == graph_.loss) return false;
+    values_[entry.first.index()] = nullptr;
+    return true;
+  });
+}
+
+}  // namespace windlass

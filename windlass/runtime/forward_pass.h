@@ -1,0 +1,56 @@
+// The forward pass of one micro-batch, op by op, outside of any plan.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+
+#include "windlass/graph/differentiate.h"
+#include "windlass/runtime/executor.h"
+
+namespace windlass {
+
+enum class ForwardMode : uint8_t {
+  Use,    // as a trained model is used: no dropout, running statistics
+  Train,  // statistics of the batch; dropout is left out all the same, and nothing is updated
+};
+
+// Tensors live op by op, as short as they can, in the arena of the calling thread; weights that
+// rest on the host are copied for the ops that read them. No step may run at the same time.
+class ForwardPass {
+ public:
+  // `load` writes an input or label.
+  ForwardPass(const TrainingGraph& training, Executor& executor,
+              const std::function<void(TensorId, std::span<std::byte>)>& load,
+              ForwardMode mode = ForwardMode::Use);
+
+  // Sees every tensor when it is first read or made, and the op that does so; false ends the pass.
+  using Watch = std::function<bool(TensorId, const at::Tensor&, const Op&)>;
+  // The loss; zero if the watch ended the pass.
+  double run(const Watch& watch = {});
+
+ private:
+  at::Tensor view(TensorId id) const;
+  bool bring(TensorId id, const Op& reader, const Watch& watch);
+  void hold(TensorId root, at::Tensor made);
+  bool run(const Op& op, const Watch& watch);
+  void drop_after(size_t index);
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  const std::function<void(TensorId, std::span<std::byte>)>& load_;
+  ForwardMode mode_;
+  std::vector<void*> values_;  // by tensor; of views, that of the root
+  std::vector<TensorId> root_;
+  std::vector<size_t> last_;  // by root: the op that reads it last
+  std::vector<std::span<std::byte>> resting_;
+  std::vector<bool> seen_;  // by root: the watch has seen it
+  std::vector<std::pair<TensorId, at::Tensor>> held_;
+};
+
+}  // namespace windlass
