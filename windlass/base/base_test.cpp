@@ -51,7 +51,11 @@ TEST(Units, ReadsRatesAndTimes) {
     EXPECT_THROW(parse_bandwidth(bad), Error) << bad;
   for (const char* bad : {"", "11TB", "0TFLOPS", "fast"})
     EXPECT_THROW(parse_flops_rate(bad), Error) << bad;
-  for (const char* bad : {"", "5 parsecs", "-1s"}) EXPECT_THROW(parse_seconds(bad), Error) << bad;
+  for (const char* bad : {"", "5 parsecs", "-1s", "1e300", "2h"})
+    EXPECT_THROW(parse_seconds(bad), Error) << bad;
+  for (const char* bad : {"1e-300", "1e300", "10KB/s"})
+    EXPECT_THROW(parse_bandwidth(bad), Error) << bad;
+  for (const char* bad : {"1e-300", "1e300"}) EXPECT_THROW(parse_flops_rate(bad), Error) << bad;
 }
 
 TEST(Units, FormatsRatesAndTimes) {

@@ -115,6 +115,20 @@ Bytes parse_bytes(std::string_view text) {
   return Bytes(static_cast<int64_t>(std::llround(number * *factor)));
 }
 
+namespace {
+
+// Beyond these no machine is meant, and the time of a step could not be counted in nanoseconds.
+constexpr double kLeastBandwidth = 1e5, kLeastFlopsRate = 1e6, kMostRate = 1e21;
+constexpr double kMostSeconds = 3600;
+
+template <class Format>
+void check_range(std::string_view text, double value, double least, double most, Format&& format) {
+  if (!(value >= least && value <= most))
+    fail_input("\"{}\" is out of range; expected {} to {}", text, format(least), format(most));
+}
+
+}  // namespace
+
 BytesPerSecond parse_bandwidth(std::string_view text) {
   constexpr std::string_view kExample = "484GB/s or 200Gb/s";
   auto [number, unit] = split_quantity(text, "bandwidth", kExample);
@@ -134,6 +148,8 @@ BytesPerSecond parse_bandwidth(std::string_view text) {
   }
   if (!known || !(number > 0) || !std::isfinite(number * factor))
     fail_input("\"{}\" is not a bandwidth; write it like {}", text, kExample);
+  check_range(text, number * factor, kLeastBandwidth, kMostRate,
+              [](double value) { return format_bandwidth(BytesPerSecond(value)); });
   return BytesPerSecond(number * factor);
 }
 
@@ -150,6 +166,8 @@ FlopsPerSecond parse_flops_rate(std::string_view text) {
   }
   if (!known || !(number > 0) || !std::isfinite(number * factor))
     fail_input("\"{}\" is not a rate of computation; write it like {}", text, kExample);
+  check_range(text, number * factor, kLeastFlopsRate, kMostRate,
+              [](double value) { return format_flops_rate(FlopsPerSecond(value)); });
   return FlopsPerSecond(number * factor);
 }
 
@@ -159,7 +177,11 @@ Seconds parse_seconds(std::string_view text) {
   static constexpr std::pair<std::string_view, double> kUnits[] = {
       {"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"min", 60}, {"h", 3600}};
   for (const auto& [name, factor] : kUnits)
-    if (name == unit) return Seconds(number * factor);
+    if (name == unit) {
+      check_range(text, number * factor, 0, kMostSeconds,
+                  [](double value) { return format_seconds(Seconds(value)); });
+      return Seconds(number * factor);
+    }
   fail_input("\"{}\" is not a time; write it like {}", text, kExample);
 }
 

@@ -79,14 +79,14 @@ std::string format_integer(int64_t value);
 // plain number of bytes. Throws Error{Input} on anything else, on negatives and on overflow.
 Bytes parse_bytes(std::string_view text);
 
-// Reads "484GB/s", "200Gb/s" (bits), "12.3 GiB/s", or a plain number of bytes per second. Must be
-// positive.
+// Reads "484GB/s", "200Gb/s" (bits), "12.3 GiB/s", or a plain number of bytes per second, from
+// 100 KB/s on.
 BytesPerSecond parse_bandwidth(std::string_view text);
 
-// Reads "11.3TFLOPS", "312 TFLOP/s", or a plain number. Must be positive.
+// Reads "11.3TFLOPS", "312 TFLOP/s", or a plain number, from 1 MFLOPS on.
 FlopsPerSecond parse_flops_rate(std::string_view text);
 
-// Reads "5us", "1.5 ms", "2s", or a plain number of seconds. Must not be negative.
+// Reads "5us", "1.5 ms", "2s", or a plain number of seconds, from 0 to an hour.
 Seconds parse_seconds(std::string_view text);
 
 // "484 GB/s": decimal units, three significant digits.

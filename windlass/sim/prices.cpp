@@ -11,7 +11,12 @@ namespace {
 Nanoseconds nanoseconds(Seconds time) {
   constexpr double kLongest = 1e17;  // three years
   const double value = std::round(time.value * 1e9);
-  ensure(value >= 0 && value <= kLongest, "the price of a task is out of range");
+  ensure(value >= 0, "the price of a task is negative");
+  if (!(value <= kLongest))
+    fail_input(
+        "a task takes {:.0e} s on this machine: too long to be simulated; the model is too "
+        "large, or a rate of the machine too low",
+        time.value);
   return static_cast<Nanoseconds>(value);
 }
 
