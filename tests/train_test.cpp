@@ -650,6 +650,23 @@ TEST_F(CheckpointsSlow, OthersAndDamagedOnesAreRefused) {
   }
 }
 
+TEST_F(CheckpointsSlow, ADamagedNewestOneIsPassedOver) {
+  const Arguments run = {"--checkpoints", folder_, "--checkpoint-every", "1", "--resume", folder_};
+  ASSERT_EQ(train(run + Arguments{"--steps", "2"}).exit_code, 0);
+  const std::string first = folder_ + "/checkpoint-00000001.safetensors";
+  const std::string newest = folder_ + "/checkpoint-00000002.safetensors";
+  std::string bytes = read(newest);
+  bytes[bytes.size() - 100] ^= 1;
+  write(newest, bytes);
+  const ProgramResult result = train(run + Arguments{"--steps", "4", "--save", pieced_});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("passed over: " + newest), HasSubstr("check sum"),
+                                HasSubstr("going on from " + first)));
+  const std::string whole = scratch_ / "whole.safetensors";
+  ASSERT_EQ(train({"--steps", "4", "--save", whole}).exit_code, 0);
+  EXPECT_EQ(read(pieced_), read(whole));
+}
+
 // mistakes
 
 TEST(TrainSlow, MistakesInDataAreNamed) {

@@ -109,11 +109,12 @@ class DoesNotFit : public Error {
   explicit DoesNotFit(std::string message) : Error(ErrorKind::OutOfMemory, std::move(message)) {}
 };
 
-// The file that --resume means; empty if there is none yet: a folder without checkpoints is where a
+// The file that --resume means; none if there is none yet: a folder without checkpoints is where a
 // run that was killed early left off.
-std::string resumed_path(const TrainFlags& flags) {
+FoundCheckpoint find_resumed(const TrainFlags& flags) {
   std::error_code ignored;
-  return fs::is_directory(flags.resume, ignored) ? newest_checkpoint(flags.resume) : flags.resume;
+  if (fs::is_directory(flags.resume, ignored)) return newest_checkpoint(flags.resume);
+  return {.path = flags.resume};
 }
 
 // What is trained and how: from a plan, from a named strategy, or searched for now.
@@ -177,7 +178,7 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
   check_machine(machine);
   Pricing pricing(true, threads);
   // Prices are measured anew and may favour another cut of the batch, which rounds differently.
-  const std::string resumed = resumed_path(flags);
+  const std::string resumed = find_resumed(flags).path;
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);
   PlannedSubject planned =
       plan_subject(flags.model, machine, pricing,
@@ -315,8 +316,12 @@ class TrainingRun {
 
  private:
   void resume() {
-    resumed_ = resumed_path(flags_);
+    const FoundCheckpoint found = find_resumed(flags_);
+    for (const std::string& damage : found.passed_over)
+      fmt::print(stderr, "passed over: {}\n", damage);
+    resumed_ = found.path;
     if (resumed_.empty()) return;
+    if (!found.passed_over.empty()) fmt::print(stderr, "going on from {}\n", resumed_);
     trainer_->load_checkpoint(resumed_);
     last_checkpoint_ = trainer_->steps_done();
     const int64_t before = checkpoint_micro_batches(resumed_);
@@ -411,7 +416,7 @@ class TrainingRun {
 
   void checkpoint() {
     trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
-    remove_old_checkpoints(flags_.checkpoints, 2);
+    remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
     last_checkpoint_ = trainer_->steps_done();
   }
 

@@ -119,23 +119,54 @@ void write_weights(const std::string& path, const TrainingGraph& training,
   write_entries(path, entries_of(training, tensors, false), {{"format", "pt"}});
 }
 
+namespace {
+
+std::string text_of(const Safetensors& stored, const std::string& key) {
+  const auto found = stored.metadata.find(key);
+  return found == stored.metadata.end() ? std::string() : found->second;
+}
+
+std::span<const std::byte> bytes_of(const MappedFile& file, const StoredTensor& tensor) {
+  return file.bytes().subspan(static_cast<size_t>(tensor.location.offset),
+                              static_cast<size_t>(tensor.location.bytes));
+}
+
+MappedFile map_file(const std::string& path) {
+  try {
+    return MappedFile(path);
+  } catch (const Error& error) {
+    throw error.within(path);
+  }
+}
+
+Safetensors parse_checkpoint(const MappedFile& file, const std::string& path) {
+  Safetensors stored = parse_safetensors(file.bytes(), path);
+  if (text_of(stored, "format") != kFormat)
+    fail_input("{}: not a checkpoint of windlass (weights alone are read with --weights)", path);
+  return stored;
+}
+
+void check_sum(const MappedFile& file, const Safetensors& stored, const StoredTensor& tensor,
+               const std::string& path) {
+  if (sum_of(bytes_of(file, tensor)) != text_of(stored, "sum " + tensor.name))
+    fail_input("{}: tensor \"{}\" is damaged: its check sum differs; take an older checkpoint",
+               path, tensor.name);
+}
+
+}  // namespace
+
+void check_checkpoint(const std::string& path) {
+  const MappedFile file = map_file(path);
+  const Safetensors stored = parse_checkpoint(file, path);
+  for (const StoredTensor& tensor : stored.tensors) check_sum(file, stored, tensor, path);
+}
+
 RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
                             const std::vector<PersistentTensor>& tensors, uint64_t model) {
-  const MappedFile file = [&] {
-    try {
-      return MappedFile(path);
-    } catch (const Error& error) {
-      throw error.within(path);
-    }
-  }();
-  const Safetensors stored = parse_safetensors(file.bytes(), path);
+  const MappedFile file = map_file(path);
+  const Safetensors stored = parse_checkpoint(file, path);
   const auto& metadata = stored.metadata;
-  const auto text = [&](const std::string& key) {
-    const auto found = metadata.find(key);
-    return found == metadata.end() ? std::string() : found->second;
-  };
-  if (text("format") != kFormat)
-    fail_input("{}: not a checkpoint of windlass (weights alone are read with --weights)", path);
+  const auto text = [&](const std::string& key) { return text_of(stored, key); };
   if (text("model") != format_fingerprint(model))
     fail_input("{}: is a checkpoint of another model (fingerprint {}; this one has {})", path,
                text("model"), format_fingerprint(model));
@@ -157,10 +188,6 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
   std::map<std::string_view, const StoredTensor*> by_name;
   for (const StoredTensor& tensor : stored.tensors) by_name[tensor.name] = &tensor;
   const std::vector<Entry> entries = entries_of(training, tensors, true);
-  const auto bytes_of = [&](const StoredTensor& tensor) {
-    return file.bytes().subspan(static_cast<size_t>(tensor.location.offset),
-                                static_cast<size_t>(tensor.location.bytes));
-  };
   // Everything is looked at before anything changes.
   for (const Entry& entry : entries) {
     const auto found = by_name.find(entry.name);
@@ -169,12 +196,10 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
     if (tensor.type != entry.type)
       fail_input("{}: tensor \"{}\" is {}, this run has {}", path, entry.name,
                  format_type(tensor.type), format_type(entry.type));
-    if (sum_of(bytes_of(tensor)) != text("sum " + entry.name))
-      fail_input("{}: tensor \"{}\" is damaged: its check sum differs; take an older checkpoint",
-                 path, entry.name);
+    check_sum(file, stored, tensor, path);
   }
   for (const Entry& entry : entries) {
-    const auto bytes = bytes_of(*by_name[entry.name]);
+    const auto bytes = bytes_of(file, *by_name[entry.name]);
     std::memcpy(entry.bytes.data(), bytes.data(), bytes.size());
   }
   return position;
@@ -214,13 +239,28 @@ std::vector<int64_t> steps_in(const std::string& folder) {
 
 }  // namespace
 
-std::string newest_checkpoint(const std::string& folder) {
+FoundCheckpoint newest_checkpoint(const std::string& folder) {
   const std::vector<int64_t> steps = steps_in(folder);
-  return steps.empty() ? "" : checkpoint_path(folder, steps.back());
+  FoundCheckpoint found;
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    const std::string path = checkpoint_path(folder, *step);
+    try {
+      check_checkpoint(path);
+      found.path = path;
+      return found;
+    } catch (const Error& error) {
+      found.passed_over.push_back(error.message());
+    }
+  }
+  if (!steps.empty())
+    fail_input("{}: none of its {} checkpoints is whole: {}", folder, steps.size(),
+               found.passed_over.front());
+  return found;
 }
 
-void remove_old_checkpoints(const std::string& folder, size_t keep) {
+void remove_old_checkpoints(const std::string& folder, int64_t step, size_t keep) {
   std::vector<int64_t> steps = steps_in(folder);
+  std::erase_if(steps, [&](int64_t other) { return other > step; });
   std::error_code error;
   for (size_t i = 0; i + keep < steps.size(); ++i)
     fs::remove(checkpoint_path(folder, steps[i]), error);

@@ -45,12 +45,22 @@ int64_t checkpoint_micro_batches(const std::string& path);
 void write_weights(const std::string& path, const TrainingGraph& training,
                    const std::vector<PersistentTensor>& tensors);
 
-// "checkpoint-00000120.safetensors": the file of a step in a folder, and the newest one there;
-// empty if there is none.
+// Throws Error{Input} beginning with the path if the file is no checkpoint, or is not whole: cut
+// off, or with a tensor whose check sum differs.
+void check_checkpoint(const std::string& path);
+
+// "checkpoint-00000120.safetensors": the file of a step in a folder.
 std::string checkpoint_path(const std::string& folder, int64_t step);
-std::string newest_checkpoint(const std::string& folder);
-// Removes all but the newest `keep`, and what runs that were killed while they wrote left
-// unfinished.
-void remove_old_checkpoints(const std::string& folder, size_t keep);
+
+struct FoundCheckpoint {
+  std::string path;                           // empty if the folder has none
+  std::vector<std::string> passed_over = {};  // what is wrong with newer ones, a message each
+};
+// The newest one in a folder that is whole. Throws Error{Input} if there are some, but none is.
+FoundCheckpoint newest_checkpoint(const std::string& folder);
+// Of the checkpoints up to `step`, removes all but the newest `keep`; and what runs that were
+// killed while they wrote left unfinished. Later ones stay: they may be damaged, and must not count
+// in place of those that are whole.
+void remove_old_checkpoints(const std::string& folder, int64_t step, size_t keep);
 
 }  // namespace windlass
