@@ -155,7 +155,7 @@ TEST(Program, MistakesGiveCodeOneAndAHint) {
       {{"inspect", "missing.onnx"}, "no such file"},
       {{"inspect", "/"}, "config.json"},
       {{"inspect", "/dev/null"}, "regular file"},
-      {{"inspect", ""}, "model"},
+      {{"inspect", ""}, "MODEL"},
   };
   for (const auto& [arguments, hint] : cases) {
     const ProgramResult result = run_windlass(arguments);

@@ -43,43 +43,6 @@ void list_machines(bool as_json) {
   fmt::print("A number of nodes may follow: 8xa100-80g*4. A JSON file is a machine too.\n");
 }
 
-ordered_json to_json(const Machine& machine) {
-  ordered_json json;
-  json["name"] = machine.name;
-  json["description"] = machine.description;
-  auto& devices = json["devices"] = ordered_json::array();
-  for (const Device& device : machine.devices) {
-    const DeviceType& type = machine.device_types[device.type];
-    ordered_json peak;
-    for (const auto& [precision, rate] : type.peak)
-      peak[std::string(precision_name(precision))] = rate.value;
-    devices.push_back({{"name", device.name},
-                       {"type", type.name},
-                       {"node", machine[device.node].name},
-                       {"memory_bytes", type.memory.value},
-                       {"limit_bytes", device.limit.value},
-                       {"memory_bandwidth_bytes_per_s", type.memory_bandwidth.value},
-                       {"launch_overhead_s", type.launch_overhead.value},
-                       {"peak_flops_per_s", peak}});
-  }
-  auto& nodes = json["nodes"] = ordered_json::array();
-  for (const Node& node : machine.nodes)
-    nodes.push_back({{"name", node.name},
-                     {"memory_bytes", node.memory.value},
-                     {"memory_bandwidth_bytes_per_s", node.memory_bandwidth.value},
-                     {"peak_flops_per_s", node.peak.value},
-                     {"peer_to_peer", node.peer_to_peer}});
-  auto& links = json["links"] = ordered_json::array();
-  for (const Link& link : machine.links)
-    links.push_back({{"name", link.name},
-                     {"from", machine[link.a].name},
-                     {"to", machine[link.b].name},
-                     {"bandwidth_bytes_per_s", link.bandwidth.value},
-                     {"latency_s", link.latency.value},
-                     {"full_duplex", link.full_duplex}});
-  return json;
-}
-
 // Kinds of routes between endpoints, counted: people want to see "12 x gpu-gpu 12 GB/s", not 12
 // lines.
 void print_routes(const Machine& machine) {
@@ -140,7 +103,7 @@ void print_machine(const Machine& machine) {
 void show_machine(const MachineVerb& verb) {
   const Machine machine = verb.flags.load();
   if (verb.json)
-    fmt::print("{}\n", to_json(machine).dump(2));
+    fmt::print("{}\n", machine_to_json(machine));
   else
     print_machine(machine);
 }
@@ -223,7 +186,7 @@ void add_machine(CLI::App& program) {
                    "preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file")
       ->required();
   values->flags.add_to(*show);
-  show->add_flag("--json", values->json, "print for programs");
+  show->add_flag("--json", values->json, "print the machine as a file, to be edited and used");
   show->callback([values] { show_machine(*values); });
   CLI::App* probe = verb->add_subcommand(
       "probe", "Measures this host and finds its NVIDIA cards; written to a file it is a machine.");
@@ -232,7 +195,7 @@ void add_machine(CLI::App& program) {
   probe->callback([values] { probe_machine(*values); });
   verb->footer(
       "Examples:\n  windlass machine list\n  windlass machine show 4x1080ti\n"
-      "  windlass machine show my_box.json --json\n"
+      "  windlass machine show 1x3090 --json > my_box.json\n"
       "  windlass machine show local --devices 2 --memory 512MiB --link-bandwidth 12GB/s\n"
       "  windlass machine probe > here.json");
 }

@@ -304,8 +304,9 @@ ExitCode run_plan(const PlanFlags& flags) {
                splits_text(subject));
   fmt::print("{}{}", simulation_text(report, flags.top), frontier_text(planned.search));
   if (!flags.output.empty())
-    fmt::print("\nwritten to {}; train it with: windlass train {} --data FILE\n", flags.output,
-               flags.output);
+    fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
+               runs_here(subject.machine) ? "train it with" : "why it is so",
+               runs_here(subject.machine) ? "train --data FILE" : "explain", flags.output);
   return ExitCode::Done;
 }
 
