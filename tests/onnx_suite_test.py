@@ -34,9 +34,17 @@ if not SUITE.is_dir():
     sys.exit(77)
 
 TOOL = os.environ.get("WINDLASS_RUN_REFERENCE", "build/release/bin/windlass_run_reference")
-FLOOR = 0
-# Computed otherwise on purpose: windlass trains, and so takes the statistics of the batch.
-EXPECTED = ()
+FLOOR = 770
+# Computed otherwise on purpose.
+EXPECTED = re.compile(
+    # Windlass trains: dropout is on, batch norms take the statistics of the batch.
+    r"test_(batchnorm_|dropout_.*_old|training_dropout"
+    # Other random numbers.
+    r"|bernoulli"
+    # Python reads no 16-bit numbers of this type.
+    r"|cast_.*BFLOAT16"
+    # Corners are those of whole sizes, as in PyTorch, also where a scale gives a fraction.
+    r"|resize_downsample_scales_(cubic|linear)_align_corners)")
 # Unsigned numbers of 16 and 32 bits are held as wider signed ones.
 WIDER = {numpy.dtype("uint16"): "int32", numpy.dtype("uint32"): "int64",
          numpy.dtype("uint64"): "int64"}
@@ -109,13 +117,12 @@ def try_node(folder):
     if inputs is None or outputs is None:
         done, _ = run(path, [])
         return ("refused" if done.returncode == 1 else "crashed"), done.stderr
+    first = next((a for a in inputs if a.dtype.kind == "f"), inputs[0] if inputs else None)
     attempts = [lambda array: False, lambda array: array.dtype.kind in "iub",
-                lambda array: array.dtype.kind in "iub" or array.size <= 8]
+                lambda array: array is not first, lambda array: True]
     done = None
     with tempfile.TemporaryDirectory() as temporary:
         for attempt in attempts:
-            if attempt is not attempts[0] and all(attempt(array) for array in inputs):
-                continue
             baked, rest = bake(model, inputs, attempt)
             file = pathlib.Path(temporary, "model.onnx")
             file.write_bytes(baked.SerializeToString())
@@ -167,7 +174,7 @@ def main():
             refused[operators(folder)].append((folder.name, message))
             if not re.search(r"\w", message):
                 failures.append(f"{folder.name}: refused without a word")
-        elif outcome == "crashed" or (outcome == "differs" and folder.name not in EXPECTED):
+        elif outcome == "crashed" or (outcome == "differs" and not EXPECTED.match(folder.name)):
             failures.append(f"{folder.name}: {outcome}: {message[:400 if not listing else 4000]}")
     if listing:
         for name, entries in sorted(refused.items(), key=lambda entry: -len(entry[1])):

@@ -42,12 +42,13 @@ std::string_view enum_name(PoolFn value) {
   return lookup(std::array<std::string_view, 2>{"max", "average"}, value);
 }
 std::string_view enum_name(UnaryFn value) {
-  static constexpr std::array<std::string_view, 33> kNames = {
+  static constexpr std::array<std::string_view, 42> kNames = {
       "identity", "relu",    "leaky_relu",   "elu",        "clip",     "gelu",       "gelu_tanh",
       "silu",     "sigmoid", "hard_sigmoid", "hard_swish", "softplus", "mish",       "tanh",
       "erf",      "exp",     "log",          "sqrt",       "rsqrt",    "reciprocal", "square",
       "abs",      "neg",     "sin",          "cos",        "affine",   "power",      "sign",
-      "floor",    "ceil",    "round",        "not",        "is_nan"};
+      "floor",    "ceil",    "round",        "not",        "is_nan",   "tan",        "asin",
+      "acos",     "atan",    "sinh",         "cosh",       "asinh",    "acosh",      "atanh"};
   return lookup(kNames, value);
 }
 std::string_view enum_name(BinaryFn value) {

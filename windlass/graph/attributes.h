@@ -186,6 +186,15 @@ enum class UnaryFn : uint8_t {
   Round,
   Not,
   IsNan,
+  Tan,
+  Asin,
+  Acos,
+  Atan,
+  Sinh,
+  Cosh,
+  Asinh,
+  Acosh,
+  Atanh,
 };
 
 struct UnaryAttrs {
@@ -262,13 +271,38 @@ struct CastAttrs {
   }
 };
 
-// One axis: of Gather, Concat, CumSum, ArgMax.
+// One axis: of Gather, GatherElements, Concat, CumSum, ArgMax.
 struct AxisAttrs {
   int64_t axis = 0;
   bool operator==(const AxisAttrs&) const = default;
   template <class F>
   void each(F&& f) const {
     f("axis", axis);
+  }
+};
+
+// The k largest (or smallest) values along an axis in falling (rising) order, and where they were;
+// of equal ones the first comes first.
+struct TopKAttrs {
+  int64_t axis = 0;
+  int64_t k = 1;
+  bool largest = true;
+  bool operator==(const TopKAttrs&) const = default;
+  template <class F>
+  void each(F&& f) const {
+    f("axis", axis), f("k", k), f("largest", largest);
+  }
+};
+
+// Updates written over, or added to, the places along an axis that indices name; of several written
+// to one place the last stays.
+struct ScatterAttrs {
+  int64_t axis = 0;
+  bool add = false;
+  bool operator==(const ScatterAttrs&) const = default;
+  template <class F>
+  void each(F&& f) const {
+    f("axis", axis), f("add", add);
   }
 };
 
@@ -431,10 +465,11 @@ using AttrsVariant =
                  LayerNormAttrs, GroupNormAttrs, SoftmaxAttrs, AttentionAttrs, RotaryAttrs,
                  UnaryAttrs, BinaryAttrs, DropoutAttrs, RandomAttrs, CastAttrs, AxisAttrs,
                  ShapeAttrs, TransposeAttrs, SliceAttrs, SplitAttrs, PadAttrs, ReduceAttrs,
-                 ResizeAttrs, RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs>;
+                 ResizeAttrs, RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs,
+                 TopKAttrs, ScatterAttrs>;
 
 // Copied and destroyed in one place: every graph holds some, and compilers would otherwise spell
-// out 29 alternatives in each file that sees one.
+// out 31 alternatives in each file that sees one.
 struct Attrs : AttrsVariant {
   using AttrsVariant::AttrsVariant;
   Attrs();

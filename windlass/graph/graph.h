@@ -44,6 +44,8 @@ enum class OpKind : uint8_t {
   // lookup
   Embedding,
   Gather,
+  GatherElements,
+  ScatterElements,
   // layout
   Reshape,
   Transpose,
@@ -56,6 +58,7 @@ enum class OpKind : uint8_t {
   Reduce,
   CumSum,
   ArgMax,
+  TopK,
   // recurrent
   Lstm,
   Gru,

@@ -99,6 +99,14 @@ class RangeWalk {
         limit(op.inputs[0], of(op.outputs[0]));
         return;
       }
+      case OpKind::GatherElements:
+      case OpKind::ScatterElements: {
+        const auto* along = std::get_if<AxisAttrs>(&op.attrs);
+        const int64_t axis = along ? along->axis : std::get<ScatterAttrs>(op.attrs).axis;
+        const int64_t size = graph_[op.inputs[0]].type.shape[static_cast<size_t>(axis)];
+        limit(op.inputs[1], {.least = -size, .past = size, .use = IndexUse::Axis});
+        return;
+      }
       case OpKind::CrossEntropy: {
         const auto& attrs = std::get<CrossEntropyAttrs>(op.attrs);
         limit(op.inputs[1],

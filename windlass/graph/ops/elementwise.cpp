@@ -33,10 +33,19 @@ UnaryInfo unary_info(const UnaryAttrs& attrs) {
     case UnaryFn::Exp:
     case UnaryFn::Sqrt:
     case UnaryFn::Rsqrt:
-    case UnaryFn::Reciprocal: return {Keeps::Output, 4};
+    case UnaryFn::Reciprocal:
+    case UnaryFn::Tan: return {Keeps::Output, 4};
     case UnaryFn::Gelu:
     case UnaryFn::GeluTanh:
-    case UnaryFn::Mish: return {Keeps::Input, 10};
+    case UnaryFn::Mish:
+    case UnaryFn::Asin:
+    case UnaryFn::Acos:
+    case UnaryFn::Atan:
+    case UnaryFn::Sinh:
+    case UnaryFn::Cosh:
+    case UnaryFn::Asinh:
+    case UnaryFn::Acosh:
+    case UnaryFn::Atanh: return {Keeps::Input, 10};
     case UnaryFn::Silu:
     case UnaryFn::HardSwish:
     case UnaryFn::Erf:

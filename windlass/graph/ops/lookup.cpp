@@ -1,5 +1,6 @@
 // Embedding and gather: rows of a table by index. Splitting the table is possible: each piece looks
-// up the indices it holds and contributes zeros for the others (a reduced loop).
+// up the indices it holds and contributes zeros for the others (a reduced loop). Elements along an
+// axis by an index each: all but that axis can be split.
 
 #include "windlass/graph/ops/families.h"
 
@@ -71,6 +72,60 @@ GradientRule gather_gradient(const Signature& s, const std::vector<bool>&) {
   return rule;
 }
 
+// All axes but the indexed one are those of the indices.
+void require_aligned(const Signature& s, size_t axis) {
+  require_integer(s, 1);
+  const Shape &data = s.shape(0), &where = s.shape(1);
+  bool fits = where.size() == data.size();
+  for (size_t i = 0; fits && i < data.size(); ++i) fits = i == axis || where[i] == data[i];
+  if (!fits)
+    fail_input("indices {} do not fit data {} along axis {}", format_shape(where),
+               format_shape(data), axis);
+}
+
+std::vector<TensorType> infer_gather_elements(const Signature& s) {
+  require_aligned(s, normalize_axis(s.as<AxisAttrs>().axis, s.shape(0).size()));
+  return {{s.input(0).dtype, s.shape(1)}};
+}
+
+std::vector<TensorType> infer_scatter_elements(const Signature& s) {
+  require_aligned(s, normalize_axis(s.as<ScatterAttrs>().axis, s.shape(0).size()));
+  require_shape(s, 2, s.shape(1), "updates");
+  if (s.input(2).dtype != s.input(0).dtype)
+    fail_input("updates are {}, data {}", format_type(s.input(2)), format_type(s.input(0)));
+  return {s.input(0)};
+}
+
+LoopNest element_loops(const Signature& s, int64_t axis) {
+  LoopNest nest;
+  nest.loops = axis_loops(s.shape(0));
+  nest.loops[static_cast<size_t>(axis)].role = LoopRole::Whole;
+  OperandMap map = aligned_map(s.shape(0).size());
+  map[static_cast<size_t>(axis)] = {};
+  nest.inputs.assign(s.inputs.size(), map);
+  nest.outputs = {map};
+  return nest;
+}
+
+LoopNest gather_elements_loops(const Signature& s) {
+  return element_loops(s, s.as<AxisAttrs>().axis);
+}
+
+LoopNest scatter_elements_loops(const Signature& s) {
+  return element_loops(s, s.as<ScatterAttrs>().axis);
+}
+
+GradientRule scatter_elements_gradient(const Signature& s, const std::vector<bool>&) {
+  GradientRule rule = no_gradient(3);
+  if (!is_float(s.input(0).dtype)) return rule;
+  const bool add = s.as<ScatterAttrs>().add;
+  rule.inputs[0] = add ? GradientSource::PassThrough : GradientSource::Computed;
+  rule.inputs[2] = GradientSource::Computed;
+  rule.saved = {saved_input(1)};
+  rule.arithmetic = pointwise(elements(s.input(1)));
+  return rule;
+}
+
 }  // namespace
 
 std::vector<OpInfo> lookup_ops() {
@@ -95,6 +150,26 @@ std::vector<OpInfo> lookup_ops() {
        .loops = gather_loops,
        .arithmetic = no_arithmetic,
        .gradient = gather_gradient},
+      {.kind = OpKind::GatherElements,
+       .name = "GatherElements",
+       .family = OpFamily::Lookup,
+       .min_inputs = 2,
+       .max_inputs = 2,
+       .memory_bound = true,
+       .infer = infer_gather_elements,
+       .loops = gather_elements_loops,
+       .arithmetic = no_arithmetic,
+       .gradient = gather_gradient},
+      {.kind = OpKind::ScatterElements,
+       .name = "ScatterElements",
+       .family = OpFamily::Lookup,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .memory_bound = true,
+       .infer = infer_scatter_elements,
+       .loops = scatter_elements_loops,
+       .arithmetic = no_arithmetic,
+       .gradient = scatter_elements_gradient},
   };
 }
 

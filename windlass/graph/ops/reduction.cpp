@@ -119,6 +119,35 @@ std::vector<TensorType> infer_argmax(const Signature& s) {
   return {{DType::I64, shape}};
 }
 
+std::vector<TensorType> infer_top_k(const Signature& s) {
+  const auto& attrs = s.as<TopKAttrs>();
+  Shape shape = s.shape(0);
+  const size_t axis = normalize_axis(attrs.axis, shape.size());
+  if (attrs.k < 0 || attrs.k > shape[axis])
+    fail_input("cannot choose {} of {} along axis {}", attrs.k, shape[axis], axis);
+  shape[axis] = attrs.k;
+  return {{s.input(0).dtype, shape}, {DType::I64, shape}};
+}
+
+LoopNest top_k_loops(const Signature& s) {
+  const auto axis = static_cast<size_t>(s.as<TopKAttrs>().axis);
+  LoopNest nest;
+  nest.loops = axis_loops(s.shape(0));
+  nest.loops[axis].role = LoopRole::Whole;
+  OperandMap map = aligned_map(s.shape(0).size());
+  map[axis] = {};
+  nest.inputs = {map};
+  nest.outputs = {map, map};
+  return nest;
+}
+
+GradientRule top_k_gradient(const Signature& s, const std::vector<bool>&) {
+  if (!is_float(s.input(0).dtype)) return no_gradient(1);
+  return {.inputs = {GradientSource::Computed},
+          .saved = {saved_output(1)},
+          .arithmetic = pointwise(elements(s.outputs[0]))};
+}
+
 }  // namespace
 
 std::vector<OpInfo> reduction_ops() {
@@ -152,6 +181,16 @@ std::vector<OpInfo> reduction_ops() {
        .infer = infer_argmax,
        .loops = axis_whole_loops,
        .arithmetic = reduce_arithmetic},
+      {.kind = OpKind::TopK,
+       .name = "TopK",
+       .family = OpFamily::Reduction,
+       .min_inputs = 1,
+       .max_inputs = 1,
+       .memory_bound = true,
+       .infer = infer_top_k,
+       .loops = top_k_loops,
+       .arithmetic = reduce_arithmetic,
+       .gradient = top_k_gradient},
   };
 }
 

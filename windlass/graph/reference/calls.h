@@ -132,6 +132,10 @@ ForwardResult embedding_forward(const ForwardCall& call);
 std::vector<Array> embedding_backward(const BackwardCall& call);
 ForwardResult gather_forward(const ForwardCall& call);
 std::vector<Array> gather_backward(const BackwardCall& call);
+ForwardResult gather_elements_forward(const ForwardCall& call);
+std::vector<Array> gather_elements_backward(const BackwardCall& call);
+ForwardResult scatter_elements_forward(const ForwardCall& call);
+std::vector<Array> scatter_elements_backward(const BackwardCall& call);
 
 // layout.cpp
 ForwardResult reshape_forward(const ForwardCall& call);
@@ -155,6 +159,8 @@ std::vector<Array> reduce_backward(const BackwardCall& call);
 ForwardResult cumsum_forward(const ForwardCall& call);
 std::vector<Array> cumsum_backward(const BackwardCall& call);
 ForwardResult argmax_forward(const ForwardCall& call);
+ForwardResult top_k_forward(const ForwardCall& call);
+std::vector<Array> top_k_backward(const BackwardCall& call);
 
 // recurrent.cpp
 ForwardResult lstm_forward(const ForwardCall& call);

@@ -72,4 +72,60 @@ std::vector<Array> gather_backward(const BackwardCall& call) {
                       call.gradient())};
 }
 
+// Calls visit(place, element) with the offsets of each index and of the element of the data that it
+// names, in the order of the indices.
+template <class Visit>
+void for_each_element(const Shape& data, int64_t axis, const Array& indices, Visit&& visit) {
+  const AxisView view = view_axis(data, axis), places = view_axis(indices.shape, axis);
+  for (int64_t o = 0; o < places.outer; ++o)
+    for (int64_t i = 0; i < places.size; ++i)
+      for (int64_t n = 0; n < places.inner; ++n) {
+        const int64_t place = (o * places.size + i) * places.inner + n;
+        const int64_t at = resolve(indices.values[place], view.size, true);
+        visit(place, (o * view.size + at) * view.inner + n);
+      }
+}
+
+ForwardResult gather_elements_forward(const ForwardCall& call) {
+  Array y(call.input(1).shape);
+  for_each_element(
+      call.input(0).shape, call.attrs<AxisAttrs>().axis, call.input(1),
+      [&](int64_t place, int64_t from) { y.values[place] = call.input(0).values[from]; });
+  return {{y}, {}};
+}
+
+std::vector<Array> gather_elements_backward(const BackwardCall& call) {
+  if (!call.wants(0)) return {};
+  Array dx(call.shape(0));
+  for_each_element(
+      dx.shape, call.attrs<AxisAttrs>().axis, call.input(1),
+      [&](int64_t place, int64_t to) { dx.values[to] += call.gradient().values[place]; });
+  return {dx};
+}
+
+ForwardResult scatter_elements_forward(const ForwardCall& call) {
+  const auto& attrs = call.attrs<ScatterAttrs>();
+  Array y = call.input(0);
+  for_each_element(y.shape, attrs.axis, call.input(1), [&](int64_t place, int64_t to) {
+    const double value = call.input(2).values[place];
+    y.values[to] = attrs.add ? y.values[to] + value : value;
+  });
+  return {{y}, {}};
+}
+
+// What was written over has no gradient: neither the data nor an earlier update.
+std::vector<Array> scatter_elements_backward(const BackwardCall& call) {
+  const auto& attrs = call.attrs<ScatterAttrs>();
+  const Array& g = call.gradient();
+  Array data = g, updates(call.shape(2));
+  std::vector<int64_t> last(g.values.size(), -1);
+  for_each_element(g.shape, attrs.axis, call.input(1), [&](int64_t place, int64_t to) {
+    data.values[to] = attrs.add ? g.values[to] : 0;
+    updates.values[place] = g.values[to];
+    if (!attrs.add && last[to] >= 0) updates.values[last[to]] = 0;
+    last[to] = place;
+  });
+  return {call.wants(0) ? data : Array(), Array(), call.wants(2) ? updates : Array()};
+}
+
 }  // namespace windlass::reference

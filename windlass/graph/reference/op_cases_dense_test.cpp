@@ -81,6 +81,10 @@ bool needs_positive(const UnaryAttrs& attrs) {
 void add_unary_case(CaseMaker& make, const UnaryAttrs& attrs) {
   Operand x =
       needs_positive(attrs) ? make.uniform({3, 5}, 0.3, 2) : make.spread({3, 5}, kinks_of(attrs));
+  if (attrs.fn == UnaryFn::Acosh) x = make.uniform({3, 5}, 1.3, 3);
+  if (attrs.fn == UnaryFn::Asin || attrs.fn == UnaryFn::Acos || attrs.fn == UnaryFn::Atanh ||
+      attrs.fn == UnaryFn::Tan)
+    x = make.uniform({3, 5}, -0.8, 0.8);
   if (attrs.fn == UnaryFn::HardSwish)
     for (double& value : x.array.values) value *= 4.2;  // beyond the kinks on both sides
   make.add(fmt::format("Unary {}", format_attrs(attrs)), OpKind::Unary, attrs, {x});
@@ -183,7 +187,7 @@ void add_attention_cases(CaseMaker& make) {
 }
 
 void add_elementwise_cases(CaseMaker& make) {
-  for (int fn = 0; fn <= static_cast<int>(UnaryFn::IsNan); ++fn) {
+  for (int fn = 0; fn <= static_cast<int>(UnaryFn::Atanh); ++fn) {
     UnaryAttrs attrs{static_cast<UnaryFn>(fn), 0.3, 0.6};
     if (attrs.fn == UnaryFn::Clip) attrs = {attrs.fn, -0.4, 0.6};
     add_unary_case(make, attrs);

@@ -128,6 +128,15 @@ void add_layout_cases(CaseMaker& make) {
            {make.indices({2, 3}, 0, 4), make.uniform({5, 2})});
   make.add("Gather", OpKind::Gather, AxisAttrs{1},
            {make.uniform({2, 4, 3}), make.indices({3, 2}, -4, 3)});
+  for (const int64_t axis : {0, 1}) {
+    Shape where = {3, 4};
+    where[static_cast<size_t>(axis)] = 2;
+    make.add("GatherElements", OpKind::GatherElements, AxisAttrs{axis},
+             {make.uniform({3, 4}), make.indices(where, -3, 2)});
+    for (const bool add : {false, true})
+      make.add("ScatterElements", OpKind::ScatterElements, ScatterAttrs{axis, add},
+               {make.uniform({3, 4}), make.indices(where, -3, 2), make.uniform(where)});
+  }
   make.add("Gather one", OpKind::Gather, AxisAttrs{0},
            {make.uniform({4, 3}), make.indices({}, -4, 3)});
 }
@@ -145,6 +154,8 @@ void add_reduction_cases(CaseMaker& make) {
   for (const int64_t axis : {0, 1}) {
     make.add("CumSum", OpKind::CumSum, AxisAttrs{axis}, {make.uniform({3, 4})});
     make.add("ArgMax", OpKind::ArgMax, AxisAttrs{axis}, {make.spread({3, 4})});
+    for (const bool largest : {false, true})
+      make.add("TopK", OpKind::TopK, TopKAttrs{axis, 2, largest}, {make.spread({3, 4})});
   }
 }
 

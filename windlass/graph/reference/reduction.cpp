@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/reference/calls.h"
@@ -205,6 +206,45 @@ ForwardResult argmax_forward(const ForwardCall& call) {
     }
   }
   return {{y}, {}};
+}
+
+ForwardResult top_k_forward(const ForwardCall& call) {
+  const Array& x = call.input(0);
+  const auto& attrs = call.attrs<TopKAttrs>();
+  const AxisView view = view_axis(x.shape, attrs.axis);
+  Shape shape = x.shape;
+  shape[attrs.axis] = attrs.k;
+  Array values(shape), indices(shape);
+  std::vector<int64_t> order(static_cast<size_t>(view.size));
+  for (int64_t o = 0; o < view.outer; ++o) {
+    for (int64_t n = 0; n < view.inner; ++n) {
+      const auto value = [&](int64_t i) { return x.values[(o * view.size + i) * view.inner + n]; };
+      std::iota(order.begin(), order.end(), int64_t{0});
+      std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+        return attrs.largest ? value(a) > value(b) : value(a) < value(b);
+      });
+      for (int64_t i = 0; i < attrs.k; ++i) {
+        values.values[(o * attrs.k + i) * view.inner + n] = value(order[i]);
+        indices.values[(o * attrs.k + i) * view.inner + n] = static_cast<double>(order[i]);
+      }
+    }
+  }
+  return {{values, indices}, {}};
+}
+
+std::vector<Array> top_k_backward(const BackwardCall& call) {
+  if (!call.wants(0)) return {};
+  Array dx(call.shape(0));
+  const auto& attrs = call.attrs<TopKAttrs>();
+  const AxisView view = view_axis(dx.shape, attrs.axis);
+  for (int64_t o = 0; o < view.outer; ++o)
+    for (int64_t i = 0; i < attrs.k; ++i)
+      for (int64_t n = 0; n < view.inner; ++n) {
+        const int64_t place = (o * attrs.k + i) * view.inner + n;
+        const auto at = static_cast<int64_t>(call.output(1).values[place]);
+        dx.values[(o * view.size + at) * view.inner + n] += call.gradient().values[place];
+      }
+  return {dx};
 }
 
 }  // namespace windlass::reference

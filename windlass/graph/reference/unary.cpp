@@ -63,6 +63,15 @@ double apply(const UnaryAttrs& a, double x) {
     case UnaryFn::Round: return std::nearbyint(x);  // halves to even, as in ONNX and PyTorch
     case UnaryFn::Not: return x == 0 ? 1 : 0;
     case UnaryFn::IsNan: return std::isnan(x) ? 1 : 0;
+    case UnaryFn::Tan: return std::tan(x);
+    case UnaryFn::Asin: return std::asin(x);
+    case UnaryFn::Acos: return std::acos(x);
+    case UnaryFn::Atan: return std::atan(x);
+    case UnaryFn::Sinh: return std::sinh(x);
+    case UnaryFn::Cosh: return std::cosh(x);
+    case UnaryFn::Asinh: return std::asinh(x);
+    case UnaryFn::Acosh: return std::acosh(x);
+    case UnaryFn::Atanh: return std::atanh(x);
   }
   fail(ErrorKind::Internal, "Unary: unknown function {}", static_cast<int>(a.fn));
 }
@@ -87,7 +96,8 @@ Needs derivative_needs(const UnaryAttrs& a) {
     case UnaryFn::Exp:
     case UnaryFn::Sqrt:
     case UnaryFn::Rsqrt:
-    case UnaryFn::Reciprocal: return Needs::Output;
+    case UnaryFn::Reciprocal:
+    case UnaryFn::Tan: return Needs::Output;
     case UnaryFn::Gelu:
     case UnaryFn::GeluTanh:
     case UnaryFn::Silu:
@@ -99,7 +109,15 @@ Needs derivative_needs(const UnaryAttrs& a) {
     case UnaryFn::Abs:
     case UnaryFn::Sin:
     case UnaryFn::Cos:
-    case UnaryFn::Power: return Needs::Input;
+    case UnaryFn::Power:
+    case UnaryFn::Asin:
+    case UnaryFn::Acos:
+    case UnaryFn::Atan:
+    case UnaryFn::Sinh:
+    case UnaryFn::Cosh:
+    case UnaryFn::Asinh:
+    case UnaryFn::Acosh:
+    case UnaryFn::Atanh: return Needs::Input;
     case UnaryFn::Sign:
     case UnaryFn::Floor:
     case UnaryFn::Ceil:
@@ -152,6 +170,15 @@ double derivative(const UnaryAttrs& a, double v) {
     case UnaryFn::Sin: return std::cos(v);
     case UnaryFn::Cos: return -std::sin(v);
     case UnaryFn::Power: return a.alpha == 0 ? 0 : a.alpha * std::pow(v, a.alpha - 1);
+    case UnaryFn::Tan: return 1 + v * v;
+    case UnaryFn::Asin: return 1 / std::sqrt(1 - v * v);
+    case UnaryFn::Acos: return -1 / std::sqrt(1 - v * v);
+    case UnaryFn::Atan: return 1 / (1 + v * v);
+    case UnaryFn::Sinh: return std::cosh(v);
+    case UnaryFn::Cosh: return std::sinh(v);
+    case UnaryFn::Asinh: return 1 / std::sqrt(v * v + 1);
+    case UnaryFn::Acosh: return 1 / std::sqrt(v * v - 1);
+    case UnaryFn::Atanh: return 1 / (1 - v * v);
     default: break;
   }
   fail(ErrorKind::Internal, "Unary {}: not differentiable", enum_name(a.fn));

@@ -23,9 +23,7 @@ std::string_view advice(std::string_view op_type) {
   static const std::map<std::string_view, std::string_view> kAdvice = {
       {"Loop", "export with fixed lengths so that the loop is unrolled (tracing, not scripting)"},
       {"Scan", "export with fixed lengths so that the scan is unrolled"},
-      {"RNN", "use nn.LSTM or nn.GRU"},
       {"NonMaxSuppression", "export the network without its post-processing"},
-      {"TopK", "export the network without its post-processing"},
       {"RoiAlign", "export backbone and heads separately"},
       {"QuantizeLinear",
        "export the float model; windlass trains, it does not run quantised models"},
@@ -92,8 +90,10 @@ OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
 }
 
 Graph OnnxImporter::run() {
-  if (file_.opset < 9 || file_.opset > 23)
-    fail_unsupported("opset {} is not supported; export with opset 9 to 23", file_.opset);
+  if (file_.opset == 0) fail_unsupported("the file names no version of ONNX's operators");
+  if (file_.opset < kFirstOpset || file_.opset > kLastOpset)
+    fail_unsupported("opset {} is not supported; export with opset {} to {}", file_.opset,
+                     kFirstOpset, kLastOpset);
   report_unsupported_ops();
   nodes_left_ = static_cast<int64_t>(file_.graph.nodes.size()) + kMaxUnfolded;
   bind_inputs();

@@ -103,12 +103,18 @@ void add_math_rules(ImportTable& table);
 void add_product_rules(ImportTable& table);
 void add_reduction_rules(ImportTable& table);
 void add_window_rules(ImportTable& table);
+void add_resize_rules(ImportTable& table);
 void add_network_rules(ImportTable& table);
+void add_recurrent_rules(ImportTable& table);
+void add_loss_rules(ImportTable& table);
 void add_attention_rules(ImportTable& table);
 void add_layout_rules(ImportTable& table);
 void add_indexing_rules(ImportTable& table);
 void add_constant_rules(ImportTable& table);
 const ImportTable& import_table();
+
+// Versions of ONNX's operators that the rules know.
+constexpr int64_t kFirstOpset = 1, kLastOpset = 23;
 
 // Walks a file's nodes and builds the graph. Use once.
 class OnnxImporter {

@@ -11,7 +11,10 @@ const ImportTable& import_table() {
     add_product_rules(result);
     add_reduction_rules(result);
     add_window_rules(result);
+    add_resize_rules(result);
     add_network_rules(result);
+    add_recurrent_rules(result);
+    add_loss_rules(result);
     add_attention_rules(result);
     add_layout_rules(result);
     add_indexing_rules(result);

@@ -7,6 +7,7 @@
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/model/onnx/importer.h"
+#include "windlass/model/onnx/onnx_types.h"
 
 namespace windlass {
 namespace {
@@ -143,7 +144,9 @@ void eye_like(NodeContext& c) {
   if (in.size() != 2) fail_input("input has shape {}", format_shape(in));
   require_small(in);
   const int64_t k = c.int_attr("k", 0);
-  c.out(0, c.make_constant({c.type(0).dtype, in},
+  const DType dtype = c.has_attr("dtype") ? dtype_of_onnx(c.int_attr("dtype", 1)) : c.type(0).dtype;
+  if (dtype == DType::None) fail_unsupported("an element type that is not known");
+  c.out(0, c.make_constant({dtype, in},
                            [&](int64_t n) { return n % in[1] - n / in[1] == k ? 1 : 0; }));
 }
 
@@ -161,22 +164,43 @@ void one_hot(NodeContext& c) {
   classes[axis] = depth[0];
   const TensorId numbers =
       c.make_constant({c.type(0).dtype, classes}, [](int64_t i) { return static_cast<double>(i); });
-  const TensorId hit =
-      c.binary(BinaryFn::Equal, c.reshape(c.in(0), shape, "column"), numbers, "hit");
+  // Negative indices count from the end.
+  const TensorId column = c.reshape(c.in(0), shape, "column");
+  const DType whole = c.type(0).dtype;
+  const TensorId negative =
+      c.binary(BinaryFn::Less, column, c.builder().scalar(0, whole), "negative");
+  const TensorId from_end =
+      c.unary(UnaryFn::Affine, column, 1, static_cast<double>(depth[0]), "from_end");
+  const TensorId index = c.emit(OpKind::Where, NoAttrs{}, {negative, from_end, column}, "index");
+  const TensorId hit = c.binary(BinaryFn::Equal, index, numbers, "hit");
   const DType dtype = c.type(2).dtype;
   c.out(0,
         c.emit(OpKind::Where, NoAttrs{},
                {hit, c.builder().scalar(choice[1], dtype), c.builder().scalar(choice[0], dtype)}));
 }
 
+// Slices of an axis, or elements of all, where a known condition holds.
+void compress(NodeContext& c) {
+  const auto condition = c.required_constant(1, "the condition");
+  TensorId x = c.in(0);
+  if (!c.has_attr("axis")) x = c.reshape(x, {element_count(c.shape(0))}, "flat");
+  const Shape shape = c.builder().shape(x);
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), shape.size());
+  std::vector<double> places;
+  for (size_t i = 0; i < condition.size() && static_cast<int64_t>(i) < shape[axis]; ++i)
+    if (condition[i] != 0) places.push_back(static_cast<double>(i));
+  const auto count = static_cast<int64_t>(places.size());
+  c.out(0, c.emit(OpKind::Gather, AxisAttrs{static_cast<int64_t>(axis)},
+                  {x, c.constant_like({DType::I64, {count}}, std::move(places))}));
+}
+
 }  // namespace
 
 void add_constant_rules(ImportTable& table) {
   const std::pair<std::string_view, ImportRule> rules[] = {
-      {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
-      {"EyeLike", eye_like},  {"NonZero", non_zero},
-      {"OneHot", one_hot},    {"Range", range},
-      {"Shape", shape},       {"Size", size},
+      {"Compress", compress}, {"Constant", constant}, {"ConstantOfShape", constant_of_shape},
+      {"EyeLike", eye_like},  {"NonZero", non_zero},  {"OneHot", one_hot},
+      {"Range", range},       {"Shape", shape},       {"Size", size},
       {"Trilu", trilu},
   };
   table.insert(std::begin(rules), std::end(rules));

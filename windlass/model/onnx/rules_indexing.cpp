@@ -114,7 +114,23 @@ void gather_nd(NodeContext& c) {
   gather(c, places, shape);
 }
 
-void gather_elements(NodeContext& c) { gather(c, element_places(c), c.shape(1)); }
+// Data cut to the indices in all axes but one, as places along that axis need them.
+TensorId cut_to_indices(NodeContext& c, size_t axis) {
+  const Shape data = c.shape(0), where = c.shape(1);
+  if (where.size() != data.size() || data.empty()) fail_fit(where, data);
+  SliceAttrs attrs{Ints(data.size(), 0), Ints(data.size(), 1), where};
+  attrs.size[axis] = data[axis];
+  for (size_t k = 0; k < data.size(); ++k)
+    if (attrs.size[k] > data[k]) fail_fit(where, data);
+  return attrs.size == data ? c.in(0) : c.emit(OpKind::Slice, attrs, {c.in(0)}, "cut");
+}
+
+void gather_elements(NodeContext& c) {
+  if (c.importer().value_of(c.required(1))) return gather(c, element_places(c), c.shape(1));
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), c.rank(0));
+  c.out(0, c.emit(OpKind::GatherElements, AxisAttrs{static_cast<int64_t>(axis)},
+                  {cut_to_indices(c, axis), c.in(1)}));
+}
 
 // For each row, which one of the updates is written there last; and whether one is, if not always.
 std::pair<TensorId, TensorId> written_rows(NodeContext& c, const Places& places) {
@@ -153,7 +169,22 @@ void scatter(NodeContext& c, const Places& places) {
 }
 
 void scatter_nd(NodeContext& c) { scatter(c, slice_places(c, 0)); }
-void scatter_elements(NodeContext& c) { scatter(c, element_places(c)); }
+void scatter_elements(NodeContext& c) {
+  const std::string reduction = c.string_attr("reduction", "none");
+  if (reduction == "none" && c.importer().value_of(c.required(1)))
+    return scatter(c, element_places(c));
+  if (reduction != "none" && reduction != "add")
+    fail_unsupported("reduction \"{}\" while scattering", reduction);
+  const size_t axis = normalize_axis(c.int_attr("axis", 0), c.rank(0));
+  const Shape data = c.shape(0), where = c.shape(1);
+  for (size_t k = 0; k < std::min(data.size(), where.size()); ++k)
+    if (k != axis && data[k] != where[k])
+      fail_unsupported("scattering to a part of the data: indices {}, data {}", format_shape(where),
+                       format_shape(data));
+  c.out(0, c.emit(OpKind::ScatterElements,
+                  ScatterAttrs{static_cast<int64_t>(axis), reduction == "add"},
+                  {c.in(0), c.in(1), c.in(2)}));
+}
 
 }  // namespace
 

@@ -12,7 +12,7 @@ namespace {
 
 void reshape(NodeContext& c) {
   const Shape in = c.shape(0);
-  Shape shape = c.required_ints(1, "the target shape");
+  Shape shape = c.opset() < 5 ? c.ints_attr("shape", {}) : c.required_ints(1, "the target shape");
   const bool allow_zero = c.int_attr("allowzero", 0) != 0;
   int64_t known = 1;
   std::optional<size_t> open;
@@ -160,7 +160,8 @@ void concat(NodeContext& c) {
   std::vector<TensorId> parts;
   for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.in(i));
   if (parts.empty()) fail_input("needs at least one input");
-  const auto axis = static_cast<int64_t>(normalize_axis(c.int_attr("axis", 0), c.rank(0)));
+  const auto axis =
+      static_cast<int64_t>(normalize_axis(c.int_attr("axis", c.opset() < 4 ? 1 : 0), c.rank(0)));
   c.out(0, c.emit(OpKind::Concat, AxisAttrs{axis}, parts));
 }
 
@@ -185,7 +186,8 @@ void split(NodeContext& c) {
 
 void pad(NodeContext& c) {
   const size_t rank = c.rank(0);
-  Ints pads = c.opset() < 11 ? c.ints_attr("pads", {}) : c.required_ints(1, "the padding");
+  Ints pads = c.opset() < 11 ? c.ints_attr(c.opset() < 2 ? "paddings" : "pads", {})
+                             : c.required_ints(1, "the padding");
   double value = c.float_attr("value", 0);
   if (c.opset() >= 11 && c.has(2)) {
     const auto given = c.required_constant(2, "the value of the padding");
@@ -221,7 +223,15 @@ void expand(NodeContext& c) {
 // Repeats along every axis: [a, b] tiled (x, y) is [1, a, 1, b] expanded to [x, a, y, b], reshaped.
 void tile(NodeContext& c) {
   const Shape in = c.shape(0);
-  const Ints repeats = c.required_ints(1, "the number of repeats");
+  Ints repeats = c.required_ints(1, "the number of repeats");
+  if (c.opset() < 6) {
+    // A number of tiles and their axis.
+    const Ints axis = c.required_ints(2, "the axis");
+    if (repeats.size() != 1 || axis.size() != 1) fail_input("expected one number and one axis");
+    Ints all(in.size(), 1);
+    all[normalize_axis(axis[0], in.size())] = repeats[0];
+    repeats = all;
+  }
   if (repeats.size() != in.size()) fail_input("{} repeats for {} axes", repeats.size(), in.size());
   Shape split, wide, merged;
   for (size_t i = 0; i < in.size(); ++i) {

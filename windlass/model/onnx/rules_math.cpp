@@ -15,9 +15,27 @@ void plain_unary(NodeContext& c) {
   c.out(0, c.unary(fn, c.in(0)));
 }
 
+// The second operand of two. Before opset 7 it is broadcast only where an attribute says so, and
+// then from an axis on.
+TensorId second_operand(NodeContext& c) {
+  if (c.opset() >= 7) return c.in(1);
+  const Shape a = c.shape(0), b = c.shape(1);
+  if (c.int_attr("broadcast", 0) == 0) {
+    if (a != b) fail_input("operands {} and {} differ", format_shape(a), format_shape(b));
+    return c.in(1);
+  }
+  if (!c.has_attr("axis")) return c.in(1);
+  const auto axis = static_cast<size_t>(normalize_axis(c.int_attr("axis", 0), a.size()));
+  if (axis + b.size() > a.size())
+    fail_input("{} does not fit {} from axis {} on", format_shape(b), format_shape(a), axis);
+  Shape wide = b;
+  wide.resize(a.size() - axis, 1);
+  return c.reshape(c.in(1), wide, "aligned");
+}
+
 template <BinaryFn fn>
 void plain_binary(NodeContext& c) {
-  c.out(0, c.binary(fn, c.in(0), c.in(1)));
+  c.out(0, c.binary(fn, c.in(0), second_operand(c)));
 }
 
 // Max, Min, Sum of any number of operands.
@@ -38,10 +56,50 @@ void mean_of_inputs(NodeContext& c) {
   c.out(0, c.unary(UnaryFn::Affine, sum, 1.0 / static_cast<double>(c.input_count()), 0));
 }
 
+// The remainder has the sign of the divisor, or with fmod that of the dividend: that of |a| / |b|.
 void mod(NodeContext& c) {
-  if (c.int_attr("fmod", 0) != 0 && is_float(c.type(0).dtype) && !c.constant(0))
-    fail_unsupported("fmod of floating-point data");
-  c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
+  if (c.int_attr("fmod", 0) == 0) return c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
+  const TensorId sign = c.unary(UnaryFn::Sign, c.in(0), 0, 0, "sign");
+  const TensorId rest = c.binary(BinaryFn::Mod, c.unary(UnaryFn::Abs, c.in(0), 0, 0, "dividend"),
+                                 c.unary(UnaryFn::Abs, c.in(1), 0, 0, "divisor"), "rest");
+  c.out(0, c.binary(BinaryFn::Mul, sign, rest));
+}
+
+TensorId chosen(NodeContext& c, TensorId condition, TensorId a, TensorId b, std::string_view part) {
+  return c.emit(OpKind::Where, NoAttrs{}, {condition, a, b}, part);
+}
+
+void thresholded_relu(NodeContext& c) {
+  const DType dtype = c.type(0).dtype;
+  const TensorId bound = c.builder().scalar(c.float_attr("alpha", 1), dtype);
+  const TensorId above = c.binary(BinaryFn::Greater, c.in(0), bound, "above");
+  c.out(0, chosen(c, above, c.in(0), c.builder().scalar(0, dtype), ""));
+}
+
+// x + bias below -lambd, x - bias above lambd, else 0.
+void shrink(NodeContext& c) {
+  const DType dtype = c.type(0).dtype;
+  const double bias = c.float_attr("bias", 0), bound = c.float_attr("lambd", 0.5);
+  const TensorId low = c.binary(BinaryFn::Less, c.in(0), c.builder().scalar(-bound, dtype), "low");
+  const TensorId high =
+      c.binary(BinaryFn::Greater, c.in(0), c.builder().scalar(bound, dtype), "high");
+  const TensorId raised = c.unary(UnaryFn::Affine, c.in(0), 1, bias, "raised");
+  const TensorId lowered = c.unary(UnaryFn::Affine, c.in(0), 1, -bias, "lowered");
+  const TensorId rest = chosen(c, high, lowered, c.builder().scalar(0, dtype), "rest");
+  c.out(0, chosen(c, low, raised, rest, ""));
+}
+
+void is_inf(NodeContext& c) {
+  const bool positive = c.int_attr("detect_positive", 1) != 0,
+             negative = c.int_attr("detect_negative", 1) != 0;
+  const DType dtype = c.type(0).dtype;
+  if (!positive && !negative) {
+    c.out(0, c.make_constant({DType::Bool, c.shape(0)}, [](int64_t) { return 0.0; }));
+    return;
+  }
+  const TensorId x = positive && negative ? c.unary(UnaryFn::Abs, c.in(0), 0, 0, "abs") : c.in(0);
+  c.out(0,
+        c.binary(BinaryFn::Equal, x, c.builder().scalar(positive ? HUGE_VAL : -HUGE_VAL, dtype)));
 }
 
 void identity(NodeContext& c) {
@@ -58,7 +116,14 @@ void prelu(NodeContext& c) {
   const TensorId above = c.unary(UnaryFn::Relu, x, 0, 0, "positive");
   const TensorId below =
       c.unary(UnaryFn::Relu, c.unary(UnaryFn::Neg, x, 0, 0, "negated"), 0, 0, "negative");
-  const TensorId scaled = c.binary(BinaryFn::Mul, below, c.in(1), "scaled");
+  TensorId slope = c.in(1);
+  if (c.opset() < 7 && c.rank(1) == 1 && c.shape(1)[0] > 1) {
+    // One for each channel.
+    Shape channels(c.rank(0) > 1 ? c.rank(0) - 1 : 1, 1);
+    channels[0] = c.shape(1)[0];
+    slope = c.reshape(slope, channels, "slopes");
+  }
+  const TensorId scaled = c.binary(BinaryFn::Mul, below, slope, "scaled");
   c.out(0, c.binary(BinaryFn::Sub, above, scaled));
 }
 
@@ -110,7 +175,7 @@ void clip(NodeContext& c) {
 }
 
 void pow(NodeContext& c) {
-  TensorId exponent = c.in(1);
+  TensorId exponent = second_operand(c);
   const DType base = c.type(0).dtype;
   if (is_float(base) && c.type(1).dtype != base)
     exponent = c.emit(OpKind::Cast, CastAttrs{base}, {exponent}, "exponent");
@@ -130,8 +195,21 @@ DType required_dtype(int64_t onnx_type) {
   return dtype;
 }
 
+// Before opset 6 the type is a name.
+DType cast_target(NodeContext& c) {
+  if (c.opset() >= 6) return required_dtype(c.int_attr("to", 1));
+  const std::string name = c.string_attr("to", "FLOAT");
+  if (name == "FLOAT") return DType::F32;
+  if (name == "DOUBLE") return DType::F64;
+  if (name == "FLOAT16") return DType::F16;
+  if (name == "INT64") return DType::I64;
+  if (name == "INT32") return DType::I32;
+  if (name == "BOOL") return DType::Bool;
+  fail_unsupported("element type \"{}\" is not known", name);
+}
+
 void cast(NodeContext& c) {
-  const DType to = required_dtype(c.int_attr("to", 1));
+  const DType to = cast_target(c);
   c.out(0, to == c.type(0).dtype ? c.in(0) : c.emit(OpKind::Cast, CastAttrs{to}, {c.in(0)}));
 }
 
@@ -144,11 +222,22 @@ void cast_like(NodeContext& c) {
 void dropout(NodeContext& c) {
   double ratio = c.float_attr("ratio", 0.5);
   bool training = c.opset() < 12;
-  if (const auto given = c.constant(1); given && !given->empty()) ratio = given->front();
-  if (const auto mode = c.constant(2); mode && !mode->empty()) training = mode->front() != 0;
+  const auto known = [&](size_t i, std::string_view what, double otherwise) {
+    if (!c.has(i)) return otherwise;
+    const auto values = c.required_constant(i, what);
+    return values.empty() ? otherwise : values.front();
+  };
+  training = known(2, "whether dropout is on", training ? 1 : 0) != 0;
+  if (training) ratio = known(1, "the ratio of dropout", ratio);
+  if (c.opset() < 7 && c.int_attr("is_test", 0) != 0) training = false;
+  if (!training || !(ratio > 0)) {
+    c.out(0, c.in(0));
+    if (c.wants(1))
+      c.out(1, c.make_constant({DType::Bool, c.shape(0)}, [](int64_t) { return 1.0; }));
+    return;
+  }
   if (c.wants(1)) c.importer().withhold(c.node().outputs[1], "reads the mask of a dropout");
-  c.out(0,
-        training && ratio > 0 ? c.emit(OpKind::Dropout, DropoutAttrs{ratio}, {c.in(0)}) : c.in(0));
+  c.out(0, c.emit(OpKind::Dropout, DropoutAttrs{ratio}, {c.in(0)}));
 }
 
 DType random_dtype(NodeContext& c, DType like) {
@@ -199,8 +288,14 @@ void bernoulli(NodeContext& c) {
 void add_math_rules(ImportTable& table) {
   const std::pair<std::string_view, ImportRule> rules[] = {
       {"Abs", plain_unary<UnaryFn::Abs>},
+      {"Acos", plain_unary<UnaryFn::Acos>},
+      {"Acosh", plain_unary<UnaryFn::Acosh>},
       {"Add", plain_binary<BinaryFn::Add>},
       {"And", plain_binary<BinaryFn::And>},
+      {"Asin", plain_unary<UnaryFn::Asin>},
+      {"Asinh", plain_unary<UnaryFn::Asinh>},
+      {"Atan", plain_unary<UnaryFn::Atan>},
+      {"Atanh", plain_unary<UnaryFn::Atanh>},
       {"Bernoulli", bernoulli},
       {"Cast", cast},
       {"CastLike", cast_like},
@@ -208,6 +303,7 @@ void add_math_rules(ImportTable& table) {
       {"Celu", celu},
       {"Clip", clip},
       {"Cos", plain_unary<UnaryFn::Cos>},
+      {"Cosh", plain_unary<UnaryFn::Cosh>},
       {"Div", plain_binary<BinaryFn::Div>},
       {"Dropout", dropout},
       {"Elu", elu},
@@ -221,6 +317,7 @@ void add_math_rules(ImportTable& table) {
       {"HardSigmoid", hard_sigmoid},
       {"HardSwish", plain_unary<UnaryFn::HardSwish>},
       {"Identity", identity},
+      {"IsInf", is_inf},
       {"IsNaN", plain_unary<UnaryFn::IsNan>},
       {"LeakyRelu", leaky_relu},
       {"Less", plain_binary<BinaryFn::Less>},
@@ -246,14 +343,18 @@ void add_math_rules(ImportTable& table) {
       {"Round", plain_unary<UnaryFn::Round>},
       {"Selu", selu},
       {"Sigmoid", plain_unary<UnaryFn::Sigmoid>},
+      {"Shrink", shrink},
       {"Sign", plain_unary<UnaryFn::Sign>},
       {"Sin", plain_unary<UnaryFn::Sin>},
+      {"Sinh", plain_unary<UnaryFn::Sinh>},
       {"Softplus", plain_unary<UnaryFn::Softplus>},
       {"Softsign", softsign},
       {"Sqrt", plain_unary<UnaryFn::Sqrt>},
       {"Sub", plain_binary<BinaryFn::Sub>},
       {"Sum", variadic<BinaryFn::Add>},
+      {"Tan", plain_unary<UnaryFn::Tan>},
       {"Tanh", plain_unary<UnaryFn::Tanh>},
+      {"ThresholdedRelu", thresholded_relu},
       {"Where", where},
       {"Xor", plain_binary<BinaryFn::Xor>},
   };

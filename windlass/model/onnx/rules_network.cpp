@@ -1,4 +1,4 @@
-// Import rules: normalisation, softmax, recurrent layers, losses.
+// Import rules: normalisation and softmax.
 
 #include <algorithm>
 
@@ -12,6 +12,8 @@ namespace {
 // --- normalisation
 
 void batch_norm(NodeContext& c) {
+  if (c.int_attr("spatial", 1) == 0)
+    fail_unsupported("batch normalisation of every place by itself (spatial = 0)");
   for (size_t i = 3; i < 5; ++i) c.importer().make_buffer(c.required(i));
   const bool training = c.int_attr("training_mode", 0) != 0 || c.output_count() > 1;
   if (!training)
@@ -71,12 +73,44 @@ void group_norm(NodeContext& c) {
                   {c.in(0), per_channel(1, "scale"), per_channel(2, "bias")}));
 }
 
+// Mean and inverse deviation of layer normalisation, for those who read them.
+void layer_statistics(NodeContext& c, int64_t axis) {
+  Ints axes;
+  for (auto i = axis; i < static_cast<int64_t>(c.rank(0)); ++i) axes.push_back(i);
+  const auto mean = [&](TensorId x, std::string_view part) {
+    return c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, axes, true}, {x}, part);
+  };
+  const TensorId average = mean(c.in(0), "mean");
+  c.out(1, average);
+  if (!c.wants(2)) return;
+  const TensorId centred = c.binary(BinaryFn::Sub, c.in(0), average, "centred");
+  const TensorId variance = mean(c.unary(UnaryFn::Square, centred, 0, 0, "squares"), "variance");
+  const TensorId shifted =
+      c.unary(UnaryFn::Affine, variance, 1, c.float_attr("epsilon", 1e-5), "shifted");
+  c.out(2, c.unary(UnaryFn::Rsqrt, shifted, 0, 0, "inverse_deviation"));
+}
+
 void layer_norm(NodeContext& c) {
   const auto axis = static_cast<int64_t>(normalize_axis(c.int_attr("axis", -1), c.rank(0)));
-  for (size_t i = 1; i < c.output_count(); ++i)
-    if (c.wants(i)) fail_unsupported("mean and deviation of layer normalisation as outputs");
   c.out(0, c.emit(OpKind::LayerNorm, LayerNormAttrs{axis, c.float_attr("epsilon", 1e-5), 0},
                   {c.in(0), c.in(1), c.in(2)}));
+  if (c.wants(1) || c.wants(2)) layer_statistics(c, axis);
+}
+
+// (x - mean) / (deviation + 1e-9) over the given axes.
+void mean_variance_norm(NodeContext& c) {
+  Ints axes = c.ints_attr("axes", {0, 2, 3});
+  for (int64_t& axis : axes) axis = static_cast<int64_t>(normalize_axis(axis, c.rank(0)));
+  std::sort(axes.begin(), axes.end());
+  const auto mean = [&](TensorId x, std::string_view part) {
+    return c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, axes, true}, {x}, part);
+  };
+  const TensorId centred = c.binary(BinaryFn::Sub, c.in(0), mean(c.in(0), "mean"), "centred");
+  const TensorId deviation =
+      c.unary(UnaryFn::Sqrt, mean(c.unary(UnaryFn::Square, centred, 0, 0, "squares"), "variance"),
+              0, 0, "deviation");
+  c.out(0,
+        c.binary(BinaryFn::Div, centred, c.unary(UnaryFn::Affine, deviation, 1, 1e-9, "shifted")));
 }
 
 void rms_norm(NodeContext& c) {
@@ -122,87 +156,15 @@ void softmax(NodeContext& c, bool log) {
 void plain_softmax(NodeContext& c) { softmax(c, false); }
 void log_softmax(NodeContext& c) { softmax(c, true); }
 
-// --- recurrent
-
-void recurrent(NodeContext& c, OpKind kind) {
-  const std::string direction = c.string_attr("direction", "forward");
-  RecurrentAttrs attrs{.hidden = c.int_attr("hidden_size", 0),
-                       .bidirectional = direction == "bidirectional",
-                       .reverse = direction == "reverse",
-                       .linear_before_reset = c.int_attr("linear_before_reset", 0) != 0,
-                       .gates = GateOrder::Onnx};
-  if (c.has_attr("activations") || c.has_attr("clip") || c.int_attr("input_forget", 0) != 0) {
-    const auto* given = c.attr("activations");
-    static const std::vector<std::string> kLstm = {"Sigmoid", "Tanh", "Tanh"},
-                                          kGru = {"Sigmoid", "Tanh"};
-    const auto& usual = kind == OpKind::Lstm ? kLstm : kGru;
-    bool standard = given && !c.has_attr("clip") && c.int_attr("input_forget", 0) == 0;
-    for (size_t i = 0; standard && i < given->strings.size(); ++i)
-      standard = given->strings[i] == usual[i % usual.size()];
-    if (!standard)
-      fail_unsupported("a recurrent layer with other activations, clipping or coupled gates");
-  }
-  if (c.int_attr("layout", 0) != 0) fail_unsupported("layout 1; export with the sequence first");
-  if (c.has(7)) fail_unsupported("peephole connections");
-  if (c.has(4)) {
-    const auto lengths = c.constant(4);
-    const double steps = c.rank(0) > 0 ? static_cast<double>(c.shape(0)[0]) : 0;
-    const bool full = lengths && std::all_of(lengths->begin(), lengths->end(),
-                                             [&](double v) { return v == steps; });
-    if (!full) fail_unsupported("sequences of different lengths in a batch: pad them in the model");
-  }
-  std::vector<TensorId> inputs = {c.in(0), c.in(1), c.in(2), c.in(3), c.in(5)};
-  if (kind == OpKind::Lstm) inputs.push_back(c.in(6));
-  const auto outputs = c.emit_all(kind, attrs, inputs);
-  for (size_t i = 0; i < outputs.size(); ++i) c.out(i, outputs[i]);
-}
-void lstm(NodeContext& c) { recurrent(c, OpKind::Lstm); }
-void gru(NodeContext& c) { recurrent(c, OpKind::Gru); }
-
-// --- losses
-
-void mean_loss(NodeContext& c, TensorId logits) {
-  if (c.has(2)) fail_unsupported("class weights in the loss");
-  if (c.string_attr("reduction", "mean") != "mean")
-    fail_unsupported("reduction \"{}\" of the loss; use mean", c.string_attr("reduction", "mean"));
-  const int64_t ignore = c.int_attr("ignore_index", -100);
-  c.out(0, c.emit(OpKind::CrossEntropy, CrossEntropyAttrs{1, ignore}, {logits, c.in(1)}));
-}
-
-void softmax_cross_entropy(NodeContext& c) {
-  if (c.wants(1))
-    c.out(1, c.emit(OpKind::Softmax, SoftmaxAttrs{1, true}, {c.in(0)}, "log_softmax"));
-  mean_loss(c, c.in(0));
-}
-
-void negative_log_likelihood(NodeContext& c) {
-  const Graph& graph = c.builder().graph();
-  const OpId producer = graph[c.required(0)].producer;
-  const bool log_softmax_before = producer.valid() && graph[producer].kind == OpKind::Softmax &&
-                                  std::get<SoftmaxAttrs>(graph[producer].attrs).log &&
-                                  std::get<SoftmaxAttrs>(graph[producer].attrs).axis == 1;
-  if (!log_softmax_before)
-    fail_unsupported("a negative log likelihood that does not follow LogSoftmax over axis 1");
-  mean_loss(c, graph[producer].inputs[0]);
-}
-
 }  // namespace
 
 void add_network_rules(ImportTable& table) {
   const std::pair<std::string_view, ImportRule> rules[] = {
-      {"BatchNormalization", batch_norm},
-      {"GRU", gru},
-      {"GroupNormalization", group_norm},
-      {"InstanceNormalization", instance_norm},
-      {"LRN", lrn},
-      {"LSTM", lstm},
-      {"LayerNormalization", layer_norm},
-      {"LogSoftmax", log_softmax},
-      {"LpNormalization", lp_normalization},
-      {"NegativeLogLikelihoodLoss", negative_log_likelihood},
-      {"RMSNormalization", rms_norm},
-      {"Softmax", plain_softmax},
-      {"SoftmaxCrossEntropyLoss", softmax_cross_entropy},
+      {"BatchNormalization", batch_norm},       {"GroupNormalization", group_norm},
+      {"InstanceNormalization", instance_norm}, {"LRN", lrn},
+      {"LayerNormalization", layer_norm},       {"LogSoftmax", log_softmax},
+      {"LpNormalization", lp_normalization},    {"MeanVarianceNormalization", mean_variance_norm},
+      {"RMSNormalization", rms_norm},           {"Softmax", plain_softmax},
   };
   table.insert(std::begin(rules), std::end(rules));
 }

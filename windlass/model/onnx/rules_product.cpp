@@ -1,6 +1,8 @@
 // Import rules: matrix products and einsum.
 
+#include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,12 +53,41 @@ void gemm(NodeContext& c) {
   c.out(0, y);
 }
 
+// The equation with letters for the axes that "..." stands for: the last of those that an operand
+// has no letter for. Operands that have fewer of them would have to be broadcast, and are refused.
+std::string spell_out(NodeContext& c, std::string equation) {
+  constexpr std::string_view kDots = "...";
+  if (equation.find(kDots) == std::string::npos) return equation;
+  if (equation.find("->") == std::string::npos)
+    fail_unsupported("\"{}\": write the result behind ->", equation);
+  std::string letters;
+  for (char letter = 'A'; letter <= 'Z'; ++letter)
+    if (equation.find(letter) == std::string::npos) letters += letter;
+  std::optional<size_t> axes;
+  size_t begin = 0;
+  const std::string left = equation.substr(0, equation.find("->"));
+  for (size_t i = 0; begin <= left.size() && i < c.input_count(); ++i) {
+    const size_t end = std::min(left.find(',', begin), left.size());
+    const std::string_view term = std::string_view(left).substr(begin, end - begin);
+    begin = end + 1;
+    if (term.find(kDots) == std::string_view::npos) continue;
+    const size_t named = term.size() - kDots.size();
+    if (c.rank(i) < named || c.rank(i) - named > letters.size() ||
+        (axes && *axes != c.rank(i) - named))
+      fail_unsupported("\"{}\": ... stands for different numbers of axes", equation);
+    axes = c.rank(i) - named;
+  }
+  const std::string meant = letters.substr(0, axes.value_or(0));
+  for (size_t at = equation.find(kDots); at != std::string::npos; at = equation.find(kDots))
+    equation.replace(at, kDots.size(), meant);
+  return equation;
+}
+
 // Two-operand einsum as a batched product, one-operand as transpose and sum.
 void einsum(NodeContext& c) {
   std::string equation = c.string_attr("equation", "");
   std::erase(equation, ' ');
-  if (equation.find("...") != std::string::npos)
-    fail_unsupported("\"{}\": write out the letters that ... stands for", equation);
+  equation = spell_out(c, equation);
   const size_t arrow = equation.find("->");
   const std::string left = equation.substr(0, arrow);
   std::vector<std::string> terms;

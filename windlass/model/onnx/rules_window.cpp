@@ -1,4 +1,4 @@
-// Import rules: convolution, pooling, resizing.
+// Import rules: convolution and pooling.
 
 #include <algorithm>
 #include <cmath>
@@ -122,53 +122,6 @@ void global_pool(NodeContext& c) {
   c.out(0, c.emit(OpKind::Reduce, ReduceAttrs{fn, axes, true}, {c.in(0)}));
 }
 
-// Resize and the older Upsample: sizes, or scales of the sizes, of all axes.
-void resize(NodeContext& c) {
-  const bool upsample = c.node().op_type == "Upsample";
-  const size_t scales_input = upsample ? 1 : c.opset() < 11 ? 1 : 2;
-  const Shape x = c.shape(0);
-  if (x.size() < 3) fail_unsupported("input {} has no spatial axes", format_shape(x));
-  std::vector<double> scales;
-  if (c.has_attr("scales"))
-    scales = c.attr("scales")->floats;
-  else if (c.has(scales_input))
-    scales = c.required_constant(scales_input, "the scale");
-  Ints axes = c.ints_attr("axes", {});
-  if (axes.empty())
-    for (size_t i = 0; i < x.size(); ++i) axes.push_back(static_cast<int64_t>(i));
-  Shape size = x;
-  if (!scales.empty()) {
-    if (scales.size() != axes.size())
-      fail_input("{} scales for {} axes", scales.size(), axes.size());
-    for (size_t i = 0; i < axes.size(); ++i) {
-      const size_t axis = normalize_axis(axes[i], x.size());
-      if (!(scales[i] > 0 && scales[i] < 1e6)) fail_input("scale {} is out of range", scales[i]);
-      size[axis] = checked_int(std::floor(static_cast<double>(x[axis]) * scales[i]));
-    }
-  } else {
-    const Ints sizes = c.required_ints(3, "the size");
-    if (sizes.size() != axes.size()) fail_input("{} sizes for {} axes", sizes.size(), axes.size());
-    for (size_t i = 0; i < axes.size(); ++i) size[normalize_axis(axes[i], x.size())] = sizes[i];
-  }
-  if (size[0] != x[0] || size[1] != x[1]) fail_unsupported("resizing batch or channel");
-  const std::string mode = c.string_attr("mode", "nearest");
-  if (mode != "nearest" && mode != "linear")
-    fail_unsupported("mode \"{}\"; use nearest or linear", mode);
-  const std::string coordinates = c.string_attr(
-      "coordinate_transformation_mode", upsample || c.opset() < 11 ? "asymmetric" : "half_pixel");
-  ResizeCoordinates kind = ResizeCoordinates::HalfPixel;
-  if (coordinates == "align_corners")
-    kind = ResizeCoordinates::AlignCorners;
-  else if (coordinates == "asymmetric")
-    kind = ResizeCoordinates::Asymmetric;
-  else if (coordinates != "half_pixel" && coordinates != "pytorch_half_pixel")
-    fail_unsupported("coordinate_transformation_mode \"{}\"", coordinates);
-  c.out(0, c.emit(OpKind::Resize,
-                  ResizeAttrs{Ints(size.begin() + 2, size.end()),
-                              mode == "nearest" ? ResizeMode::Nearest : ResizeMode::Linear, kind},
-                  {c.in(0)}));
-}
-
 }  // namespace
 
 void add_window_rules(ImportTable& table) {
@@ -179,8 +132,6 @@ void add_window_rules(ImportTable& table) {
       {"GlobalAveragePool", global_pool<ReduceFn::Mean>},
       {"GlobalMaxPool", global_pool<ReduceFn::Max>},
       {"MaxPool", max_pool},
-      {"Resize", resize},
-      {"Upsample", resize},
   };
   table.insert(std::begin(rules), std::end(rules));
 }

@@ -41,6 +41,8 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::Random: return {random_forward};
     case OpKind::Embedding: return {embedding_forward, embedding_backward};
     case OpKind::Gather: return {gather_forward, gather_backward};
+    case OpKind::GatherElements: return {gather_elements_forward, gather_elements_backward};
+    case OpKind::ScatterElements: return {scatter_elements_forward, scatter_elements_backward};
     case OpKind::Reshape: return {reshape_forward, reshape_backward};
     case OpKind::Transpose: return {transpose_forward, transpose_backward};
     case OpKind::Slice: return {slice_forward, slice_backward};
@@ -51,6 +53,7 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::Reduce: return {reduce_forward, reduce_backward};
     case OpKind::CumSum: return {cumsum_forward, cumsum_backward};
     case OpKind::ArgMax: return {argmax_forward};
+    case OpKind::TopK: return {top_k_forward, top_k_backward};
     case OpKind::Lstm: return {lstm_forward, lstm_backward};
     case OpKind::Gru: return {gru_forward, gru_backward};
     case OpKind::Route: return {route_forward, route_backward};

@@ -190,6 +190,14 @@ void embedding_backward(BackwardCall& call);
 void gather_forward(ForwardCall& call);
 void gather_backward(BackwardCall& call);
 
+// elements.cpp
+void gather_elements_forward(ForwardCall& call);
+void gather_elements_backward(BackwardCall& call);
+void scatter_elements_forward(ForwardCall& call);
+void scatter_elements_backward(BackwardCall& call);
+void top_k_forward(ForwardCall& call);
+void top_k_backward(BackwardCall& call);
+
 // layout.cpp
 void reshape_forward(ForwardCall& call);
 void reshape_backward(BackwardCall& call);

@@ -88,6 +88,15 @@ at::Tensor unary_of(const UnaryAttrs& a, const at::Tensor& x) {
     case UnaryFn::Log: return torch::log(x);
     case UnaryFn::Sqrt: return torch::sqrt(x);
     case UnaryFn::Rsqrt: return torch::rsqrt(x);
+    case UnaryFn::Tan: return torch::tan(x);
+    case UnaryFn::Asin: return torch::asin(x);
+    case UnaryFn::Acos: return torch::acos(x);
+    case UnaryFn::Atan: return torch::atan(x);
+    case UnaryFn::Sinh: return torch::sinh(x);
+    case UnaryFn::Cosh: return torch::cosh(x);
+    case UnaryFn::Asinh: return torch::asinh(x);
+    case UnaryFn::Acosh: return torch::acosh(x);
+    case UnaryFn::Atanh: return torch::atanh(x);
     case UnaryFn::Reciprocal: return torch::reciprocal(x);
     case UnaryFn::Square: return torch::square(x);
     case UnaryFn::Abs: return torch::abs(x);
@@ -151,6 +160,25 @@ Tensors gather_peer(const PeerCall& call) {
   shape.erase(shape.begin() + axis);
   shape.insert(shape.begin() + axis, index.sizes().begin(), index.sizes().end());
   return {call.input(0).index_select(axis, index.flatten()).reshape(shape)};
+}
+Tensors gather_elements_peer(const PeerCall& call) {
+  const int64_t axis = call.attrs<AxisAttrs>().axis, size = call.input(0).size(axis);
+  return {call.input(0).gather(axis, torch::remainder(call.input(1), size))};
+}
+Tensors scatter_elements_peer(const PeerCall& call) {
+  const auto& a = call.attrs<ScatterAttrs>();
+  const at::Tensor index = torch::remainder(call.input(1), call.input(0).size(a.axis));
+  if (a.add) return {call.input(0).scatter_add(a.axis, index, call.input(2))};
+  // PyTorch's own gradient counts every update, also those that were written over.
+  at::Tensor y = call.input(0);
+  for (int64_t i = 0; i < index.size(a.axis); ++i)
+    y = y.scatter(a.axis, index.narrow(a.axis, i, 1), call.input(2).narrow(a.axis, i, 1));
+  return {y};
+}
+Tensors top_k_peer(const PeerCall& call) {
+  const auto& a = call.attrs<TopKAttrs>();
+  const auto found = torch::topk(call.input(0), a.k, a.axis, a.largest);
+  return {std::get<0>(found), std::get<1>(found)};
 }
 Tensors reshape_peer(const PeerCall& call) {
   return {call.input(0).reshape(call.attrs<ShapeAttrs>().shape)};
@@ -260,6 +288,9 @@ constexpr AutogradPeer kSequencePeers[] = {
     {OpKind::Dropout, dropout_peer},
     {OpKind::Embedding, embedding_peer},
     {OpKind::Gather, gather_peer},
+    {OpKind::GatherElements, gather_elements_peer},
+    {OpKind::ScatterElements, scatter_elements_peer},
+    {OpKind::TopK, top_k_peer},
     {OpKind::Reshape, reshape_peer},
     {OpKind::Transpose, transpose_peer},
     {OpKind::Slice, slice_peer},

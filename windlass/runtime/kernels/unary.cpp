@@ -6,11 +6,18 @@
 #include <utility>
 
 #include <ATen/ops/abs.h>
+#include <ATen/ops/acos.h>
+#include <ATen/ops/acosh.h>
+#include <ATen/ops/asin.h>
+#include <ATen/ops/asinh.h>
+#include <ATen/ops/atan.h>
+#include <ATen/ops/atanh.h>
 #include <ATen/ops/ceil.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/clamp_max.h>
 #include <ATen/ops/clamp_min.h>
 #include <ATen/ops/cos.h>
+#include <ATen/ops/cosh.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/elu.h>
 #include <ATen/ops/elu_backward.h>
@@ -44,8 +51,10 @@
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/sin.h>
+#include <ATen/ops/sinh.h>
 #include <ATen/ops/softplus.h>
 #include <ATen/ops/sqrt.h>
+#include <ATen/ops/tan.h>
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/threshold_backward.h>
@@ -134,6 +143,15 @@ void function(const UnaryAttrs& a, const at::Tensor& x, at::Tensor& y) {
     case UnaryFn::Round: at::round_out(y, x); return;
     case UnaryFn::Not: at::logical_not_out(y, x); return;
     case UnaryFn::IsNan: y.copy_(at::isnan(x)); return;
+    case UnaryFn::Tan: at::tan_out(y, x); return;
+    case UnaryFn::Asin: at::asin_out(y, x); return;
+    case UnaryFn::Acos: at::acos_out(y, x); return;
+    case UnaryFn::Atan: at::atan_out(y, x); return;
+    case UnaryFn::Sinh: at::sinh_out(y, x); return;
+    case UnaryFn::Cosh: at::cosh_out(y, x); return;
+    case UnaryFn::Asinh: at::asinh_out(y, x); return;
+    case UnaryFn::Acosh: at::acosh_out(y, x); return;
+    case UnaryFn::Atanh: at::atanh_out(y, x); return;
   }
   fail(ErrorKind::Internal, "internal error: unknown function {}", static_cast<int>(a.fn));
 }
@@ -213,6 +231,37 @@ void derivative(const UnaryAttrs& a, const at::Tensor& g, const at::Tensor& v, a
       }
       at::pow_out(dx, v, a.alpha - 1);
       dx.mul_(g).mul_(a.alpha);
+      return;
+    case UnaryFn::Tan:
+      at::mul_out(dx, v, v);
+      dx.add_(1).mul_(g);
+      return;
+    case UnaryFn::Asin:
+    case UnaryFn::Acos:
+      at::mul_out(dx, v, v);
+      dx.neg_().add_(1).rsqrt_().mul_(g);
+      if (a.fn == UnaryFn::Acos) dx.neg_();
+      return;
+    case UnaryFn::Atan:
+      at::mul_out(dx, v, v);
+      dx.add_(1).reciprocal_().mul_(g);
+      return;
+    case UnaryFn::Sinh:
+      at::cosh_out(dx, v);
+      dx.mul_(g);
+      return;
+    case UnaryFn::Cosh:
+      at::sinh_out(dx, v);
+      dx.mul_(g);
+      return;
+    case UnaryFn::Asinh:
+    case UnaryFn::Acosh:
+      at::mul_out(dx, v, v);
+      dx.add_(a.fn == UnaryFn::Asinh ? 1 : -1).rsqrt_().mul_(g);
+      return;
+    case UnaryFn::Atanh:
+      at::mul_out(dx, v, v);
+      dx.neg_().add_(1).reciprocal_().mul_(g);
       return;
     default: fail(ErrorKind::Internal, "internal error: {} has no derivative", enum_name(a.fn));
   }
