@@ -83,6 +83,19 @@ class BatchFinder {
                     : mark(op.outputs, nests_[i].outputs, loop, false);
   }
 
+  // Whether an op that reduces over the samples takes their mean, so that the mean over
+  // micro-batches is that of the batch. Labels that are left out make micro-batches count unevenly.
+  bool takes_mean(const Op& op) const {
+    if (const auto* reduce = std::get_if<ReduceAttrs>(&op.attrs))
+      return reduce->fn == ReduceFn::Mean;
+    if (const auto* entropy = std::get_if<CrossEntropyAttrs>(&op.attrs)) {
+      const Shape& logits = graph_.type_of(op.inputs[0]).shape;
+      return entropy->ignore_index < 0 ||
+             entropy->ignore_index >= logits[static_cast<size_t>(entropy->axis)];
+    }
+    return op.kind == OpKind::MeanSquaredError;
+  }
+
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
   // micro-batches add up to that of the batch.
   bool adds_up(TensorId id) const {
@@ -129,6 +142,11 @@ class BatchFinder {
       else if (dim.role == LoopRole::Reduced && !adds_up(op.outputs[0]))
         result_.obstacle = fmt::format("{} \"{}\" reduces over the samples before the loss",
                                        op_info(op.kind).name, op.name);
+      else if (dim.role == LoopRole::Reduced && !takes_mean(op))
+        result_.obstacle = fmt::format(
+            "{} \"{}\" takes no mean over the samples, so that the loss is none of the losses of "
+            "micro-batches; let the loss be a mean",
+            op_info(op.kind).name, op.name);
     }
   }
 
