@@ -25,6 +25,7 @@ try:
 
     from networks.build import Unsuitable
     from networks.grammar import draw
+    from networks.program import Program
     from networks.service import Service
     from networks.shrink import shrink
     from networks.trial import Trial
@@ -87,6 +88,11 @@ class Campaign:
         sys.stdout.flush()
 
 
+def limit_threads():
+    """Networks are too small for more than one, and exporting forks."""
+    torch.set_num_threads(1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="of the first network")
@@ -94,10 +100,13 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
+    parser.add_argument("--program", help="try strategies \"single\" and \"half\" of this windlass program")
     parser.add_argument("--show", action="store_true", help="print descriptions instead of running them")
     flags = parser.parse_args()
-    torch.set_num_threads(1)
+    limit_threads()
     campaign = Campaign(flags.keep, not flags.no_shrink)
+    if flags.program:
+        campaign.service = Program(flags.program)
     begin = time.monotonic()
     if flags.replay:
         description = json.loads(flags.replay.read_text())
@@ -109,7 +118,10 @@ def main():
             if flags.show:
                 print(json.dumps(draw(seed)))
                 continue
-            campaign.run_seed(seed)
+            if flags.program:
+                campaign.run(draw(seed), f"seed {seed}", ["single", "half"])
+            else:
+                campaign.run_seed(seed)
             if (seed - flags.seed) % 50 == 49:
                 print(f"{seed}: {time.monotonic() - begin:.0f} s, {dict(campaign.counts)}", flush=True)
     campaign.service.close()

@@ -5,7 +5,8 @@ A description is plain JSON:
   seed, batch             of data and weights; samples of a step
   inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it
   nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
-                          layer "again": the module of node p["node"] once more
+                          layer "again": the module of node p["node"] once more; "tied": a linear layer of
+                          its own name with the weight of node p["node"]
   losses                  [{kind, of}]: added up; or
   outside                 "cross-entropy" or "mse": of the value outputs[0], by --loss
   outputs                 further values that the module returns
@@ -15,7 +16,7 @@ A description is plain JSON:
 Shapes follow when it is built. Weights and data of a part depend on that part and on the seed alone.
 """
 
-import copy
+import os
 import warnings
 import zlib
 
@@ -53,7 +54,8 @@ def huber(d):
 # kind: target ("same", "bits", "class", "channel" or none), function
 LOSSES = {
     "mse": ("same", lambda v, t: (v - t).pow(2).mean()), "l1": ("same", lambda v, t: (v - t).abs().mean()),
-    "module": ("same", lambda v, t: F.mse_loss(v, t)), "huber": ("same", lambda v, t: huber(v - t)),
+    "huber": ("same", lambda v, t: huber(v - t)),
+    "ignored": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), ignore_index=1)),
     "log cosh": ("same", lambda v, t: torch.log(torch.exp(v - t) + torch.exp(t - v)).mean()),
     "bits": ("bits", F.binary_cross_entropy_with_logits),
     "cross-entropy": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1))),
@@ -134,6 +136,11 @@ class Network(nn.Module):
             if not isinstance(made, nn.Module):
                 raise Unsuitable("nothing to share")
             self.functions[name] = made
+        elif node["layer"] == "tied":
+            made = nn.Linear(1, 1, bias=False)
+            made.weight = self.functions[node["p"]["node"]].weight
+            self.functions[name] = made
+            self.add_module(name, made)
         else:
             torch.manual_seed(seed_of(self.description, name))
             made = CATALOGUE[node["layer"]].build(node["p"], [tuple(v.shape) for v in operands])
@@ -190,28 +197,52 @@ def build(description):
     """Throws Unsuitable."""
     try:
         return Network(description)
-    except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError) as error:
+    except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError,
+            AttributeError) as error:
         raise Unsuitable(str(error)) from error
 
 
 def export(network, path):
-    """With the newest opset where PyTorch lacks something in the wanted one. Throws Unsuitable if it cannot."""
+    """With the newest opset where PyTorch lacks something in the wanted one. Throws Unsuitable if it cannot.
+
+    In a process of its own: an exporter that fails once leaves itself broken.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, export_here(network, path).encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        reason = answer.read()
+    os.waitpid(child, 0)
+    if reason != EXPORTED:
+        raise Unsuitable(f"export: {reason}")
+
+
+EXPORTED = "exported"
+
+
+def export_here(network, path):
+    """What went wrong, or EXPORTED."""
     wanted = network.description["export"]
     mode = torch.onnx.TrainingMode
-    module = copy.deepcopy(network)
-    names = ["loss"] * bool(module.description["losses"]) + module.description["outputs"]
+    names = ["loss"] * bool(network.description["losses"]) + network.description["outputs"]
     inputs = tuple(network.data[name][0] for name in network.inputs)
     for opset in (wanted["opset"], NEWEST_OPSET):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return torch.onnx.export(
-                    module, inputs, str(path), input_names=network.inputs, output_names=names,
+                torch.onnx.export(
+                    network, inputs, str(path), input_names=network.inputs, output_names=names,
                     training=mode.TRAINING if wanted["mode"] == "train" else mode.EVAL,
                     do_constant_folding=wanted["fold"], opset_version=opset)
+            return EXPORTED
         except Exception as error:  # of any kind: the exporter's own limits
-            reason = error
-    raise Unsuitable(f"export: {reason}")
+            reason = str(error)
+    return reason
 
 
 def stored_values(path):

@@ -82,9 +82,17 @@ class Draft:
         of = self.pick(CATALOGUE[node["layer"]].integer)
         return None if of is None else {"layer": "again", "of": [of], "p": {"node": f"n{node['id']}"}}
 
+    def draw_tied(self):
+        tables = [n for n in self.description["nodes"] if n["layer"] in ("embedding", "linear")]
+        of = self.pick(False)
+        if not tables or of is None:
+            return None
+        return {"layer": "tied", "of": [of], "p": {"node": f"n{self.r.choice(tables)['id']}"}}
+
     def add_node(self):
         for _ in range(TRIES):
-            node = self.draw_again() if self.r.random() < 0.06 else self.draw_node()
+            kind = self.r.random()
+            node = self.draw_again() if kind < 0.06 else self.draw_tied() if kind < 0.1 else self.draw_node()
             if node is None:
                 continue
             node["id"] = len(self.description["nodes"])

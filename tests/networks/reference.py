@@ -34,7 +34,8 @@ class Run:
 
 
 def train(network, dtype=torch.float64, noise=0):
-    """A run of a copy. `noise`: the number of a change in the last bits, 0: none."""
+    """A run of a copy that has weights. `noise`: the number of a change in the last bits, 0: none. Throws Unsuitable if no weight
+    has a gradient."""
     module = copy.deepcopy(network).to(dtype).train()
     generator = torch.Generator().manual_seed(noise)
 
@@ -52,6 +53,8 @@ def train(network, dtype=torch.float64, noise=0):
     run = Run([], {}, True)
     for step in range(train_as["steps"]):
         loss = module.loss(step, dtype)
+        if not loss.requires_grad:
+            raise Unsuitable("no weight has a gradient")
         optimizer.zero_grad()
         loss.backward()
         run.losses.append(loss.item())
@@ -69,10 +72,7 @@ class Reference:
     """The truth and its neighbours. Further neighbours are asked for when something seems to differ."""
 
     def __init__(self, network):
-        """Throws Unsuitable if no weight has a gradient."""
         self.network = network
-        if not network.loss(0).requires_grad:
-            raise Unsuitable("no weight has a gradient")
         self.truth = train(network)
         self.neighbours = [train(network, torch.float32, noise) for noise in range(2)]
 

@@ -76,6 +76,8 @@ class Trial:
 
     def run_in(self, folder):
         network = build(self.description)
+        if not any(True for _ in network.parameters()):
+            raise Unsuitable("no weights")
         path = folder / "net.onnx"
         export(network, path)
         stored = stored_values(path)
