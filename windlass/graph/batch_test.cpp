@@ -30,6 +30,31 @@ TEST(Batch, OnlyMeansOverSamplesCanBeCut) {
   }
 }
 
+// Even samples, then odd ones: halves of the batch would come out in another order, beside other
+// labels.
+TEST(Batch, SamplesThatChangePlacesKeepTheBatchWhole) {
+  const auto obstacle = [](const std::vector<int64_t>& starts, int64_t size, int64_t step) {
+    GraphBuilder g("order");
+    const TensorId x = g.input("x", {DType::F32, {4, 3}});
+    const TensorId w = g.weight("w", {DType::F32, {3}});
+    TensorId y = g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, w}, "y");
+    std::vector<TensorId> parts;
+    for (int64_t start : starts)
+      parts.push_back(g.op(OpKind::Slice, SliceAttrs{{start, 0}, {step, 1}, {size, 3}}, {y},
+                           "part" + std::to_string(start)));
+    if (parts.size() > 1)
+      y = g.op(OpKind::Concat, AxisAttrs{0}, parts, "joined");
+    else
+      y = parts[0];
+    g.attach_mean_squared_error(y);
+    return find_batch(g.finish()).obstacle;
+  };
+  EXPECT_NE(obstacle({0, 1}, 2, 2), "");
+  EXPECT_NE(obstacle({2, 0}, 2, 1), "");
+  EXPECT_NE(obstacle({0}, 2, 1), "");
+  EXPECT_EQ(obstacle({0}, 4, 1), "");
+}
+
 // Where labels are left out, micro-batches have means of different numbers of samples.
 TEST(Batch, LabelsThatAreLeftOutKeepTheBatchWhole) {
   const auto obstacle = [](int64_t ignored) {
