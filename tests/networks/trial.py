@@ -5,6 +5,7 @@ import pathlib
 import re
 import tempfile
 
+import numpy
 import torch
 
 from networks.build import Unsuitable, build, export, stored_values
@@ -58,9 +59,11 @@ def strategies(description):
 FOLDED = "weights were folded by the exporter"
 
 
-def folded(places, comparison, description):
+def folded(places, comparison, parameters, stored, description):
+    """`stored`: all that the file stores."""
     folds = description["export"]["fold"] or description["export"]["mode"] == "default"
-    return folds and (places.foreign or comparison.missing())
+    in_file = Places(parameters, {name: value for name, value in stored.items() if value.dtype == numpy.float32})
+    return folds and (places.foreign or comparison.missing() or in_file.uses().max() > 1)
 
 
 class Trial:
@@ -81,11 +84,11 @@ class Trial:
             raise Unsuitable("no weights")
         path = folder / "net.onnx"
         export(network, path)
-        stored = stored_values(path)
+        self.stored = stored_values(path)
         with torch.no_grad():
             for name, buffer in network.named_buffers():
-                if name in stored:
-                    buffer.copy_(torch.from_numpy(stored[name]))
+                if name in self.stored:
+                    buffer.copy_(torch.from_numpy(self.stored[name]))
         reference = Reference(network)
         if not reference.usable():
             raise Unsuitable("losses or gradients mean nothing")
@@ -134,7 +137,7 @@ class Trial:
             fail("host peak", f"{result['measured_host_peak']} bytes measured on the host, "
                  f"{result['predicted_host_peak']} predicted")
         comparison = Comparison(reference, places, result["losses"], read_safetensors(result["file"]))
-        if folded(places, comparison, self.description):
+        if folded(places, comparison, parameters, self.stored, self.description):
             verdict.inconclusive = FOLDED
             if any(text.startswith("loss of step 1:") for text in comparison.complaints):
                 fail("difference", comparison.complaints[0])
