@@ -83,6 +83,37 @@ class BatchFinder {
                     : mark(op.outputs, nests_[i].outputs, loop, false);
   }
 
+  // Whether an op that follows the samples leaves each where it is: the first tenth of a batch
+  // makes the first tenth of the result. Slices, shifts and joins of samples do not.
+  bool keeps_places(const Op& op, const LoopNest& nest, int32_t loop) const {
+    const int64_t size = nest.loops[static_cast<size_t>(loop)].size;
+    const auto kept = [&](const std::vector<TensorId>& ids, const std::vector<OperandMap>& maps) {
+      for (size_t k = 0; k < ids.size() && k < maps.size(); ++k) {
+        if (!ids[k].valid() || loop_at(maps, k, ids[k]) != loop) continue;
+        const auto axis = static_cast<size_t>(result_.axis[ids[k].index()]);
+        const AxisMap& map = maps[k][axis];
+        if (map.offset != 0 || map.blocks != 1 || map.window != map.stride ||
+            map.stride * size != graph_[ids[k]].type.shape[axis])
+          return false;
+      }
+      return true;
+    };
+    return kept(op.inputs, nest.inputs) && kept(op.outputs, nest.outputs);
+  }
+
+  // Whether an op that reduces over the samples takes their mean, so that the mean over
+  // micro-batches is that of the batch. Labels that are left out make micro-batches count unevenly.
+  bool takes_mean(const Op& op) const {
+    if (const auto* reduce = std::get_if<ReduceAttrs>(&op.attrs))
+      return reduce->fn == ReduceFn::Mean;
+    if (const auto* entropy = std::get_if<CrossEntropyAttrs>(&op.attrs)) {
+      const Shape& logits = graph_.type_of(op.inputs[0]).shape;
+      return entropy->ignore_index < 0 ||
+             entropy->ignore_index >= logits[static_cast<size_t>(entropy->axis)];
+    }
+    return op.kind == OpKind::MeanSquaredError;
+  }
+
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
   // micro-batches add up to that of the batch.
   bool adds_up(TensorId id) const {
@@ -126,9 +157,17 @@ class BatchFinder {
       if (dim.role == LoopRole::Coupled || dim.role == LoopRole::Whole)
         result_.obstacle = fmt::format("{} \"{}\" computes over all samples of the batch together",
                                        op_info(op.kind).name, op.name);
+      else if (!keeps_places(op, nests_[i], loop))
+        result_.obstacle =
+            fmt::format("{} \"{}\" puts samples in other places", op_info(op.kind).name, op.name);
       else if (dim.role == LoopRole::Reduced && !adds_up(op.outputs[0]))
         result_.obstacle = fmt::format("{} \"{}\" reduces over the samples before the loss",
                                        op_info(op.kind).name, op.name);
+      else if (dim.role == LoopRole::Reduced && !takes_mean(op))
+        result_.obstacle = fmt::format(
+            "{} \"{}\" takes no mean over the samples, so that the loss is none of the losses of "
+            "micro-batches; let the loss be a mean",
+            op_info(op.kind).name, op.name);
     }
   }
 

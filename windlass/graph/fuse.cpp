@@ -133,6 +133,27 @@ bool fuse_self_gated(Rewriter& r, const Op& op) {
   return false;
 }
 
+// log(sigmoid(x)) and log(1 - sigmoid(x)), as exporters spell the cross-entropy of logits: -log(1 +
+// e^-x) and -log(1 + e^x), which stay finite and exact where the sigmoid rounds to 0 or 1.
+bool fuse_log_sigmoid(Rewriter& r, const Op& op) {
+  const auto inner = unary(r, op.outputs[0], UnaryFn::Log, false);
+  if (!inner) return false;
+  auto x = unary(r, *inner, UnaryFn::Sigmoid, false);
+  const bool plain = x.has_value();
+  if (!plain)
+    if (const auto rest = affine(r, *inner, -1, 1, false))
+      x = unary(r, *rest, UnaryFn::Sigmoid, false);
+  if (!x) return false;
+  const auto emit = [&](UnaryFn fn, TensorId input, std::string_view suffix) {
+    return r.emit(OpKind::Unary, UnaryAttrs{fn, 0, 0}, {input},
+                  fmt::format("{}.{}", op.name, suffix));
+  };
+  const TensorId signed_x = plain ? emit(UnaryFn::Neg, *x, "negated") : *x;
+  const TensorId softplus = emit(UnaryFn::Softplus, signed_x, "softplus");
+  r.replace(op, OpKind::Unary, UnaryAttrs{UnaryFn::Neg, 0, 0}, {softplus});
+  return true;
+}
+
 // --- normalisations
 
 // Axes of a mean that are exactly the trailing ones, as the first of them.
@@ -309,7 +330,8 @@ bool fuse_linear_bias(Rewriter& r, const Op& op) {
 }  // namespace
 
 int fuse_activations(Graph& graph) {
-  return run_pass(graph, fuse_gelu) + run_pass(graph, fuse_self_gated);
+  return run_pass(graph, fuse_gelu) + run_pass(graph, fuse_self_gated) +
+         run_pass(graph, fuse_log_sigmoid);
 }
 
 int fuse_layer_norms(Graph& graph) {

@@ -151,6 +151,21 @@ TEST(Fuse, SiluOnlyWhereTheGateIsOfTheSameTensor) {
   EXPECT_EQ(count(graph, OpKind::Unary), 2);  // one SiLU, one sigmoid
 }
 
+// Where the sigmoid of large logits rounds to 1, log(1 - sigmoid) would be minus infinity.
+TEST(Fuse, LogarithmsOfSigmoidsStayFinite) {
+  for (const bool rest : {false, true}) {
+    Net net;
+    const TensorId x = net.scalar(BinaryFn::Mul, net.input("x", {2, 8}), 100);
+    const TensorId s = net.unary(UnaryFn::Sigmoid, x);
+    const TensorId p = rest ? net.binary(BinaryFn::Sub, net.g.scalar(1), s) : s;
+    Graph graph = net.finish(net.unary(UnaryFn::Log, p));
+    simplify(graph);
+    EXPECT_EQ(fuse(graph).activations, 1);
+    EXPECT_EQ(count(graph, OpKind::Unary), rest ? 3 : 4);  // 100 x, negated twice, softplus
+    for (double v : run(graph)) EXPECT_TRUE(std::isfinite(v)) << v;
+  }
+}
+
 TEST(Fuse, LinearFromTransposedWeightAndBias) {
   Net n;
   const TensorId x = n.input("x", {2, 3, 8});

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/builder.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
 #include "windlass/strategy/baselines.h"
@@ -179,6 +180,25 @@ TEST(CheckMore, RandomStrategies) {
     EXPECT_TRUE(findings.empty()) << joined(findings);
   }
   EXPECT_EQ(lowered, 400);
+}
+
+// loss = m + m and m + m m for the mean m: the gradient of the loss, which no task makes, is a term
+// of a sum.
+TEST(CheckTasks, TheGradientOfTheLossIsATerm) {
+  for (const bool squared : {false, true}) {
+    GraphBuilder g("again");
+    const TensorId x = g.input("x", {DType::F32, {8, 3}});
+    const TensorId w = g.weight("w", {DType::F32, {3}});
+    const TensorId y = g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, w}, "y");
+    const TensorId m =
+        g.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, {0, 1}, false}, {y}, "mean");
+    const TensorId other =
+        squared ? g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {m, m}, "square") : m;
+    g.set_loss(g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {m, other}, "loss"));
+    const Graph graph = g.finish();
+    EXPECT_TRUE(expect_clean(graph, "single", cases::machine(1)));
+    EXPECT_TRUE(expect_clean(graph, "data-parallel", cases::machine(4)));
+  }
 }
 
 // The products of `head` are partial sums; the loss wants them whole in other parts, and again in

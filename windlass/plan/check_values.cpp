@@ -227,7 +227,8 @@ void Checker::sum(TaskId id) {
   if (seen.size() != op.inputs.size())
     return complain("{}: does not read both of its terms", name(id));
   const Held &a = seen[0].first, &b = seen[1].first;
-  if (a.steps == 0 && b.steps == 0 && a.layout == b.layout) targets.push_back(a.layout);
+  if (a.steps == 0 && b.steps == 0 && a.layout == b.layout && a.layout >= 0)
+    targets.push_back(a.layout);
   for (const Held* term : {&a, &b})
     if (term->steps == 0 && term->layout >= 0) targets.push_back(layouts_.settled(term->layout));
   targets.push_back(layouts_.copies(members(group)));

@@ -74,9 +74,7 @@ MemoryOrder memory_order(const TaskGraph& tasks, const TaskTimes& times, const S
     order.release_rank[i] =
         static_cast<int32_t>(std::ranges::lower_bound(earlier, last_end[i]) - earlier.begin());
     const TaskId peak = order.peak_task[tasks.buffers[i].memory.index()];
-    if (peak.valid() && last_end[i] > result.start[peak.index()] &&
-        last_end[i] < result.end[peak.index()])
-      order.held_by[i] = peak;
+    if (peak.valid() && last_end[i] > result.start[peak.index()]) order.held_by[i] = peak;
   }
   return order;
 }

@@ -6,7 +6,7 @@
 // all that started earlier in the simulation have been granted theirs. Then what is live at any
 // moment was live at some moment of the simulation: the measured peak is the predicted one. (A
 // kernel allocates while it runs. So that the highest moment is really reached, what is released in
-// the simulation while the task of the peak runs is held until that task has ended.)
+// the simulation after the task of the peak has started is held until that task has ended.)
 //
 // It never blocks for good: when a task is next to be granted, all tasks that had ended before it
 // started in the simulation have been granted, and none of them waits for it; once they have

@@ -156,7 +156,7 @@ void TaskRunner::compute(const ProgramTask& task) {
 // Terms of a weight's gradient that are added apart.
 void TaskRunner::sum(const ProgramTask& task) {
   std::vector<Result> made = results(task.writes);
-  made[0].set(operand(task.reads[0]));
+  made[0].set(task.writes[0].adds ? operand(task.reads[0]) : operand(task.reads[0]).clone());
   keep(task.writes, made);
 }
 

@@ -278,7 +278,19 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   const Op& op = training_.graph[id];
   std::vector<Value>& terms = terms_;
   terms.clear();
+  const auto elements = [&](TensorId tensor) {
+    return element_count(training_.graph[tensor].type.shape);
+  };
+  const auto copies = [&] {
+    const auto members = static_cast<int32_t>(tables_.group(group_id(group)).size());
+    return tables_.intern(Layout{{Digit{.parts = members}}});
+  };
   for (TensorId tensor : op.inputs) {
+    if (facts_.origin[tensor.index()] != TrainingFacts::Origin::Made) {
+      // The gradient of the loss itself, where terms of the loss are read again.
+      terms.push_back(value(kForward, tensor, micro_batch, {copies(), elements(tensor)}, group));
+      continue;
+    }
     const Value* made = first(kForward, tensor, micro_batch);
     ensure(made != nullptr, "a gradient is summed before it is made");
     terms.push_back(*made);
@@ -287,13 +299,10 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
       terms[0].group == group && terms[1].group == group && terms[0].layout == terms[1].layout;
   if (!same) {
     const Value& model = terms[0].group == group ? terms[0] : terms[1];
-    const int32_t layout =
-        model.group == group
-            ? tables_.settled(model.layout)
-            : tables_.intern(Layout{
-                  {Digit{.parts = static_cast<int32_t>(tables_.group(group_id(group)).size())}}});
+    const int32_t layout = model.group == group ? tables_.settled(model.layout) : copies();
     for (size_t i = 0; i < terms.size(); ++i)
-      terms[i] = value(kForward, op.inputs[i], micro_batch, {layout, 0}, group);
+      terms[i] =
+          value(kForward, op.inputs[i], micro_batch, {layout, elements(op.inputs[i])}, group);
   }
   const TensorId tensor = op.outputs[0];
   const int64_t size = graph_[terms[0].buffer].bytes.value;

@@ -86,6 +86,7 @@ OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
   for (const OnnxFunction& function : file.functions)
     functions_.emplace(std::pair{function.domain, function.name}, &function);
   folded_biases_ = had_folded_biases(file);
+  for_training_ = is_exported_for_training(file);
   scopes_.emplace_back();
 }
 

@@ -218,6 +218,7 @@ class OnnxImporter {
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
   bool folded_biases_ = false;  // see had_folded_biases
+  bool for_training_ = false;   // see is_exported_for_training
   std::set<TensorId> tables_;   // weights used as embedding tables
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported

@@ -39,6 +39,10 @@ TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
   const auto source = source_.find(id);
   const bool deduplicates = file_.producer.starts_with("pytorch");
   if (source == source_.end() || !stored_name || !deduplicates || !restores()) return id;
+  if (for_training_) {
+    note_once("weights that are stored once under several names are tied");
+    return id;
+  }
   const OnnxTensor& tensor = *source->second;
   const TensorId copy = is_buffer_name(name) && !trains(name) ? builder_.buffer(name, tensor.type)
                                                               : builder_.weight(name, tensor.type);

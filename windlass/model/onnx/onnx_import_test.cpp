@@ -61,6 +61,19 @@ TEST(OnnxImport, IdentityOfAWeightByPyTorchIsAParameterThatWasEqual) {
   EXPECT_THAT(weight_names(import(file, {.as_exported = true}).graph), ElementsAre("a.weight"));
 }
 
+// Exported for training, PyTorch stores once what is one parameter, not what is equal: here the
+// transpose of a stored value was not folded.
+TEST(OnnxImport, IdentityOfAWeightByPyTorchForTrainingIsATiedWeight) {
+  const std::string file = proto::model(
+      input("x", {2, 3}) + output("y", {2, 3}) + counting("a.weight", {3, 3}) +
+          node("Identity", {"a.weight"}, {"b.weight"}) + node("MatMul", {"x", "a.weight"}, {"z"}) +
+          node("Transpose", {"b.weight"}, {"t"}) + node("MatMul", {"z", "t"}, {"y"}),
+      {.producer = "pytorch"});
+  const Model model = import(file);
+  EXPECT_THAT(weight_names(model.graph), ElementsAre("a.weight"));
+  EXPECT_TRUE(has_note(model, "tied"));
+}
+
 TEST(OnnxImport, IdentityChainsOfActivationsVanish) {
   const Model model =
       import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +

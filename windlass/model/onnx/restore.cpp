@@ -61,6 +61,22 @@ bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::s
                      [](const OnnxTensor& t) { return !is_anonymous_name(t.name); });
 }
 
+bool is_exported_for_training(const OnnxFile& file) {
+  std::set<std::string_view> stored;
+  for (const OnnxTensor& tensor : file.graph.initializers) stored.insert(tensor.name);
+  for (const OnnxNode& node : file.graph.nodes)  // other names of stored values come first
+    if (node.op_type == "Identity" && node.inputs.size() == 1 && node.outputs.size() == 1 &&
+        stored.contains(node.inputs[0]))
+      stored.insert(node.outputs[0]);
+  return std::any_of(file.graph.nodes.begin(), file.graph.nodes.end(), [&](const OnnxNode& node) {
+    if (node.op_type == "Dropout") return true;
+    if (node.op_type == "Transpose") return !node.inputs.empty() && stored.contains(node.inputs[0]);
+    const auto mode = node.attributes.find("training_mode");
+    return node.op_type == "BatchNormalization" && mode != node.attributes.end() &&
+           mode->second.i != 0;
+  });
+}
+
 bool had_folded_biases(const OnnxFile& file) {
   constexpr int64_t kMoreThanAFew = 4;
   if (!file.producer.starts_with("pytorch")) return false;

@@ -40,6 +40,11 @@ bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::s
 // more than a few, they are taken to be the biases: all or none, as networks are written.
 bool had_folded_biases(const OnnxFile& file);
 
+// Whether PyTorch's exporter was asked for training: it left something that it removes or folds for
+// inference, dropout, batch normalisation of the batch, or the transpose of a stored value. Then
+// equal values are stored once only if they are one parameter under several names.
+bool is_exported_for_training(const OnnxFile& file);
+
 // Endings by which PyTorch modules call what is stored but not trained.
 bool is_buffer_name(std::string_view name);
 // Of these, the running statistics of batch normalisation, which training updates by itself.

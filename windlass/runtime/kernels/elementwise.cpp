@@ -85,11 +85,12 @@ void check_divisors(BinaryFn fn, const at::Tensor& b) {
 }
 
 // g times the derivative of the larger (smaller) of two by one of them, given whether it won and
-// whether they are equal; equal ones take half each, as in PyTorch.
+// whether they are equal; equal ones take half each, as in PyTorch. Takes the same memory whether
+// any are equal or not.
 at::Tensor extremum_gradient(const at::Tensor& g, const at::Tensor& won, const at::Tensor& lost) {
   at::Tensor result = g.masked_fill(lost, 0);
   const at::Tensor tied = at::logical_or(won, lost).logical_not_();
-  if (tied.any().item<bool>()) result = at::where(tied, at::mul(result, 0.5), result);
+  at::where_out(result, tied, at::mul(result, 0.5), result);
   return result;
 }
 

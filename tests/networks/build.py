@@ -1,0 +1,256 @@
+"""From a description to a module, its data and its ONNX file.
+
+A description is plain JSON:
+
+  seed, batch             of data and weights; samples of a step
+  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it
+  nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
+                          layer "again": the module of node p["node"] once more; "tied": a linear layer of
+                          its own name with the weight of node p["node"]
+  losses                  [{kind, of}]: added up; or
+  outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
+  outputs                 further values that the module returns
+  export                  {opset, mode, fold}
+  train                   {optimizer, steps, hyperparameters}
+
+Shapes follow when it is built. Weights and data of a part depend on that part and on the seed alone.
+"""
+
+import os
+import warnings
+import zlib
+
+import numpy
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import networks.blocks  # noqa: F401: these fill the catalogue
+import networks.layers  # noqa: F401
+import networks.sequences  # noqa: F401
+import networks.tensors  # noqa: F401
+from networks.catalogue import CATALOGUE
+
+MOST_ELEMENTS = 6000
+LARGEST = 50.0
+NEWEST_OPSET = 17
+
+
+class Unsuitable(Exception):
+    """A description that makes no network worth training."""
+
+
+def seed_of(description, what):
+    return zlib.crc32(f"{description['seed']} {what}".encode())
+
+
+def rows(x):
+    return x.reshape(-1, x.shape[-1])
+
+
+def huber(d):
+    return torch.where(d.abs() < 1, 0.5 * d * d, d.abs() - 0.5).mean()
+
+
+# kind: target ("same", "bits", "class", "channel" or none), function
+LOSSES = {
+    "mse": ("same", lambda v, t: (v - t).pow(2).mean()), "l1": ("same", lambda v, t: (v - t).abs().mean()),
+    "huber": ("same", lambda v, t: huber(v - t)),
+    "ignored": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), ignore_index=1)),
+    "log cosh": ("same", lambda v, t: torch.log(torch.exp(v - t) + torch.exp(t - v)).mean()),
+    "bits": ("bits", F.binary_cross_entropy_with_logits),
+    "cross-entropy": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1))),
+    "smooth": ("class", lambda v, t: 0.9 * F.cross_entropy(rows(v), t.reshape(-1))
+               - 0.1 * F.log_softmax(rows(v), -1).mean()),
+    "likelihood": ("class", lambda v, t: F.nll_loss(F.log_softmax(rows(v), -1), t.reshape(-1))),
+    "channels": ("channel", F.cross_entropy), "squares": (None, lambda v: v.pow(2).mean()),
+    "divergence": ("same", lambda v, t: F.kl_div(F.log_softmax(v, -1), F.softmax(t, -1), reduction="batchmean")),
+    "by sample": ("same", lambda v, t: ((v - t) ** 2).flatten(1).sum(1).mean()),
+    "sum": ("same", lambda v, t: (v * t).sum() * 0.1),
+    "sum of classes": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), reduction="sum")),
+}
+
+
+def target_of(kind, shape):
+    """Shape and bound of the target of a loss on a value; a bound of 0: numbers, of -1: zeros and ones."""
+    needs = LOSSES[kind][0]
+    if needs in ("class", "channel"):
+        axis = len(shape) - 1 if needs == "class" else 1
+        if shape[axis] < 2:
+            raise Unsuitable("one class")
+        return [s for i, s in enumerate(shape) if i != axis], shape[axis]
+    return list(shape), -1 if needs == "bits" else 0
+
+
+def draw_data(description, name, shape, bound):
+    """Of all steps, [steps, ...]."""
+    generator = torch.Generator().manual_seed(seed_of(description, name))
+    shape = [description["train"]["steps"], *shape]
+    if bound > 0:
+        return torch.randint(bound, shape, generator=generator)
+    if bound < 0:
+        return torch.randint(2, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator)
+
+
+class Network(nn.Module):
+    """`data` has a tensor for each input and label, with a row for each step."""
+
+    def __init__(self, description):
+        super().__init__()
+        self.description = description
+        self.functions = {}
+        self.data, self.inputs, self.shapes = {}, [], {}
+        values = {}
+        for i, given in enumerate(description["inputs"]):
+            shape = given["shape"] if given.get("shared") else [description["batch"], *given["shape"]]
+            values[f"x{i}"] = self.add_input(f"x{i}", shape, given["bound"])
+        for node in description["nodes"]:
+            values[f"n{node['id']}"] = self.add_node(node, values)
+        for i, loss in enumerate(description["losses"]):
+            if LOSSES[loss["kind"]][0] is not None:
+                shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
+                self.add_input(f"t{i}", shape, bound)
+        if description["outside"]:
+            shape = values[description["outputs"][0]].shape
+            classes = description["outside"] == "cross-entropy"
+            kind = "mse" if not classes else "cross-entropy" if len(shape) == 2 else "channels"
+            shape, bound = target_of(kind, shape)
+            name = "labels" if classes else "target"
+            self.data[name] = draw_data(description, name, shape, bound)
+            self.outside = LOSSES[kind][1]
+        for part in self.modules():
+            if hasattr(part, "reset_running_stats"):
+                part.reset_running_stats()
+        self.train()
+
+    def add_input(self, name, shape, bound):
+        self.data[name] = draw_data(self.description, name, shape, bound)
+        self.inputs.append(name)
+        return self.data[name][0]
+
+    def add_node(self, node, values):
+        operands = [values[name] for name in node["of"]]
+        name = f"n{node['id']}"
+        if node["layer"] == "again":
+            made = self.functions[node["p"]["node"]]
+            if not isinstance(made, nn.Module):
+                raise Unsuitable("nothing to share")
+            self.functions[name] = made
+        elif node["layer"] == "tied":
+            made = nn.Linear(1, 1, bias=False)
+            made.weight = self.functions[node["p"]["node"]].weight
+            self.functions[name] = made
+            self.add_module(name, made)
+        else:
+            torch.manual_seed(seed_of(self.description, name))
+            made = CATALOGUE[node["layer"]].build(node["p"], [tuple(v.shape) for v in operands])
+            self.functions[name] = made
+            if isinstance(made, nn.Module):
+                make_unique(made)
+                self.add_module(name, made)
+        with torch.no_grad():
+            value = made(*operands)
+        if not value.is_floating_point() or not 2 <= value.dim() <= 5:
+            raise Unsuitable("no tensor to go on from")
+        if not 0 < value.numel() <= MOST_ELEMENTS or not value.abs().max() < LARGEST:
+            raise Unsuitable("too large")
+        self.shapes[name] = list(value.shape)
+        return value
+
+    def forward(self, *inputs):
+        values = dict(zip(self.inputs, inputs, strict=True))
+        for node in self.description["nodes"]:
+            operands = [values[name] for name in node["of"]]
+            values[f"n{node['id']}"] = self.functions[f"n{node['id']}"](*operands)
+        outputs = tuple(values[name] for name in self.description["outputs"])
+        total = None
+        for i, loss in enumerate(self.description["losses"]):
+            targets = [values[f"t{i}"]] if f"t{i}" in values else []
+            term = LOSSES[loss["kind"]][1](values[loss["of"]], *targets)
+            total = term if total is None else total + term
+        return outputs if total is None else (total, *outputs)
+
+    def loss(self, step, dtype=torch.float32):
+        batch = {name: rows[step].to(dtype) if rows.is_floating_point() else rows[step]
+                 for name, rows in self.data.items()}
+        found = self(*(batch[name] for name in self.inputs))
+        if not self.description["outside"]:
+            return found[0]
+        labels = batch["labels" if "labels" in batch else "target"]
+        alike = {name: value for name, value in zip(self.description["outputs"], found, strict=True)
+                 if value.shape == found[0].shape}
+        return sum(self.outside(value, labels) for value in alike.values())
+
+    def __deepcopy__(self, memo):
+        made = Network(self.description)
+        made.load_state_dict(self.state_dict())
+        return made
+
+
+def make_unique(module):
+    """No two weights of a network are the same number, so that what was stored elsewhere is found again."""
+    with torch.no_grad():
+        for weight in module.parameters():
+            if weight.dim() < 2:
+                weight.add_(torch.randn_like(weight) * 0.1)
+            weight.add_(torch.randn_like(weight) * 1e-3)
+
+
+def build(description):
+    """Throws Unsuitable."""
+    try:
+        return Network(description)
+    except (RuntimeError, ValueError, IndexError, AssertionError, KeyError, TypeError,
+            AttributeError) as error:
+        raise Unsuitable(str(error)) from error
+
+
+def export(network, path):
+    """With the newest opset where PyTorch lacks something in the wanted one. Throws Unsuitable if it cannot.
+
+    In a process of its own: an exporter that fails once leaves itself broken.
+    """
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, export_here(network, path).encode()[:1000])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        reason = answer.read()
+    os.waitpid(child, 0)
+    if reason != EXPORTED:
+        raise Unsuitable(f"export: {reason}")
+
+
+EXPORTED = "exported"
+
+
+def export_here(network, path):
+    """What went wrong, or EXPORTED."""
+    wanted = network.description["export"]
+    mode = torch.onnx.TrainingMode
+    names = ["loss"] * bool(network.description["losses"]) + network.description["outputs"]
+    inputs = tuple(network.data[name][0] for name in network.inputs)
+    for opset in (wanted["opset"], NEWEST_OPSET):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(
+                    network, inputs, str(path), input_names=network.inputs, output_names=names,
+                    training=mode.TRAINING if wanted["mode"] == "train" else mode.EVAL,
+                    do_constant_folding=wanted["fold"], opset_version=opset)
+            return EXPORTED
+        except Exception as error:  # of any kind: the exporter's own limits
+            reason = str(error)
+    return reason
+
+
+def stored_values(path):
+    """Initializers of an ONNX file by name, for the buffers that exporting moved."""
+    import onnx
+    from onnx import numpy_helper
+    return {t.name: numpy.array(numpy_helper.to_array(t)) for t in onnx.load(str(path)).graph.initializer}
