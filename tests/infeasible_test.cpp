@@ -30,7 +30,7 @@ std::vector<std::string> words(const std::string& text) {
 TEST(InfeasibleProgram, WhatHelpsHelps) {
   const std::vector<std::string> asked = {
       "plan",  "mlp",          "--on", "laptop",   "--batch", "4096",  "--memory",
-      "20MiB", "--time-limit", "60",   "--effort", "0.01",    "--json"};
+      "20MiB", "--time-limit", "3600", "--effort", "0.01",    "--json"};
   const ProgramResult run = run_windlass(asked);
   ASSERT_EQ(run.exit_code, 2) << run.err;
   const json answer = json::parse(run.out);
@@ -63,7 +63,7 @@ TEST(InfeasibleProgram, WhatHelpsHelps) {
 
 TEST(InfeasibleProgram, SaysWhereAndWhat) {
   const ProgramResult run = run_windlass({"plan", "mlp", "--on", "4x3090", "--memory", "1MiB",
-                                          "--effort", "0.01", "--time-limit", "4"});
+                                          "--effort", "0.01", "--time-limit", "3600"});
   ASSERT_EQ(run.exit_code, 2) << run.err;
   for (const char* part :
        {"no plan fits", "least limit", "alive in gpu0..gpu3", "what helps", "--memory"})
@@ -88,7 +88,7 @@ TEST(Advice, DecisionsGivenBackHelp) {
   ASSERT_EQ(none.termination, Termination::Infeasible);
   const AdviceProblem problem = {
       .problem = free, .options = fixed, .frugal = none.strategy, .least_limit = none.least_limit};
-  const std::vector<Advice> advice = advise(problem, Seconds(20));
+  const std::vector<Advice> advice = advise(problem, Seconds(3600));
   ASSERT_FALSE(advice.empty());
   bool all = false, limit = false;
   for (const Advice& entry : advice) {

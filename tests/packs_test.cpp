@@ -115,7 +115,7 @@ TEST_F(PackPlans, AreFoundWhereWeightsDoNotFit) {
   const auto automatic = [&](const std::string& memory) {
     const ProgramResult result = run_windlass(
         {"plan", "gpt2:layers=6,hidden=1024,vocab=1000", "--on", "4x1080ti", "--batch", "8",
-         "--memory", memory, "--time-limit", "5", "--json", "-o", path("plan.json")});
+         "--memory", memory, "--effort", "0.01", "--json", "-o", path("plan.json")});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_EQ(run_windlass({"check", path("plan.json")}).exit_code, 0);
     return json::parse(result.out);

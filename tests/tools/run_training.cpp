@@ -39,7 +39,7 @@
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_strategy.h"
 #include "windlass/plan/step.h"
-#include "windlass/runtime/profile.h"
+#include "windlass/run/profile.h"
 #include "windlass/runtime/trainer.h"
 #include "windlass/search/search.h"
 #include "windlass/strategy/baselines.h"
@@ -108,8 +108,7 @@ std::map<std::string, Bits> read_data(const std::string& path, const Graph& grap
 Request read_request(const json& line) {
   Request request;
   ModelOptions options;
-  if (line.contains("loss"))
-    options.loss = line["loss"] == "mse" ? LossKind::MeanSquaredError : LossKind::CrossEntropy;
+  if (line.contains("loss")) options.loss = parse_loss(line["loss"].get<std::string>());
   request.out = line.at("out").get<std::string>();
   request.steps = line.at("steps");
   request.strategies = line.at("strategies").get<std::vector<std::string>>();
@@ -211,8 +210,9 @@ class Tool {
     while (samples % cuts != 0) --cuts;
     candidate.training =
         differentiate(cut_batch(request.model.graph, request.batch, cuts), request.training);
-    candidate.strategy = cases::random_strategy(candidate.training, candidate.machine, rng,
-                                                {.pipeline = false, .compress = false});
+    candidate.strategy =
+        cases::random_strategy(candidate.training, candidate.machine, rng,
+                               {.pipeline = false, .compress = false, .in_turn = true});
     candidate.strategy.micro_batches = cuts;
     candidate.step = simulate(candidate);
     return candidate;
@@ -285,7 +285,7 @@ class Tool {
 
   Outcome train(const Request& request, const Candidate& candidate) {
     TrainerOptions options;
-    options.executor = {.threads = 1, .pace_copies = false};
+    options.executor = {.threads = 1, .pace_copies = false, .paranoid = true};
     Trainer trainer(request.model, candidate.training, candidate.step, candidate.machine, options);
     const Graph& graph = candidate.training.graph;
     if (!fs::exists(request.out / "initial.safetensors")) {

@@ -91,15 +91,17 @@ ordered_json decisions_json(const Subject& subject) {
           {"unused_devices", unused_device_names(subject.strategy, subject.machine)},
           {"saved", saved},
           {"weights_on_host", std::ranges::count_if(weights, &Residency::host)},
-          {"updated_on_host", std::ranges::count_if(weights, &Residency::host_update)}};
+          {"updated_on_host", std::ranges::count_if(weights, &Residency::host_update)},
+          {"copies_in_turn", subject.strategy.in_turn}};
 }
 
 std::string decisions_text(const Subject& subject, bool fits) {
   std::string text = devices_text(subject);
   if (!text.empty()) text += fits ? "; nothing faster was found with the others\n" : "\n";
-  text += fmt::format("  {} micro-batch{}; {}\n", subject.strategy.micro_batches,
-                      subject.strategy.micro_batches == 1 ? "" : "es",
-                      residency_text(subject.strategy));
+  text +=
+      fmt::format("  {} micro-batch{}; {}{}\n", subject.strategy.micro_batches,
+                  subject.strategy.micro_batches == 1 ? "" : "es", residency_text(subject.strategy),
+                  subject.strategy.in_turn ? "; copies take turns with kernels" : "");
   text += "  saved for the backward pass:";
   for (const auto& [action, total] : totals_of(subject))
     text += fmt::format(" {} {} ({})", action_name(action), format_bytes(Bytes(total.bytes)),

@@ -56,7 +56,7 @@ struct TrainFlags {
   int64_t checkpoint_every = 0;
   std::string resume;
   std::string save, log, trace;
-  bool json = false;
+  bool json = false, paranoid = false;
 };
 
 std::vector<double> numbers(const std::string& text, const char* flag) {
@@ -80,6 +80,7 @@ std::vector<double> numbers(const std::string& text, const char* flag) {
 TrainerOptions trainer_options(const TrainFlags& flags, int threads) {
   TrainerOptions options;
   options.executor.threads = threads;
+  options.executor.paranoid = flags.paranoid;
   options.hyperparameters.momentum = flags.momentum;
   options.hyperparameters.beta1 = flags.beta1;
   options.hyperparameters.beta2 = flags.beta2;
@@ -526,7 +527,7 @@ void add_output_flags(CLI::App& verb, TrainFlags& flags) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   verb.add_option("--resume", flags.resume,
-                  "go on from a checkpoint, or from the newest one of a folder")
+                  "go on from a checkpoint, or from the newest one of a folder that is whole")
       ->type_name("PATH");
   verb.add_option("--save", flags.save, "write the weights at the end")
       ->type_name("FILE.safetensors");
@@ -534,6 +535,8 @@ void add_output_flags(CLI::App& verb, TrainFlags& flags) {
   verb.add_option("--trace", flags.trace,
                   "write the predicted and the measured step for ui.perfetto.dev")
       ->type_name("FILE");
+  verb.add_flag("--paranoid", flags.paranoid,
+                "memory that notices misuse: slower, the same results; for reports of bugs");
   verb.add_flag("--json", flags.json, "print a JSON line a step, and a last one for the run");
 }
 

@@ -1,6 +1,5 @@
 #include "windlass/cost/traffic.h"
 
-#include <chrono>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -245,17 +244,13 @@ TEST(Collective, MoreBytesTakeLongerAndTheChoiceIsTheFastest) {
   }
 }
 
-TEST(Collective, ThousandDevicesArePlannedInMilliseconds) {
+TEST(Collective, ThousandDevicesArePlanned) {
   const Machine machine = load_machine("8xa100-80g*128");
-  const auto start = std::chrono::steady_clock::now();
   const Traffic all =
       plan_collective(machine, Collective::AllReduce, {{members(0, 1024)}}, Bytes(1024 * kMB));
   std::vector<DeviceGroup> groups;
   for (size_t i = 0; i < 8; ++i) groups.push_back(members(i, 128, 8));
   const Traffic striped = plan_collective(machine, Collective::ReduceScatter, groups, Bytes(kMB));
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  RecordProperty("milliseconds", std::to_string(seconds.count() * 1e3));
-  EXPECT_LT(seconds.count(), 1.0);  // about 0.01 on an idle machine
   EXPECT_NEAR(static_cast<double>(heaviest(machine, all, "network")), 2 * 128e6, 5e6);
   EXPECT_EQ(heaviest(machine, striped, "nvswitch"), 0);
 }

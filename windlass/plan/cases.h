@@ -121,6 +121,21 @@ inline Graph transformer(int64_t batch = 8, int64_t layers = 4, bool tied = true
   return net.finish(net.b.op(OpKind::Linear, LinearAttrs{}, {x, table}, "head"));
 }
 
+// Weights that reach their ops through views, one of them twice and directly too.
+inline Graph views(int64_t batch = 8) {
+  Net net("views");
+  const TensorId x = net.b.input("x", f32({batch, 32}));
+  const TensorId flat = net.b.weight("flat", f32({16 * 32}));
+  const TensorId matrix = net.reshape(flat, {16, 32}, "matrix");
+  TensorId y = net.b.op(OpKind::Linear, LinearAttrs{}, {x, matrix}, "first");
+  const TensorId slopes = net.reshape(net.b.weight("slopes", f32({16})), {1, 16}, "row");
+  y = net.b.op(OpKind::Binary, BinaryAttrs{.fn = BinaryFn::Mul}, {y, slopes}, "scaled");
+  y = net.relu(net.add(y, slopes, "shifted"), "relu");
+  const TensorId turned = net.reshape(flat, {32, 16}, "turned");
+  y = net.b.op(OpKind::Linear, LinearAttrs{}, {y, turned}, "second");
+  return net.finish(net.add(y, net.reshape(y, {batch, 32}, "again"), "sum"));
+}
+
 inline Machine machine(int devices, int nodes = 1, const std::string& memory = "8GiB") {
   const std::string network =
       nodes > 1 ? R"(, "network": {"bandwidth": "10GB/s", "latency": "5us"})" : "";

@@ -95,6 +95,7 @@ const std::vector<std::string> kStrategies = {
 Graph network(const std::string& name) {
   if (name == "mlp") return cases::mlp();
   if (name == "cnn") return cases::cnn();
+  if (name == "views") return cases::views(16);
   if (name == "batch norm") return cases::cnn(16, true);
   return cases::transformer(8, 4, name == "tied");
 }
@@ -126,7 +127,8 @@ TEST_P(Check, SeveralNodes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Networks, Check,
-                         testing::Values("mlp", "cnn", "batch norm", "transformer", "tied"),
+                         testing::Values("mlp", "cnn", "batch norm", "transformer", "tied",
+                                         "views"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, ' ');
@@ -173,7 +175,8 @@ TEST(CheckMore, RandomStrategies) {
     Machine machine = cases::machine(1 << rng.integer(0, 3));
     machine.device_types[0].copies_itself = seed % 2 == 1;
     const TrainingGraph training = differentiate(graph);
-    const Strategy strategy = cases::random_strategy(training, machine, rng, {.weights = false});
+    const Strategy strategy =
+        cases::random_strategy(training, machine, rng, {.weights = false, .in_turn = true});
     const TaskGraph tasks = lower(training, strategy, machine);
     ++lowered;
     const auto findings = check_tasks(training, machine, strategy, tasks);

@@ -141,7 +141,7 @@ TEST(Plan, RandomStrategiesRoundTrip) {
                                         : cases::transformer(8, 2);
     const Machine machine = cases::machine(static_cast<int>(rng.integer(1, 8)), seed % 2 ? 1 : 3);
     const TrainingGraph training = differentiate(graph);
-    const Strategy strategy = cases::random_strategy(training, machine, rng);
+    const Strategy strategy = cases::random_strategy(training, machine, rng, {.in_turn = true});
     Plan plan = make_plan({.source = "x"}, graph, 16, training, machine, strategy);
     plan.prediction = {"feasible", Seconds(rng.uniform()),
                        std::vector<int64_t>(machine.devices.size(), rng.integer(0, 1 << 30)),

@@ -41,6 +41,7 @@ struct RandomOptions {
   bool pipeline = true;  // several stages
   double sharded = 0.5;  // ops that change the sharding of the one before
   bool compress = true;
+  bool in_turn = false;  // copies may take turns with kernels
 };
 
 inline Strategy random_strategy(const TrainingGraph& training, const Machine& machine, Rng& rng,
@@ -50,6 +51,7 @@ inline Strategy random_strategy(const TrainingGraph& training, const Machine& ma
   strategy.micro_batches = rng.integer(1, 4);
   strategy.bucket = Bytes(rng.integer(0, 1) == 0 ? 4096 : 25 << 20);
   strategy.prefetch = static_cast<int32_t>(rng.integer(0, 3));
+  strategy.in_turn = options.in_turn && rng.chance(0.2);
   const auto devices = static_cast<int64_t>(machine.devices.size());
   int64_t groups = options.pipeline ? rng.integer(1, devices) : 1;
   while (devices % groups != 0) --groups;

@@ -159,7 +159,7 @@ std::vector<DeviceId> read_group(const std::string& text, const Machine& machine
 void read_strategy(JsonObject object, Plan& plan) {
   Strategy& strategy = plan.strategy;
   know(object, {"name", "micro_batches", "schedule", "bucket_bytes", "prefetch", "virtual_memory",
-                "groups", "stages", "ops", "saved", "weights"});
+                "in_turn", "groups", "stages", "ops", "saved", "weights"});
   strategy.name = object.text("name", "");
   strategy.micro_batches = object.integer("micro_batches", 1, kMaxMicroBatches);
   strategy.schedule = choose(
@@ -170,6 +170,7 @@ void read_strategy(JsonObject object, Plan& plan) {
   strategy.prefetch =
       static_cast<int32_t>(object.integer("prefetch", strategy.prefetch, 0, kMaxPrefetch));
   strategy.virtual_memory = object.boolean("virtual_memory", false);
+  strategy.in_turn = object.boolean("in_turn", false);
   const std::vector<std::string> groups = object.texts("groups");
   if (groups.size() > kMaxGroups) fail_input("{}: more than {} groups", object.where(), kMaxGroups);
   size_t devices = 0;

@@ -111,23 +111,26 @@ ordered_json write_strategy(const Plan& plan) {
   ordered_json splits = ordered_json::array();
   for (const ShardingRun& run : plan.splits)
     splits.push_back({{"first", run.first}, {"count", run.count}, {"split", run.split}});
-  return {{"name", strategy.name},
-          {"micro_batches", strategy.micro_batches},
-          {"schedule", schedule_name(strategy.schedule)},
-          {"bucket_bytes", strategy.bucket.value},
-          {"prefetch", strategy.prefetch},
-          {"virtual_memory", strategy.virtual_memory},
-          {"groups", groups},
-          {"stages", stages},
-          {"ops", splits},
-          {"saved",
-           runs(strategy.saved, [](MemoryAction action,
-                                   ordered_json& run) { run["action"] = action_name(action); })},
-          {"weights", runs(strategy.weights, [](const Residency& weight, ordered_json& run) {
-             run["zero"] = weight.zero;
-             if (weight.host) run["host"] = true;
-             if (weight.host_update) run["host_update"] = true;
-           })}};
+  ordered_json made = {
+      {"name", strategy.name},
+      {"micro_batches", strategy.micro_batches},
+      {"schedule", schedule_name(strategy.schedule)},
+      {"bucket_bytes", strategy.bucket.value},
+      {"prefetch", strategy.prefetch},
+      {"virtual_memory", strategy.virtual_memory},
+      {"groups", groups},
+      {"stages", stages},
+      {"ops", splits},
+      {"saved",
+       runs(strategy.saved,
+            [](MemoryAction action, ordered_json& run) { run["action"] = action_name(action); })},
+      {"weights", runs(strategy.weights, [](const Residency& weight, ordered_json& run) {
+         run["zero"] = weight.zero;
+         if (weight.host) run["host"] = true;
+         if (weight.host_update) run["host_update"] = true;
+       })}};
+  if (strategy.in_turn) made["in_turn"] = true;
+  return made;
 }
 
 ordered_json write_prediction(const Prediction& prediction) {

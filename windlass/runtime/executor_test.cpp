@@ -26,7 +26,11 @@ const std::vector<std::string> kStrategies = {
 };
 
 std::vector<Graph> networks() {
-  return {cases::mlp(8, 3), cases::cnn(4), cases::cnn(4, true), cases::transformer(2, 2, false),
+  return {cases::mlp(8, 3),
+          cases::views(4),
+          cases::cnn(4),
+          cases::cnn(4, true),
+          cases::transformer(2, 2, false),
           cases::transformer(2, 2, true)};
 }
 

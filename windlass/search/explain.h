@@ -74,6 +74,7 @@ class Explainer {
   void add_saved(std::vector<Alternative>& list);
   void add_homes(std::vector<Alternative>& list);
   void add_movement(std::vector<Alternative>& list);
+  void add_turns(std::vector<Alternative>& list);
   void add_cuts(std::vector<Alternative>& list);
   void add_named(std::vector<Alternative>& list);
 

@@ -23,6 +23,7 @@ std::vector<Alternative> Explainer::decisions() {
     add_homes(list);
     add_movement(list);
   }
+  add_turns(list);
   add_cuts(list);
   add_named(list);
   return list;
@@ -137,6 +138,13 @@ void Explainer::add_movement(std::vector<Alternative>& list) {
         measured("fetching", fmt::format("{} ops ahead instead of {}", ahead, strategy_.prefetch),
                  changed));
   }
+}
+
+void Explainer::add_turns(std::vector<Alternative>& list) {
+  if (!strategy_.in_turn) return;
+  Strategy changed = strategy_;
+  changed.in_turn = false;
+  add_unless_same(list, measured("copies", "beside kernels instead of in turn", changed));
 }
 
 void Explainer::add_cuts(std::vector<Alternative>& list) {

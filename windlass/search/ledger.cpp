@@ -26,6 +26,7 @@ Ledger Ledger::branch(Nanoseconds ceiling) const {
   result.entries_.clear();
   result.frugal_.clear();
   result.sought_.clear();
+  result.least_.reset();
   result.points_.clear();
   result.elsewhere_ = 0;
   result.ceiling_ = ceiling;
@@ -210,6 +211,10 @@ SearchResult Ledger::finish() {
     micro = best.micro_batches;
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
     add_point(best.strategy, free);
+  } else if (least_) {
+    result.strategy = least_->strategy;
+    result.least_limit = Bytes(least_->time);
+    micro = least_->micro_batches;
   } else {
     std::optional<int64_t> least;
     frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());

@@ -90,6 +90,10 @@ class Ledger {
   void add_frugal(const Strategy& strategy, int64_t micro_batches) {
     sought_.push_back({strategy, micro_batches, 0});
   }
+  // The one that needs least, and the limit at which it runs, whatever else was tried.
+  void set_least(const Strategy& strategy, int64_t micro_batches, int64_t limit) {
+    least_ = Entry{strategy, micro_batches, limit};
+  }
   // One that is known to fit.
   void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
 
@@ -134,6 +138,7 @@ class Ledger {
   std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
   std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
   std::vector<Entry> sought_;            // found by looking for what needs least
+  std::optional<Entry> least_;           // `time`: its limit
   std::vector<Point> points_;
   int64_t elsewhere_ = 0;
   std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of

@@ -4,6 +4,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/search/chain/chain_search.h"
+#include "windlass/search/least_memory.h"
 #include "windlass/search/ledger.h"
 #include "windlass/search/spend_memory.h"
 
@@ -28,6 +29,7 @@ class OneDevice {
       if (!ledger_.can_cut(cuts)) break;
       if (search_cut(cuts)) return true;
     }
+    if (!ledger_.fits()) seek_least();
     return false;
   }
 
@@ -90,6 +92,23 @@ class OneDevice {
       plain = false;
     }
     return false;
+  }
+
+  // The least limit there is; a plan, if it is not above this one.
+  void seek_least() {
+    const int64_t samples = std::max<int64_t>(1, ledger_.batch().samples);
+    const int64_t only = ledger_.options().micro_batches;
+    std::vector<Strategy> starts;
+    for (int64_t cuts = 1; cuts <= samples; ++cuts) {
+      if (samples % cuts != 0 || (only > 0 && cuts != only)) continue;
+      if (!ledger_.can_cut(cuts)) break;
+      for (Strategy& base : bases(cuts)) starts.push_back(std::move(base));
+      if (ledger_.out_of_time()) break;
+    }
+    const auto found = find_least_memory(ledger_, std::move(starts));
+    if (!found) return;
+    ledger_.set_least(found->strategy, found->strategy.micro_batches, found->limit);
+    ledger_.consider(found->strategy, found->strategy.micro_batches);
   }
 
   // Time that is over is no reason to say that nothing fits; a user who waits no longer is, once

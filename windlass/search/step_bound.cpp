@@ -397,8 +397,9 @@ StepBound::~StepBound() = default;
 StepBound::StepBound(StepBound&&) noexcept = default;
 
 Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) {
-  // Measured prices are not those of works; paging has tasks of its own.
-  if (state_->problem.reprice || strategy.virtual_memory) return 0;
+  // Measured prices are not those of works; paging has tasks of its own, copies in turn have lanes
+  // of their own.
+  if (state_->problem.reprice || strategy.virtual_memory || strategy.in_turn) return 0;
   state_->take(strategy);
   const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
   state_->exact = false;
@@ -408,7 +409,7 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
 bool StepBound::exact() const { return state_->exact; }
 
 bool StepBound::too_large(const Strategy& strategy) {
-  if (strategy.virtual_memory) return false;
+  if (strategy.virtual_memory || strategy.in_turn) return false;
   state_->take(strategy);
   return state_->too_large();
 }

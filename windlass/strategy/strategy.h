@@ -69,6 +69,9 @@ struct Strategy {
   // Demand paging instead of a plan: each device keeps what was used last, the rest is on the host.
   bool virtual_memory = false;
   int32_t prefetch = 2;  // ops ahead of its use that an offloaded tensor is fetched
+  // Copies between a device and its host take turns with its kernels: nothing waits in memory for a
+  // copy that runs beside. It takes least memory, whatever anything takes in time.
+  bool in_turn = false;
 };
 
 // Everything on one device, plainly.

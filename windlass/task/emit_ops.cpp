@@ -14,9 +14,10 @@ Emitter::Emitter(const TrainingGraph& training, const TrainingFacts& facts, cons
 void Emitter::prepare(const Strategy& strategy) {
   strategy_ = &strategy;
   graph_.clear_tasks();
-  if (teams_ == nullptr || groups_ != strategy.groups) {
+  if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn) {
     check_groups(machine_, strategy);
     groups_ = strategy.groups;
+    in_turn_ = strategy.in_turn;
     graph_.teams.clear();
     graph_.lanes.clear();
     graph_.memories.clear();

@@ -105,7 +105,7 @@ Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32
     fetch(state.unit, group);
     const int32_t next = state.unit + (item_backward_ ? -1 : 1);
     const bool more =
-        next >= 0 && static_cast<size_t>(next) < units_.size() &&
+        !strategy_->in_turn && next >= 0 && static_cast<size_t>(next) < units_.size() &&
         units_[static_cast<size_t>(next)].stage == units_[static_cast<size_t>(state.unit)].stage;
     if (more) fetch(next, group);
   }

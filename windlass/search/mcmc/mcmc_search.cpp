@@ -195,7 +195,8 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   std::vector<DeviceSubset> subsets;
   Nanoseconds ceiling = ledger.ceiling();
   if (problem.machine.devices.size() == 1) {
-    settled = run_one_device(ledger);
+    // If nothing fits, what needs least is known.
+    settled = run_one_device(ledger) || !ledger.fits();
   } else {
     const std::vector<DeviceId> all = all_devices(problem.machine);
     run_grid(ledger, 0.4, {all});
