@@ -32,8 +32,8 @@ if(WINDLASS_WERROR)
 endif()
 
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  # Part of -Wconversion in clang but not in g++.
-  target_compile_options(windlass_options INTERFACE -Wno-sign-conversion)
+  # Part of -Wconversion in clang but not in g++. A loop that is not vectorized is slower, not wrong.
+  target_compile_options(windlass_options INTERFACE -Wno-sign-conversion -Wno-pass-failed)
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 reports overlapping copies inside std::string operator+.
   target_compile_options(windlass_options INTERFACE -Wno-restrict)

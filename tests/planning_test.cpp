@@ -165,5 +165,21 @@ TEST(PlanningProgram, PacksOfLayers) {
   std::filesystem::remove(path);
 }
 
+// Of the time that a plan took, what went into kernels is said apart.
+TEST(Planning, SaysHowLongItMeasured) {
+  for (const std::string machine : {"local", "4x3090"}) {
+    std::vector<std::string> arguments = {"plan",  "mlp",          "--batch", "4",     "--on",
+                                          machine, "--time-limit", "1",       "--json"};
+    if (machine == "local") arguments.insert(arguments.end(), {"--devices", "1"});
+    const ProgramResult result = run_windlass(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto search = nlohmann::json::parse(result.out)["search"];
+    EXPECT_EQ(search.contains("measuring_seconds"), machine == "local") << result.out;
+    if (machine != "local") continue;
+    EXPECT_GT(search["measuring_seconds"], 0);
+    EXPECT_LE(search["measuring_seconds"], search["seconds"]);
+  }
+}
+
 }  // namespace
 }  // namespace windlass

@@ -117,6 +117,7 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
   const SearchResult& search = planned.search;
   auto& entry = json["search"] = {
       {"method", planned.method}, {"seconds", search.seconds.value}, {"simulated", search.tried}};
+  if (planned.measuring) entry["measuring_seconds"] = planned.measuring->value;
   if (search.proposals > 0) json["search"]["proposals"] = search.proposals;
   if (search.objective) {
     entry["objective_s"] = search.objective->value;
@@ -294,9 +295,12 @@ ExitCode run_plan(const PlanFlags& flags) {
   }
   fmt::print(
       "plan ({}; no plan is faster than {}, {:.0f} % of this step; {} strategies tried in "
-      "{})\n{}\n",
+      "{}{})\n{}\n",
       termination_name(planned.search.termination), format_seconds(planned.search.lower_bound),
       100 * (1 - gap), planned.search.tried, format_seconds(planned.search.seconds),
+      planned.measuring
+          ? fmt::format(", {} of it to measure kernels", format_seconds(*planned.measuring))
+          : "",
       decisions_text(subject, true));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",

@@ -93,6 +93,7 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   subject.strategy = std::move(planned.search.strategy);
   planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
                                {}, pricing.reprice());
+  planned.measuring = pricing.measuring();
   planned.fits = planned.search.termination != Termination::Infeasible;
   fill_facts(subject, model.model, planned.search.samples);
   subject.facts.provenance = pricing.provenance();

@@ -15,7 +15,8 @@ struct PlannedSubject {
   SearchResult search;  // without training graph and strategy: those are the subject's
   SimulatedStep step;   // of that strategy, limits enforced
   bool fits = false;
-  std::string method;  // of the search that was used
+  std::string method;                // of the search that was used
+  std::optional<Seconds> measuring;  // what it took to measure kernels, if any were asked for
 };
 
 struct PlanningOptions {

@@ -48,6 +48,11 @@ std::vector<MeasuredKernel> Pricing::used_by(const TrainingGraph& training,
   return profile_ ? profile_->used_by(training, tasks) : std::vector<MeasuredKernel>{};
 }
 
+std::optional<Seconds> Pricing::measuring() const {
+  if (!profile_) return std::nullopt;
+  return profile_->spent();
+}
+
 void Pricing::watch(Progress* progress) {
   if (!profile_ || progress == nullptr) return;
   profile_->progress = [progress](size_t known) {

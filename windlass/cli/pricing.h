@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "windlass/cost/cost_model.h"
@@ -27,6 +28,8 @@ class Pricing {
   // Prices that a plan brings along, and those that it should.
   void know(const std::vector<MeasuredKernel>& kernels);
   std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
+  // What it took to measure kernels; none if none are.
+  std::optional<Seconds> measuring() const;
   // Shows what is being measured.
   void watch(Progress* progress);
 

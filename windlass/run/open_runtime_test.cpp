@@ -1,4 +1,6 @@
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <initializer_list>
 #include <string>
 #include <sys/resource.h>
@@ -24,8 +26,7 @@ int64_t peak_bytes(std::initializer_list<const char*> arguments) {
   argv.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
-    close(STDOUT_FILENO);
-    dup2(STDERR_FILENO, STDOUT_FILENO);
+    if (!std::freopen("/dev/null", "w", stdout)) _exit(126);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -75,7 +75,7 @@ class Probing {
     for (size_t g = 0; g < planner.groups(); ++g)
       for (const ChainCost& cost : planner.frontier(g)) free_.push_back(limits_[g] - cost.bytes);
     std::ranges::sort(free_);
-    free_.erase(std::ranges::unique(free_).begin(), free_.end());
+    free_.erase(std::unique(free_.begin(), free_.end()), free_.end());
     prefetch_ = planner.prefetch();
   }
 
@@ -184,7 +184,7 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
   for (size_t g = 0; g < planner.groups(); ++g)
     for (const ChainCost& cost : planner.frontier(g)) limits.push_back(cost.bytes);
   std::ranges::sort(limits, std::greater<>{});
-  limits.erase(std::ranges::unique(limits).begin(), limits.end());
+  limits.erase(std::unique(limits.begin(), limits.end()), limits.end());
   std::vector<ChainPoint> points;
   for (int64_t limit : limits) {
     ChainPoint point = planner.at(std::vector<int64_t>(planner.groups(), limit));

@@ -160,8 +160,7 @@ class Elimination {
     std::vector<int32_t> scope;
     for (const Term& term : terms) scope.insert(scope.end(), term.scope.begin(), term.scope.end());
     std::ranges::sort(scope);
-    const auto repeated = std::ranges::unique(scope);
-    scope.erase(repeated.begin(), repeated.end());
+    scope.erase(std::unique(scope.begin(), scope.end()), scope.end());
     return scope;
   }
 

@@ -50,8 +50,7 @@ class Builder {
     std::iota(members_.begin(), members_.end(), 0);
     for (DeviceId device : result_.devices) types_.push_back(machine[device].type);
     std::ranges::sort(types_);
-    const auto repeated = std::ranges::unique(types_);
-    types_.erase(repeated.begin(), repeated.end());
+    types_.erase(std::unique(types_.begin(), types_.end()), types_.end());
   }
 
   ShardingProblem run() {

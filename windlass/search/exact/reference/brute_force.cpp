@@ -33,8 +33,7 @@ std::vector<std::pair<int32_t, int32_t>> edges_of(std::mt19937_64& random, Netwo
         break;
     }
   std::ranges::sort(edges);
-  const auto repeated = std::ranges::unique(edges);
-  edges.erase(repeated.begin(), repeated.end());
+  edges.erase(std::unique(edges.begin(), edges.end()), edges.end());
   return edges;
 }
 
