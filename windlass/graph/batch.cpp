@@ -83,8 +83,14 @@ class BatchFinder {
                     : mark(op.outputs, nests_[i].outputs, loop, false);
   }
 
+  static bool is_mean(const Op& op) {
+    const auto* reduce = std::get_if<ReduceAttrs>(&op.attrs);
+    return op.kind == OpKind::CrossEntropy || op.kind == OpKind::MeanSquaredError ||
+           (reduce && reduce->fn == ReduceFn::Mean);
+  }
+
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
-  // micro-batches add up to that of the batch.
+  // micro-batches add up to that of the batch: what is a mean over samples stays one.
   bool adds_up(TensorId id) const {
     if (id == graph_.loss) return true;
     bool read = false;
@@ -129,6 +135,10 @@ class BatchFinder {
       else if (dim.role == LoopRole::Reduced && !adds_up(op.outputs[0]))
         result_.obstacle = fmt::format("{} \"{}\" reduces over the samples before the loss",
                                        op_info(op.kind).name, op.name);
+      else if (dim.role == LoopRole::Reduced && !is_mean(op))
+        result_.obstacle = fmt::format(
+            "{} \"{}\" is no mean over the samples, as the loss of a step is of its micro-batches",
+            op_info(op.kind).name, op.name);
     }
   }
 
