@@ -16,7 +16,7 @@ SAMPLES = BATCH * STEPS
 class Case:
     make: typing.Callable[[], nn.Module]
     inputs: typing.Callable[[], dict]
-    label: tuple  # name and values
+    label: tuple  # name and values; None if the network has a loss of its own
     loss: typing.Callable = F.cross_entropy
     flags: tuple = ()  # of `windlass train`
     buffers: tuple = ()  # that must not be trained
@@ -165,6 +165,30 @@ class Mixture(nn.Module):
         return self.head(x + y)
 
 
+class WithLoss(nn.Module):
+    """A network that computes its loss itself, with class weights or as a sum."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.body, self.options = scorer(4), options
+        self.register_buffer("class_weights", torch.tensor([1.0, 2.0, 0.5, 3.0]))
+
+    def forward(self, x, t):
+        weight = self.class_weights if self.options.get("weighted") else None
+        return F.cross_entropy(self.body(x), t, weight=weight,
+                               reduction=self.options.get("reduction", "mean"))
+
+
+class Elman(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = nn.RNN(5, 6, batch_first=True, **options)
+        self.head = nn.Linear(12 if options.get("bidirectional") else 6, 4)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0])
+
+
 def tagger():
     return nn.Sequential(nn.Conv1d(5, 12, 3, padding=1), nn.ReLU(), nn.Conv1d(12, 7, 1))
 
@@ -213,6 +237,14 @@ def cases():
         "huber": Case(lambda: scorer(3), lambda: {"x": noise(6)}, ("target", noise(3)),
                       lambda y, t: F.huber_loss(y, t, delta=0.5), ("--loss", "huber:delta=0.5")),
     }
+    for name, options in (("weighted", {"weighted": True}), ("sum", {"reduction": "sum"})):
+        found[f"loss_{name}"] = Case(lambda o=options: WithLoss(**o),
+                                     lambda: {"x": noise(6), "t": integers(4)}, None,
+                                     lambda loss, _: loss, buffers=("class_weights",))
+    for name, options in (("tanh", {}), ("relu_both", {"nonlinearity": "relu",
+                                                       "bidirectional": True})):
+        found[f"elman_{name}"] = Case(lambda o=options: Elman(**o), lambda: {"x": noise(7, 5)},
+                                      ("labels", integers(4, 7)), by_token)
     for way in ("scatter", "scatter_inf", "one_hot", "threshold", "gather", "compare",
                 "scatter_add"):
         found[f"mixture_{way}"] = Case(lambda way=way: Mixture(way), lambda: {"x": noise(5, 8)},

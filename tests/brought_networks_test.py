@@ -47,7 +47,8 @@ def train_by_torch(case, module, inputs):
     losses = []
     for step in range(STEPS):
         rows = slice(step * BATCH, (step + 1) * BATCH)
-        loss = case.loss(module(*(v[rows] for v in inputs.values())), case.label[1][rows])
+        labels = case.label[1][rows] if case.label else None
+        loss = case.loss(module(*(v[rows] for v in inputs.values())), labels)
         update.zero_grad()
         loss.backward()
         update.step()
@@ -69,7 +70,7 @@ def check(name, case, folder):
                           input_names=list(inputs), output_names=["output"],
                           training=torch.onnx.TrainingMode.TRAINING,
                           do_constant_folding=case.folding, opset_version=16)
-    write_safetensors(folder / "data.safetensors", {**inputs, case.label[0]: case.label[1]})
+    write_safetensors(folder / "data.safetensors", {**inputs, **dict([case.label] if case.label else [])})
     parameters = sum(p.numel() for p in module.parameters())
     shown = run(["inspect", path, *case.flags, "--json"])
     if shown.returncode != 0:
@@ -80,10 +81,13 @@ def check(name, case, folder):
                         f"{[t for t in facts['stored_tensors']]} {facts['notes']}")
     expected = train_by_torch(case, module, inputs)
     first = None
-    for strategy in ("single", "recompute-all", "offload-all"):
+    for strategy in ("single", "recompute-all", "offload-all", "single:micro=2"):
         done = run(["train", path, "--strategy", strategy, "--data", folder / "data.safetensors",
                     "--no-shuffle", "--steps", STEPS, "--json", "--optimizer", "momentum",
                     "--lr", 0.1, "--momentum", 0.9, *case.flags])
+        # Where micro-batches would change the mathematics, they are refused.
+        if done.returncode == 1 and ("cannot be cut" in done.stderr or "leaves out" in done.stderr):
+            continue
         if done.returncode != 0:
             failures.append(f"{strategy}: {done.stderr[-1500:]}")
             continue
@@ -91,7 +95,7 @@ def check(name, case, folder):
         if any(abs(a - b) > TOLERANCE * max(1e-3, abs(b)) for a, b in zip(losses, expected)):
             failures.append(f"{strategy}: losses {losses}, PyTorch {expected}")
         first = first or losses
-        if losses != first:
+        if losses != first and "micro" not in strategy:
             failures.append(f"{strategy}: losses {losses} differ from those of single {first}")
     random = run(["train", path, "--strategy", "single", "--steps", 2, "--json", *case.flags])
     if random.returncode != 0:

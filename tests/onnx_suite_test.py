@@ -153,6 +153,8 @@ def operators(folder):
 
 def one(folder):
     outcome, message = try_node(folder) if folder.parent.name == "node" else try_file(folder)
+    if outcome == "refused" and "internal error" in message:
+        outcome = "crashed"
     return folder, outcome, message
 
 

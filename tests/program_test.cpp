@@ -219,6 +219,14 @@ TEST(Inspect, DumpsGraphs) {
             std::string::npos);
 }
 
+TEST(Operators, TheDocumentIsWhatIsPrinted) {
+  const ProgramResult result = run_windlass({"operators"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream file(WINDLASS_SOURCE_DIR "/docs/operators.md");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(result.out, text) << "run: windlass operators > docs/operators.md";
+}
+
 TEST(Inspect, FrozenWeightsAreNotTrained) {
   const std::vector<std::string> model = {"inspect", "resnet-18", "--json"};
   std::vector<std::string> frozen = model;

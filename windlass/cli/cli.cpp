@@ -73,6 +73,7 @@ int run_program(int argc, char** argv) {
   add_check(program, exit_code);
   add_train(program, exit_code);
   add_export(program);
+  add_operators(program);
   add_validate(program, exit_code);
   try {
     if (argc > 1) check_verb(program, argv[1]);

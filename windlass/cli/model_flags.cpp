@@ -26,13 +26,13 @@ int64_t parse_dimension(std::string_view text, std::string_view flag) {
 }  // namespace
 
 void ModelFlags::add_to(CLI::App& verb) {
-  verb.add_option(
+  const CLI::Option* named = verb.add_option(
       "MODEL", model,
       "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
       "or gpt2:layers=10,hidden=256");
   // A list takes all that follows: what came last is the model, if there is none.
-  verb.parse_complete_callback([this] {
-    if (!model.empty()) return;
+  verb.parse_complete_callback([this, named] {
+    if (named->count() > 0) return;
     std::vector<std::string>* list = train.empty() ? &freeze : freeze.empty() ? &train : nullptr;
     if (list == nullptr || list->size() < 2) throw CLI::RequiredError("MODEL");
     model = list->back();

@@ -115,7 +115,7 @@ class BatchFinder {
   }
 
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
-  // micro-batches add up to that of the batch.
+  // micro-batches add up to that of the batch: what is a mean over samples stays one.
   bool adds_up(TensorId id) const {
     if (id == graph_.loss) return true;
     bool read = false;

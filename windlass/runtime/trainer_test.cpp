@@ -159,8 +159,7 @@ TEST(Trainer, NamesTheFirstTensorThatIsNotFinite) {
                 AllOf(HasSubstr("since the update of step 2"), HasSubstr("learning rate")));
     EXPECT_THAT(failed_step(strategy, weight, 3e38F, 0),
                 AllOf(HasSubstr("the first tensor that is not finite is"),
-                      HasSubstr("of finite operands"),
-                      Not(HasSubstr("learning rate"))));
+                      HasSubstr("of finite operands"), Not(HasSubstr("learning rate"))));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/model/onnx/operators.h"
 #include "windlass/model/onnx/parameters.h"
 
 namespace windlass {
@@ -17,26 +18,6 @@ constexpr int64_t kMaxUnfolded = 200'000;
 constexpr size_t kMaxName = 256;
 // Problems beyond this many are counted, not listed.
 constexpr size_t kMaxListed = 20;
-
-// What would make an unsupported operator work.
-std::string_view advice(std::string_view op_type) {
-  static const std::map<std::string_view, std::string_view> kAdvice = {
-      {"Loop", "export with fixed lengths so that the loop is unrolled (tracing, not scripting)"},
-      {"Scan", "export with fixed lengths so that the scan is unrolled"},
-      {"NonMaxSuppression", "export the network without its post-processing"},
-      {"RoiAlign", "export backbone and heads separately"},
-      {"QuantizeLinear",
-       "export the float model; windlass trains, it does not run quantised models"},
-      {"DequantizeLinear", "export the float model"},
-      {"ConvInteger", "export the float model"},
-      {"MatMulInteger", "export the float model"},
-      {"SequenceConstruct", "return tensors, not lists, from the exported module"},
-      {"SequenceAt", "return tensors, not lists, from the exported module"},
-      {"StringNormalizer", "do text processing before the model"},
-  };
-  const auto found = kAdvice.find(op_type);
-  return found == kAdvice.end() ? "export it decomposed into supported operators" : found->second;
-}
 
 void collect_nodes(const std::vector<OnnxNode>& nodes, std::vector<const OnnxNode*>& all) {
   for (const OnnxNode& node : nodes) {
@@ -138,7 +119,7 @@ void OnnxImporter::report_unsupported_ops() {
     text += fmt::format("\n  {} x{} (", op_type, nodes.size());
     for (size_t i = 0; i < std::min<size_t>(nodes.size(), 3); ++i)
       text += fmt::format("{}\"{}\"", i ? ", " : "", node_label(*nodes[i]));
-    text += fmt::format("{}): {}", nodes.size() > 3 ? ", ..." : "", advice(nodes[0]->op_type));
+    text += fmt::format("{}): {}", nodes.size() > 3 ? ", ..." : "", advice_for(nodes[0]->op_type));
   }
   throw Error(ErrorKind::Unsupported, text);
 }

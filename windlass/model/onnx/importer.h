@@ -113,9 +113,6 @@ void add_indexing_rules(ImportTable& table);
 void add_constant_rules(ImportTable& table);
 const ImportTable& import_table();
 
-// Versions of ONNX's operators that the rules know.
-constexpr int64_t kFirstOpset = 1, kLastOpset = 23;
-
 // Walks a file's nodes and builds the graph. Use once.
 class OnnxImporter {
  public:

@@ -36,6 +36,7 @@ Terms loss_terms(NodeContext& c, TensorId log_probabilities) {
       c.emit(OpKind::GatherElements, AxisAttrs{1}, {log_probabilities, labels}, "picked");
   Terms terms{c.unary(UnaryFn::Neg, picked, 0, 0, "negative"), kept};
   if (c.has(2)) {
+    c.importer().make_buffer(c.in(2));
     const TensorId weights =
         c.emit(OpKind::Gather, AxisAttrs{0}, {c.in(2), labels}, "class_weights");
     terms.weights = kept.valid() ? c.binary(BinaryFn::Mul, weights, kept, "weights") : weights;

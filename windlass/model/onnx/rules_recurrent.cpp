@@ -112,16 +112,21 @@ std::vector<TensorId> unroll(NodeContext& c, const Operands& operands, int64_t d
   const std::string name = "d" + std::to_string(direction);
   const UnaryFn function = cell_function(c, static_cast<size_t>(direction));
   const int64_t hidden = c.shape(2)[2];
+  if (c.has(3) && c.shape(3) != Shape{c.shape(2)[0], 2 * hidden})
+    fail_input("biases are {}, expected {} for each direction", format_shape(c.shape(3)),
+               2 * hidden);
   const TensorId w = part_of(c, c.required(1), direction, name + ".w");
   const TensorId r = part_of(c, c.required(2), direction, name + ".r");
   TensorId x = c.emit(OpKind::MatMul, MatMulAttrs{false, true}, {operands.x, w}, name + ".inputs");
   if (c.has(3)) {
-    const TensorId biases = part_of(c, c.in(3), direction, name + ".biases");
-    const TensorId both = c.reshape(biases, {2, hidden}, name + ".both");
-    x = c.binary(
-        BinaryFn::Add, x,
-        c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, {0}, false}, {both}, name + ".bias"),
-        name + ".biased");
+    // Of x and of h, [1, hidden] each.
+    const auto half = [&](int64_t first, const std::string& part) {
+      return c.emit(OpKind::Slice, SliceAttrs{{direction, first}, {1, 1}, {1, hidden}}, {c.in(3)},
+                    name + part);
+    };
+    const TensorId bias =
+        c.binary(BinaryFn::Add, half(0, ".b_x"), half(hidden, ".b_h"), name + ".bias");
+    x = c.binary(BinaryFn::Add, x, bias, name + ".biased");
   }
   const int64_t steps = c.builder().shape(x)[0];
   TensorId h =

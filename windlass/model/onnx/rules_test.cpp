@@ -1,0 +1,144 @@
+// What operators compute, on known values, which the importer evaluates at once.
+
+#include <cmath>
+
+#include "windlass/model/onnx/import_testing.h"
+
+namespace windlass {
+namespace {
+
+using namespace proto;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Output "y" of a graph of known values.
+std::vector<double> evaluated(const std::string& graph, const std::vector<Dim>& shape,
+                              ElementType type = kFloat, int64_t opset = 13) {
+  const Model model = import(proto::model(graph + output("y", shape, type), {.opset = opset}),
+                             {.without_loss = true});
+  const int32_t constant = model.graph[model.graph.outputs[0]].constant;
+  EXPECT_GE(constant, 0) << "the value is not known";
+  return constant < 0 ? std::vector<double>()
+                      : model.graph.constants[static_cast<size_t>(constant)].values;
+}
+
+std::string floats(const std::string& name, const std::vector<int64_t>& shape,
+                   const std::vector<float>& values) {
+  return constant(name, tensor("", shape, values));
+}
+std::string ints(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::vector<int64_t>& values) {
+  return constant(name, int_tensor("", shape, values));
+}
+
+TEST(OnnxRules, TheLastOfEqualExtremes) {
+  const std::string x = floats("x", {1, 4}, {3, 5, 5, 1});
+  const std::string along = attribute("axis", 1);
+  EXPECT_THAT(evaluated(x + node("ArgMax", {"x"}, {"y"}, {.attributes = along}), {1, 1}, kInt64),
+              ElementsAre(1));
+  EXPECT_THAT(evaluated(x + node("ArgMax", {"x"}, {"y"},
+                                 {.attributes = along + attribute("select_last_index", 1)}),
+                        {1, 1}, kInt64),
+              ElementsAre(2));
+}
+
+TEST(OnnxRules, RemaindersHaveTheSignOfOneOrTheOther) {
+  const std::string operands = ints("a", {2}, {-4, 7}) + ints("b", {2}, {3, -3});
+  EXPECT_THAT(evaluated(operands + node("Mod", {"a", "b"}, {"y"}), {2}, kInt64),
+              ElementsAre(2, -2));
+  EXPECT_THAT(
+      evaluated(operands + node("Mod", {"a", "b"}, {"y"}, {.attributes = attribute("fmod", 1)}),
+                {2}, kInt64),
+      ElementsAre(-1, 1));
+}
+
+TEST(OnnxRules, OneHotCodesCountFromTheEnd) {
+  EXPECT_THAT(
+      evaluated(ints("i", {2}, {-1, 0}) + ints("depth", {}, {3}) + floats("values", {2}, {0, 1}) +
+                    node("OneHot", {"i", "depth", "values"}, {"y"}),
+                {2, 3}),
+      ElementsAre(0, 0, 1, 1, 0, 0));
+}
+
+// Four places become two. Half-pixel places are 0.5 and 2.5: ties, which ONNX rounds down unless
+// told otherwise.
+TEST(OnnxRules, NearestPlacesAreThoseOfTheMode) {
+  const std::string x = floats("x", {1, 1, 4}, {1, 2, 3, 4}) + ints("size", {3}, {1, 1, 2});
+  EXPECT_THAT(evaluated(x + node("Resize", {"x", "", "", "size"}, {"y"}), {1, 1, 2}),
+              ElementsAre(1, 3));
+}
+
+// Scale 0.6 of four places gives two, 1 / 0.6 apart: places 0.333 and 2.
+TEST(OnnxRules, ScalesMeanWhatTheySay) {
+  const auto y = evaluated(
+      floats("x", {1, 1, 4}, {1, 2, 3, 4}) + floats("scales", {3}, {1, 1, 0.6F}) +
+          node("Resize", {"x", "", "scales"}, {"y"},
+               {.attributes = bytes(5, bytes(1, "mode") + bytes(4, "linear") + number(20, 3))}),
+      {1, 1, 2});
+  ASSERT_EQ(y.size(), 2u);
+  EXPECT_NEAR(y[0], 1 + 1.0 / 3, 1e-6);
+  EXPECT_NEAR(y[1], 3, 1e-6);
+}
+
+TEST(OnnxRules, OldOperandsAreAlignedByAnAxis) {
+  const std::string operands = floats("a", {2, 2}, {1, 2, 3, 4}) + floats("b", {2}, {10, 20});
+  EXPECT_THAT(
+      evaluated(operands + node("Add", {"a", "b"}, {"y"},
+                                {.attributes = attribute("broadcast", 1) + attribute("axis", 0)}),
+                {2, 2}, kFloat, 6),
+      ElementsAre(11, 12, 23, 24));
+  EXPECT_THAT(import_error(proto::model(
+                  operands + output("y", {2, 2}) + node("Add", {"a", "b"}, {"y"}), {.opset = 6})),
+              HasSubstr("differ"));
+}
+
+TEST(OnnxRules, SumsFromTheOtherEndAndWithoutTheElement) {
+  const std::string x = floats("x", {3}, {1, 2, 4}) + ints("axis", {}, {0});
+  EXPECT_THAT(
+      evaluated(x + node("CumSum", {"x", "axis"}, {"y"},
+                         {.attributes = attribute("reverse", 1) + attribute("exclusive", 1)}),
+                {3}),
+      ElementsAre(6, 4, 0));
+}
+
+TEST(OnnxRules, ElementsByIndex) {
+  const std::string x = floats("x", {1, 3}, {1, 5, 3}) + ints("k", {1}, {2});
+  EXPECT_THAT(evaluated(x + node("TopK", {"x", "k"}, {"v", "y"}), {1, 2}, kInt64),
+              ElementsAre(1, 2));
+  EXPECT_THAT(
+      evaluated(x + node("TopK", {"x", "k"}, {"v", "i"}) +
+                    node("GatherElements", {"x", "i"}, {"y"}, {.attributes = attribute("axis", 1)}),
+                {1, 2}),
+      ElementsAre(5, 3));
+}
+
+// Labels 1 and 0 with weights 2 and 1: (2 * 3 + 1 * 1) / 3 if x are negative logarithms.
+TEST(OnnxRules, LossesWithClassWeights) {
+  const auto y = evaluated(floats("x", {2, 2}, {-1, -3, -1, -2}) + ints("t", {2}, {1, 0}) +
+                               floats("w", {2}, {1, 2}) +
+                               node("NegativeLogLikelihoodLoss", {"x", "t", "w"}, {"y"}),
+                           {});
+  ASSERT_EQ(y.size(), 1u);
+  EXPECT_NEAR(y[0], 7.0 / 3, 1e-12);
+}
+
+TEST(OnnxRules, DropoutMustBeKnownToBeOnOrOff) {
+  EXPECT_THAT(
+      import_error(proto::model(input("x", {2}) + input("on", {}, kBool) + output("y", {2}) +
+                                floats("p", {}, {0.5}) + node("Dropout", {"x", "p", "on"}, {"y"})),
+                   ErrorKind::Unsupported),
+      HasSubstr("whether dropout is on depends on the data"));
+}
+
+TEST(OnnxRules, APlainRecurrentLayerIsUnrolled) {
+  const Model model = import(proto::model(
+      input("x", {3, 2, 4}) + output("y", {3, 1, 2, 5}) + counting("w", {1, 5, 4}) +
+      counting("r", {1, 5, 5}) + counting("b", {1, 10}) +
+      node("RNN", {"x", "w", "r", "b"}, {"y"}, {.attributes = attribute("hidden_size", 5)})));
+  // Step 1 has no state yet.
+  EXPECT_EQ(count_ops(model.graph, OpKind::MatMul) + count_ops(model.graph, OpKind::Linear), 3);
+  EXPECT_EQ(count_ops(model.graph, OpKind::Unary), 3);
+}
+
+}  // namespace
+}  // namespace windlass
