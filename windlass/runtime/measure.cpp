@@ -10,7 +10,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/full.h>
 
 #include "windlass/base/error.h"
 #include "windlass/runtime/kernels/kernel.h"
@@ -39,10 +39,11 @@ Nanoseconds thread_time() {
   return Nanoseconds{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-// Indices are 0, which exists in every table; other values are positive and of moderate size.
-at::Tensor operand(const TensorType& type) {
+// Indices are 0, which exists in every table, or `integer`; other values are positive and of
+// moderate size.
+at::Tensor operand(const TensorType& type, int64_t integer = 0) {
   if (!type.present()) return {};
-  at::Tensor tensor = at::zeros(type.shape, scalar_type(type.dtype));
+  at::Tensor tensor = at::full(type.shape, integer, scalar_type(type.dtype));
   if (is_float(type.dtype)) tensor.uniform_(0.25, 1);
   return tensor;
 }
@@ -108,6 +109,9 @@ class Rehearsal {
   Rehearsal(const Graph& graph, const Op& op, uint64_t adds, Routing routing = Routing::Even)
       : graph_(graph), op_(op) {
     for (TensorId id : op.inputs) inputs_.push_back(operand(graph, id, routing));
+    // Nothing divides by 0.
+    if (op.kind == OpKind::Binary && op.pass == Pass::Forward)
+      inputs_[1] = operand(graph.type_of(op.inputs[1]), 1);
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const bool adds_to = i < 64 && (adds >> i & 1) != 0;
       sums_.push_back(adds_to ? operand(graph.type_of(op.outputs[i])) : at::Tensor());

@@ -1,6 +1,8 @@
 // Steps of small graphs whose shape is unusual: what is computed, and that it takes the memory that
 // was predicted.
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "windlass/graph/builder.h"
@@ -76,6 +78,21 @@ TEST(RunGraphs, TiesTakeThePredictedMemory) {
       run.begin();
       EXPECT_EQ(run.step().peaks[0], run.predicted().result.peaks[0].bytes);
     }
+  }
+}
+
+// Kernels are measured with operands made up for them, among which no divisor is 0.
+TEST(RunGraphs, IntegersAreDivided) {
+  for (BinaryFn fn : {BinaryFn::Mod, BinaryFn::Div}) {
+    GraphBuilder g("divided");
+    const TensorId ids = g.input("ids", {DType::I64, {2, 3}});
+    const TensorId three = g.constant("three", {DType::I64, {}}, {3});
+    const TensorId rest = binary(g, fn, ids, three, "rest");
+    const TensorId number = g.op(OpKind::Cast, CastAttrs{DType::F32}, {rest}, "number");
+    g.set_loss(mean(g, binary(g, BinaryFn::Mul, scaled_input(g), number, "product")));
+    TestRun run(g.finish(), "single");
+    run.begin();
+    EXPECT_TRUE(std::isfinite(run.step().loss));
   }
 }
 
