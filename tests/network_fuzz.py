@@ -44,6 +44,7 @@ class Campaign:
         self.keep, self.shrinks, self.most_failures = keep, shrinks, most_failures
         self.counts, self.refusals, self.unsuitable = (collections.Counter() for _ in range(3))
         self.failures = []
+        self.examples = {}  # of refusals: where they came first
 
     def run_seed(self, seed):
         self.run(draw(seed), f"seed {seed}")
@@ -58,6 +59,8 @@ class Campaign:
         self.counts["networks"] += 1
         self.counts["runs"] += verdict.runs
         self.refusals.update(set(verdict.refusals))
+        for message in verdict.refusals:
+            self.examples.setdefault(message, label)
         if verdict.inconclusive:
             self.counts[verdict.inconclusive] += 1
         if verdict.runs == 0 and not verdict.failures:
@@ -84,7 +87,8 @@ class Campaign:
         print(", ".join(f"{count} {what}" for what, count in self.counts.items()))
         for title, counter in (("refused", self.refusals), ("not tried", self.unsuitable)):
             for message, count in counter.most_common(40):
-                print(f"  {title} {count}: {message}")
+                example = f" (first: {self.examples[message]})" if message in self.examples else ""
+                print(f"  {title} {count}{example}: {message}")
         sys.stdout.flush()
 
 

@@ -35,7 +35,7 @@ class Verdict:
 
 def signature(message):
     """A message without what differs from network to network."""
-    message = re.sub(r"/[^ :]*\.onnx: ", "", message)
+    message = re.sub(r"/[^ :]*\.(onnx|safetensors): ", "", message)
     message = re.sub(r'"[^"]*"', '"..."', message)
     message = re.sub(r"\[[0-9, ]*\]", "[...]", message)
     return re.sub(r"[0-9]+", "0", message)
