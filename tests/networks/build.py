@@ -8,7 +8,7 @@ A description is plain JSON:
                           layer "again": the module of node p["node"] once more; "tied": a linear layer of
                           its own name with the weight of node p["node"]
   losses                  [{kind, of}]: added up; or
-  outside                 "cross-entropy" or "mse": of the value outputs[0], by --loss
+  outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
   outputs                 further values that the module returns
   export                  {opset, mode, fold}
   train                   {optimizer, steps, hyperparameters}
@@ -25,7 +25,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import networks.layers  # noqa: F401: fills the catalogue
+import networks.blocks  # noqa: F401: these fill the catalogue
+import networks.layers  # noqa: F401
 import networks.sequences  # noqa: F401
 import networks.tensors  # noqa: F401
 from networks.catalogue import CATALOGUE
@@ -66,7 +67,7 @@ LOSSES = {
     "divergence": ("same", lambda v, t: F.kl_div(F.log_softmax(v, -1), F.softmax(t, -1), reduction="batchmean")),
     "by sample": ("same", lambda v, t: ((v - t) ** 2).flatten(1).sum(1).mean()),
     "sum": ("same", lambda v, t: (v * t).sum() * 0.1),
-    "sum of cross-entropy": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), reduction="sum")),
+    "sum of classes": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), reduction="sum")),
 }
 
 
@@ -176,7 +177,10 @@ class Network(nn.Module):
         found = self(*(batch[name] for name in self.inputs))
         if not self.description["outside"]:
             return found[0]
-        return self.outside(found[0], batch["labels" if "labels" in batch else "target"])
+        labels = batch["labels" if "labels" in batch else "target"]
+        alike = {name: value for name, value in zip(self.description["outputs"], found, strict=True)
+                 if value.shape == found[0].shape}
+        return sum(self.outside(value, labels) for value in alike.values())
 
     def __deepcopy__(self, memo):
         made = Network(self.description)

@@ -7,6 +7,7 @@ from networks.catalogue import CATALOGUE
 
 TRIES = 12  # of a layer, until one suits
 INTEGERS = 12  # integers are below this
+REFUSED_LOSS = "sum of classes"  # seldom drawn
 
 OPTIMIZERS = {
     "sgd": lambda r: {"lr": r.choice([0.01, 0.1]), "weight_decay": r.choice([0, 0, 0.01])},
@@ -117,8 +118,10 @@ class Draft:
             classes = rank in (2, 4) and self.shapes[last][0][-1 if rank == 2 else 1] > 1 and r.random() < 0.5
             description["outside"] = "cross-entropy" if classes else "mse"
             description["outputs"] = [last]
+            if r.random() < 0.3:
+                description["outputs"].append(r.choice([f"n{node['id']}" for node in description["nodes"]]))
         else:
-            common = list(LOSSES)
+            common = [kind for kind in LOSSES if kind != REFUSED_LOSS or r.random() < 0.1]
             description["losses"] = [{"kind": r.choice(common), "of": last}]
             for name in ends[:2]:
                 if r.random() < 0.8:
