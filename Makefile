@@ -9,6 +9,8 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 5
 FUZZ_TARGET ?=
+NETWORKS ?= 300
+SEED ?= 1
 # Another libtorch than the system's: make build TORCH=/path/to/libtorch
 TORCH ?=
 
@@ -20,12 +22,12 @@ endif
 CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
 SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
 
-.PHONY: help demo build test tsan fuzz bench format tidy clean setup setup-build setup-test \
+.PHONY: help demo build test tsan fuzz networks bench format tidy clean setup setup-build setup-test \
   check-format test-release test-asan test-tsan test-fuzz force
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
-	@echo "  variables: JOBS=N FUZZ_SECONDS=S FUZZ_TARGET=NAME TORCH=PATH"
+	@echo "  variables: JOBS=N FUZZ_SECONDS=S FUZZ_TARGET=NAME NETWORKS=N SEED=N TORCH=PATH"
 
 demo: build ## build, then show the program at work
 	@scripts/demo.sh
@@ -42,6 +44,10 @@ test: setup-test ## everything CI runs: format, release tests, sanitizers, fuzzi
 tsan: setup-test test-tsan ## what runs on several threads, under the thread sanitizer
 
 fuzz: setup-test test-fuzz ## fuzz longer: FUZZ_SECONDS=60 [FUZZ_TARGET=name]
+
+networks: setup-test build/release/build.ninja ## train generated networks as PyTorch does: NETWORKS=2000 [SEED=1]
+	@cmake --build --preset release --parallel $(JOBS) --target windlass_run_training
+	@/usr/bin/python3 tests/network_fuzz.py --seed $(SEED) --count $(NETWORKS) --keep build/networks
 
 bench: setup-build build/release/build.ninja ## build and run the benchmarks
 	@cmake --build --preset release --parallel $(JOBS) --target benchmarks

@@ -4,6 +4,8 @@ option(WINDLASS_WERROR "Treat warnings as errors" OFF)
 option(WINDLASS_TESTS "Build the tests" ON)
 option(WINDLASS_BENCHMARKS "Build benchmarks/" OFF)
 option(WINDLASS_FUZZ "Build fuzz/ with libFuzzer (clang only) instead of the replay driver" OFF)
+set(WINDLASS_NETWORKS 0 CACHE STRING
+  "Generated networks of the slow test python.networks; 0: only the sample of python.network_sample_test")
 set(WINDLASS_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

@@ -78,4 +78,10 @@ function(windlass_python_tests)
     set_tests_properties(python.${name} PROPERTIES
       COST 1000 LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
   endforeach()
+  if(WINDLASS_NETWORKS GREATER 0)
+    add_test(NAME python.networks COMMAND "${PEER_PYTHON}"
+      "${CMAKE_SOURCE_DIR}/tests/network_fuzz.py" --seed 1000 --count ${WINDLASS_NETWORKS})
+    set_tests_properties(python.networks PROPERTIES COST 2000 LABELS "python;slow"
+      TIMEOUT 36000 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+  endif()
 endfunction()
