@@ -63,7 +63,7 @@ def folded(places, comparison, parameters, stored, description):
     """`stored`: all that the file stores."""
     folds = description["export"]["fold"] or description["export"]["mode"] == "default"
     in_file = Places(parameters, {name: value for name, value in stored.items() if value.dtype == numpy.float32})
-    return folds and (places.foreign or comparison.missing() or in_file.uses().max() > 1)
+    return folds and (places.foreign or comparison.missing() or in_file.foreign or in_file.uses().max() > 1)
 
 
 class Trial:
