@@ -193,6 +193,21 @@ TEST(OnnxImport, BranchWithKnownConditionIsTaken) {
   }
 }
 
+// PyTorch declares what follows a squeeze of an axis of unknown size as if it had been squeezed.
+TEST(OnnxImport, SizesOfTheOtherBranchDoNotCount) {
+  const std::string flag = tensor_head("", {}, kBool) + bytes(9, std::string(1, 0));
+  const std::string declared = bytes(13, proto::value_info("a", {6}, proto::kFloat));
+  const Model model =
+      import(proto::model(input("x", {2, 3}) + output("y", {6}) + counting("w", {3}) +
+                          constant("flag", flag) + declared +
+                          node("If", {"flag"}, {"a"},
+                               {.attributes = graph_attribute("then_branch", branch("Relu")) +
+                                              graph_attribute("else_branch", branch("Tanh"))}) +
+                          node("Mul", {"a", "w"}, {"y"})));
+  EXPECT_EQ(model.graph.type_of(model.graph.outputs[0]).shape, (Shape{2, 3}));
+  EXPECT_TRUE(has_note(model, "declared sizes"));
+}
+
 // --- versions
 
 TEST(OnnxImport, NewerOpsetsAreImportedUnchecked) {
