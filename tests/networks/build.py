@@ -3,7 +3,9 @@
 A description is plain JSON:
 
   seed, batch             of data and weights; samples of a step
-  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it
+  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it; shared: without
+                          a batch axis
+  large                   whether tensors may be large
   nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
                           layer "again": the module of node p["node"] once more; "tied": a linear layer of
                           its own name with the weight of node p["node"]
@@ -93,6 +95,10 @@ def draw_data(description, name, shape, bound):
     return torch.randn(shape, generator=generator)
 
 
+def input_shape(description, given):
+    return list(given["shape"]) if given.get("shared") else [description["batch"], *given["shape"]]
+
+
 class Network(nn.Module):
     """`data` has a tensor for each input and label, with a row for each step."""
 
@@ -103,8 +109,7 @@ class Network(nn.Module):
         self.data, self.inputs, self.shapes = {}, [], {}
         values = {}
         for i, given in enumerate(description["inputs"]):
-            shape = given["shape"] if given.get("shared") else [description["batch"], *given["shape"]]
-            values[f"x{i}"] = self.add_input(f"x{i}", shape, given["bound"])
+            values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"])
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
         for i, loss in enumerate(description["losses"]):
@@ -153,7 +158,8 @@ class Network(nn.Module):
             value = made(*operands)
         if not value.is_floating_point() or not 2 <= value.dim() <= 5:
             raise Unsuitable("no tensor to go on from")
-        if not 0 < value.numel() <= MOST_ELEMENTS or not value.abs().max() < LARGEST:
+        most = MOST_ELEMENTS * (10 if self.description["large"] else 1)
+        if not 0 < value.numel() <= most or not value.abs().max() < LARGEST:
             raise Unsuitable("too large")
         self.shapes[name] = list(value.shape)
         return value

@@ -12,8 +12,8 @@
 // The data file has, for each input and label, a tensor of as many rows as all steps have samples.
 // A strategy is a name with parameters as `windlass train --strategy` takes it; "least" is what the
 // search for one device finds in the least memory, "half" in half of what keeping everything takes,
-// "random:S" a random mixture of memory actions and residencies. Each is run twice, in as much
-// memory as is predicted.
+// "random:S" a random mixture of memory actions and residencies, which may have to wait for memory.
+// Each is run twice, in as much memory as is predicted.
 //
 // For each strategy a line {"begin": ...} is printed before it runs, and one {"end": ...} after it,
 // so that whoever reads knows what was running when the process died. {"model": "done"} ends a
@@ -215,7 +215,23 @@ class Tool {
                                                 {.pipeline = false, .compress = false});
     candidate.strategy.micro_batches = cuts;
     candidate.step = simulate(candidate);
+    tighten(candidate, rng.uniform(0.5, 1));
     return candidate;
+  }
+
+  // Less memory than the step takes when nothing waits for any: the first limit, from `part` of
+  // that on, at which it runs.
+  void tighten(Candidate& candidate, double part) {
+    const int64_t peak = candidate.step.result.peaks[0].bytes;
+    constexpr double kStep = 0.1;
+    for (; candidate.machine.devices[0].limit.value != peak; part += kStep) {
+      candidate.machine.devices[0].limit =
+          Bytes(std::min(peak, static_cast<int64_t>(part * static_cast<double>(peak))));
+      SimulatedStep step = simulate(candidate);
+      if (step.result.status != SimStatus::Done) continue;
+      candidate.step = std::move(step);
+      return;
+    }
   }
 
   Candidate make(const Request& request, const std::string& name, size_t number) {
@@ -227,8 +243,7 @@ class Tool {
     }
     if (name.starts_with("random:")) return random(request, std::stoull(name.substr(7)));
     Candidate candidate = named(request, name, cores);
-    candidate.machine.devices[0].limit = Bytes(candidate.step.result.peaks[0].bytes);
-    candidate.step = simulate(candidate);
+    tighten(candidate, 1);
     return candidate;
   }
 
