@@ -184,9 +184,12 @@ class Network(nn.Module):
         if not self.description["outside"]:
             return found[0]
         labels = batch["labels" if "labels" in batch else "target"]
-        alike = {name: value for name, value in zip(self.description["outputs"], found, strict=True)
-                 if value.shape == found[0].shape}
-        return sum(self.outside(value, labels) for value in alike.values())
+        total = self.outside(found[0], labels)
+        for i, value in enumerate(found[1:], 1):
+            # What is the same value counts once.
+            if value.shape == found[0].shape and not any(torch.equal(value, other) for other in found[:i]):
+                total = total + self.outside(value, labels)
+        return total
 
     def __deepcopy__(self, memo):
         made = Network(self.description)
