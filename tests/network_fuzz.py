@@ -39,8 +39,8 @@ TOOL = os.environ.get("WINDLASS_RUN_TRAINING", "build/release/bin/windlass_run_t
 class Campaign:
     """Many networks, what became of them, and the failures by kind."""
 
-    def __init__(self, keep=None, shrinks=True, most_failures=20):
-        self.service = Service(TOOL)
+    def __init__(self, keep=None, shrinks=True, most_failures=20, threads=1):
+        self.service = Service(TOOL, threads)
         self.keep, self.shrinks, self.most_failures = keep, shrinks, most_failures
         self.counts, self.refusals, self.unsuitable = (collections.Counter() for _ in range(3))
         self.failures = []
@@ -101,12 +101,13 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
+    parser.add_argument("--threads", type=int, default=1, help="that windlass's kernels use")
     parser.add_argument("--mixtures", type=int, default=2, help="random strategies of each network")
     parser.add_argument("--program", help="try strategies \"single\" and \"half\" of this windlass program")
     parser.add_argument("--show", action="store_true", help="print descriptions instead of running them")
     flags = parser.parse_args()
     limit_threads()
-    campaign = Campaign(flags.keep, not flags.no_shrink)
+    campaign = Campaign(flags.keep, not flags.no_shrink, threads=flags.threads)
     if flags.program:
         campaign.service = Program(flags.program)
     begin = time.monotonic()

@@ -12,7 +12,7 @@ A description is plain JSON:
   losses                  [{kind, of}]: added up; or
   outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
   outputs                 further values that the module returns
-  export                  {opset, mode, fold}
+  export                  {opset, mode, fold, open}; open: the batch is a name in the file
   train                   {optimizer, steps, hyperparameters}
 
 Shapes follow when it is built. Weights and data of a part depend on that part and on the seed alone.
@@ -244,6 +244,8 @@ def export_here(network, path):
     mode = torch.onnx.TrainingMode
     names = ["loss"] * bool(network.description["losses"]) + network.description["outputs"]
     inputs = tuple(network.data[name][0] for name in network.inputs)
+    open_axes = {name: {0: "batch"} for name, value in zip(network.inputs, inputs, strict=True)
+                 if wanted.get("open") and value.dim() > 0 and value.shape[0] == network.description["batch"]}
     for opset in (wanted["opset"], NEWEST_OPSET):
         try:
             with warnings.catch_warnings():
@@ -251,7 +253,7 @@ def export_here(network, path):
                 torch.onnx.export(
                     network, inputs, str(path), input_names=network.inputs, output_names=names,
                     training=mode.TRAINING if wanted["mode"] == "train" else mode.EVAL,
-                    do_constant_folding=wanted["fold"], opset_version=opset)
+                    do_constant_folding=wanted["fold"], opset_version=opset, dynamic_axes=open_axes)
             return EXPORTED
         except Exception as error:  # of any kind: the exporter's own limits
             reason = str(error)

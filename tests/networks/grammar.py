@@ -142,6 +142,7 @@ class Draft:
                                 "hyperparameters": OPTIMIZERS[optimizer](r)}
         norms = any(node["layer"] in ("batch norm", "instance norm") for node in description["nodes"])
         description["export"]["fold"] = r.random() < 0.4
+        description["export"]["open"] = r.random() < 0.15
         if not norms and r.random() < 0.25:
             description["export"]["mode"] = "default"
 

@@ -99,6 +99,8 @@ class Trial:
         request = {"model": str(path), "data": str(folder / "net.safetensors"), "out": str(folder),
                    "steps": train["steps"], "optimizer": train["optimizer"],
                    "hyperparameters": train["hyperparameters"], "strategies": self.chosen}
+        if self.description["export"].get("open"):
+            request["batch"] = self.description["batch"]
         if self.description["outside"]:
             request["loss"] = self.description["outside"]
         return self.judge(network, reference, self.service.run(request))

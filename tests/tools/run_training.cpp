@@ -1,12 +1,12 @@
 // Trains models for a few steps under many strategies and writes down every number, for tests that
 // compare with another program.
 //
-//   windlass_run_training < REQUESTS
+//   windlass_run_training [THREADS] < REQUESTS
 //
-// A request is a line of JSON:
+// THREADS is what kernels use, 1 by default. A request is a line of JSON:
 //
 //   {"model": "net.onnx", "data": "net.safetensors", "out": "folder", "steps": 3,
-//    "optimizer": "adamw", "hyperparameters": {"lr": 0.01, ...}, "loss": "mse",
+//    "optimizer": "adamw", "hyperparameters": {"lr": 0.01, ...}, "loss": "mse", "batch": 4,
 //    "strategies": ["single", "least", "half", "random:7"]}
 //
 // The data file has, for each input and label, a tensor of as many rows as all steps have samples.
@@ -15,15 +15,15 @@
 // "random:S" a random mixture of memory actions and residencies, which may have to wait for memory.
 // Each is run twice, in as much memory as is predicted.
 //
-// For each strategy a line {"begin": ...} is printed before it runs, and one {"end": ...} after it,
-// so that whoever reads knows what was running when the process died. {"model": "done"} ends a
-// request. Weights as they begin are written to OUT/initial.safetensors, gradients of each step
-// and the weights after the last one to OUT/<number of the strategy>.safetensors.
-// Times are those of the analytic model, only workspaces are measured: the same strategies come out
-// on every run.
+// A line {"begin": ...} is printed before each strategy and {"end": ...} after it, so that whoever
+// reads knows what ran when the process died; {"model": "done"} ends a request. Weights as they
+// begin go to OUT/initial.safetensors, gradients of each step and the last weights to
+// OUT/<number of the strategy>.safetensors. Times are those of the analytic model, only workspaces
+// are measured: the same strategies come out on every run.
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -110,6 +110,7 @@ Request read_request(const json& line) {
   ModelOptions options;
   if (line.contains("loss"))
     options.loss = line["loss"] == "mse" ? LossKind::MeanSquaredError : LossKind::CrossEntropy;
+  if (line.contains("batch")) options.batch = line["batch"].get<int64_t>();
   request.out = line.at("out").get<std::string>();
   request.steps = line.at("steps");
   request.strategies = line.at("strategies").get<std::vector<std::string>>();
@@ -130,6 +131,8 @@ Request read_request(const json& line) {
 
 class Tool {
  public:
+  explicit Tool(int threads) : threads_(threads), profile_(threads) {}
+
   void serve(std::istream& lines) {
     for (std::string line; std::getline(lines, line);) {
       try {
@@ -300,7 +303,7 @@ class Tool {
 
   Outcome train(const Request& request, const Candidate& candidate) {
     TrainerOptions options;
-    options.executor = {.threads = 1, .pace_copies = false};
+    options.executor = {.threads = threads_, .pace_copies = false};
     Trainer trainer(request.model, candidate.training, candidate.step, candidate.machine, options);
     const Graph& graph = candidate.training.graph;
     if (!fs::exists(request.out / "initial.safetensors")) {
@@ -387,14 +390,15 @@ class Tool {
     return "";
   }
 
-  KernelProfile profile_{1};
+  const int threads_;
+  KernelProfile profile_;
   std::unique_ptr<CostModel> cost_ = analytic_cost_model();
 };
 
 }  // namespace
 }  // namespace windlass
 
-int main() {
-  windlass::Tool().serve(std::cin);
+int main(int count, char** arguments) {
+  windlass::Tool(count > 1 ? std::atoi(arguments[1]) : 1).serve(std::cin);
   return 0;
 }
