@@ -9,7 +9,7 @@ A description is plain JSON:
   nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
                           layer "again": the module of node p["node"] once more; "tied": a linear layer of
                           its own name with the weight of node p["node"]
-  losses                  [{kind, of}]: added up; or
+  losses                  [{kind, of, uncertain}]: added up, uncertain ones weighed by a weight; or
   outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
   outputs                 further values that the module returns
   export                  {opset, mode, fold, open}; open: the batch is a name in the file
@@ -112,7 +112,10 @@ class Network(nn.Module):
             values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"])
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
+        self.variances = nn.ParameterDict()
         for i, loss in enumerate(description["losses"]):
+            if loss.get("uncertain"):
+                self.variances[f"v{i}"] = nn.Parameter(torch.tensor(0.1 + 0.0371 * i))
             if LOSSES[loss["kind"]][0] is not None:
                 shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
                 self.add_input(f"t{i}", shape, bound)
@@ -174,6 +177,8 @@ class Network(nn.Module):
         for i, loss in enumerate(self.description["losses"]):
             targets = [values[f"t{i}"]] if f"t{i}" in values else []
             term = LOSSES[loss["kind"]][1](values[loss["of"]], *targets)
+            if loss.get("uncertain"):
+                term = term * torch.exp(-self.variances[f"v{i}"]) + self.variances[f"v{i}"]
             total = term if total is None else total + term
         return outputs if total is None else (total, *outputs)
 

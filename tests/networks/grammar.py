@@ -121,7 +121,10 @@ class Draft:
         last = ends.pop()
         rank = len(self.shapes[last][0])
         if r.random() < 0.25:
-            classes = rank in (2, 4) and self.shapes[last][0][-1 if rank == 2 else 1] > 1 and r.random() < 0.5
+            # Before a softmax at the end, windlass attaches cross-entropy to what goes into it.
+            ends_so = description["nodes"][-1]["layer"] == "along an axis"
+            many = rank in (2, 4) and self.shapes[last][0][-1 if rank == 2 else 1] > 1
+            classes = many and not ends_so and r.random() < 0.5
             description["outside"] = "cross-entropy" if classes else "mse"
             description["outputs"] = [last]
             if r.random() < 0.3:
@@ -135,6 +138,9 @@ class Draft:
             if r.random() < 0.2:
                 description["losses"].append({"kind": "squares", "of": r.choice(list(
                     f"n{node['id']}" for node in description["nodes"]))})
+            for loss in description["losses"]:
+                if r.random() < 0.1:
+                    loss["uncertain"] = True
             if r.random() < 0.25:
                 description["outputs"] = [r.choice([last, *ends])]
         optimizer = r.choice(list(OPTIMIZERS))
