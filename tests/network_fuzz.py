@@ -28,7 +28,7 @@ try:
     from networks.program import Program
     from networks.service import Service
     from networks.shrink import shrink
-    from networks.trial import Trial
+    from networks.trial import Trial, strategies
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -39,15 +39,12 @@ TOOL = os.environ.get("WINDLASS_RUN_TRAINING", "build/release/bin/windlass_run_t
 class Campaign:
     """Many networks, what became of them, and the failures by kind."""
 
-    def __init__(self, keep=None, shrinks=True, most_failures=20):
-        self.service = Service(TOOL)
+    def __init__(self, keep=None, shrinks=True, most_failures=20, threads=1):
+        self.service = Service(TOOL, threads)
         self.keep, self.shrinks, self.most_failures = keep, shrinks, most_failures
         self.counts, self.refusals, self.unsuitable = (collections.Counter() for _ in range(3))
         self.failures = []
         self.examples = {}  # of refusals: where they came first
-
-    def run_seed(self, seed):
-        self.run(draw(seed), f"seed {seed}")
 
     def run(self, description, label, chosen=None):
         try:
@@ -104,11 +101,13 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
+    parser.add_argument("--threads", type=int, default=1, help="that windlass's kernels use")
+    parser.add_argument("--mixtures", type=int, default=2, help="random strategies of each network")
     parser.add_argument("--program", help="try strategies \"single\" and \"half\" of this windlass program")
     parser.add_argument("--show", action="store_true", help="print descriptions instead of running them")
     flags = parser.parse_args()
     limit_threads()
-    campaign = Campaign(flags.keep, not flags.no_shrink)
+    campaign = Campaign(flags.keep, not flags.no_shrink, threads=flags.threads)
     if flags.program:
         campaign.service = Program(flags.program)
     begin = time.monotonic()
@@ -125,7 +124,8 @@ def main():
             if flags.program:
                 campaign.run(draw(seed), f"seed {seed}", ["single", "half"])
             else:
-                campaign.run_seed(seed)
+                description = draw(seed)
+                campaign.run(description, f"seed {seed}", strategies(description, flags.mixtures))
             if (seed - flags.seed) % 50 == 49:
                 print(f"{seed}: {time.monotonic() - begin:.0f} s, {dict(campaign.counts)}", flush=True)
     campaign.service.close()

@@ -17,7 +17,7 @@ def main():
     limit_threads()
     campaign = Campaign()
     for seed in range(FIRST, FIRST + COUNT):
-        campaign.run_seed(seed)
+        campaign.run(draw(seed), f"seed {seed}")
     campaign.service.close()
     campaign.service = Program(os.environ.get("WINDLASS_PROGRAM", "build/release/windlass"))
     for seed in range(FIRST, FIRST + THROUGH_THE_PROGRAM):

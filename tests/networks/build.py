@@ -3,14 +3,16 @@
 A description is plain JSON:
 
   seed, batch             of data and weights; samples of a step
-  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it
+  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it; shared: without
+                          a batch axis
+  large                   whether tensors may be large
   nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
                           layer "again": the module of node p["node"] once more; "tied": a linear layer of
                           its own name with the weight of node p["node"]
-  losses                  [{kind, of}]: added up; or
+  losses                  [{kind, of, uncertain}]: added up, uncertain ones weighed by a weight; or
   outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
   outputs                 further values that the module returns
-  export                  {opset, mode, fold}
+  export                  {opset, mode, fold, open}; open: the batch is a name in the file
   train                   {optimizer, steps, hyperparameters}
 
 Shapes follow when it is built. Weights and data of a part depend on that part and on the seed alone.
@@ -93,6 +95,10 @@ def draw_data(description, name, shape, bound):
     return torch.randn(shape, generator=generator)
 
 
+def input_shape(description, given):
+    return list(given["shape"]) if given.get("shared") else [description["batch"], *given["shape"]]
+
+
 class Network(nn.Module):
     """`data` has a tensor for each input and label, with a row for each step."""
 
@@ -103,11 +109,13 @@ class Network(nn.Module):
         self.data, self.inputs, self.shapes = {}, [], {}
         values = {}
         for i, given in enumerate(description["inputs"]):
-            shape = given["shape"] if given.get("shared") else [description["batch"], *given["shape"]]
-            values[f"x{i}"] = self.add_input(f"x{i}", shape, given["bound"])
+            values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"])
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
+        self.variances = nn.ParameterDict()
         for i, loss in enumerate(description["losses"]):
+            if loss.get("uncertain"):
+                self.variances[f"v{i}"] = nn.Parameter(torch.tensor(0.1 + 0.0371 * i))
             if LOSSES[loss["kind"]][0] is not None:
                 shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
                 self.add_input(f"t{i}", shape, bound)
@@ -153,7 +161,8 @@ class Network(nn.Module):
             value = made(*operands)
         if not value.is_floating_point() or not 2 <= value.dim() <= 5:
             raise Unsuitable("no tensor to go on from")
-        if not 0 < value.numel() <= MOST_ELEMENTS or not value.abs().max() < LARGEST:
+        most = MOST_ELEMENTS * (10 if self.description["large"] else 1)
+        if not 0 < value.numel() <= most or not value.abs().max() < LARGEST:
             raise Unsuitable("too large")
         self.shapes[name] = list(value.shape)
         return value
@@ -168,6 +177,8 @@ class Network(nn.Module):
         for i, loss in enumerate(self.description["losses"]):
             targets = [values[f"t{i}"]] if f"t{i}" in values else []
             term = LOSSES[loss["kind"]][1](values[loss["of"]], *targets)
+            if loss.get("uncertain"):
+                term = term * torch.exp(-self.variances[f"v{i}"]) + self.variances[f"v{i}"]
             total = term if total is None else total + term
         return outputs if total is None else (total, *outputs)
 
@@ -178,9 +189,12 @@ class Network(nn.Module):
         if not self.description["outside"]:
             return found[0]
         labels = batch["labels" if "labels" in batch else "target"]
-        alike = {name: value for name, value in zip(self.description["outputs"], found, strict=True)
-                 if value.shape == found[0].shape}
-        return sum(self.outside(value, labels) for value in alike.values())
+        total = self.outside(found[0], labels)
+        for i, value in enumerate(found[1:], 1):
+            # What is the same value counts once.
+            if value.shape == found[0].shape and not any(torch.equal(value, other) for other in found[:i]):
+                total = total + self.outside(value, labels)
+        return total
 
     def __deepcopy__(self, memo):
         made = Network(self.description)
@@ -235,6 +249,8 @@ def export_here(network, path):
     mode = torch.onnx.TrainingMode
     names = ["loss"] * bool(network.description["losses"]) + network.description["outputs"]
     inputs = tuple(network.data[name][0] for name in network.inputs)
+    open_axes = {name: {0: "batch"} for name, value in zip(network.inputs, inputs, strict=True)
+                 if wanted.get("open") and value.dim() > 0 and value.shape[0] == network.description["batch"]}
     for opset in (wanted["opset"], NEWEST_OPSET):
         try:
             with warnings.catch_warnings():
@@ -242,7 +258,7 @@ def export_here(network, path):
                 torch.onnx.export(
                     network, inputs, str(path), input_names=network.inputs, output_names=names,
                     training=mode.TRAINING if wanted["mode"] == "train" else mode.EVAL,
-                    do_constant_folding=wanted["fold"], opset_version=opset)
+                    do_constant_folding=wanted["fold"], opset_version=opset, dynamic_axes=open_axes)
             return EXPORTED
         except Exception as error:  # of any kind: the exporter's own limits
             reason = str(error)

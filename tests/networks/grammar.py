@@ -2,7 +2,7 @@
 
 import random
 
-from networks.build import LOSSES, Unsuitable, build
+from networks.build import LOSSES, Unsuitable, build, input_shape
 from networks.catalogue import CATALOGUE
 
 TRIES = 12  # of a layer, until one suits
@@ -18,13 +18,18 @@ OPTIMIZERS = {
 }
 
 
-def draw_input(r):
+def draw_input(r, large):
+    """Seldom one that all samples share: a mask, a table."""
     kind = r.choice(["image", "image", "sequence", "sequence", "tokens", "vector", "volume"])
-    size = lambda: r.choice([1, 3, 4, 5, 6, 7, 8])  # noqa: E731
-    shape = {"image": [r.randint(1, 4), size(), size()], "sequence": [r.randint(1, 8), r.choice([2, 4, 6, 7, 8])],
-             "tokens": [r.randint(1, 7)], "vector": [r.randint(1, 12)],
-             "volume": [r.randint(1, 3), r.randint(1, 4), r.randint(2, 5), r.randint(1, 5)]}[kind]
-    return {"shape": shape, "bound": INTEGERS if kind == "tokens" else 0}
+    size = lambda: r.choice([11, 16, 19] if large else [1, 3, 4, 5, 6, 7, 8])  # noqa: E731
+    shape = {"image": [r.randint(1, 4), size(), size()], "sequence": [
+        r.randint(1, 16 if large else 8), r.choice([16, 24, 33, 40] if large else [2, 4, 6, 7, 8])],
+        "tokens": [r.randint(1, 7)], "vector": [r.randint(20, 70) if large else r.randint(1, 12)],
+        "volume": [r.randint(1, 3), r.randint(1, 4), r.randint(2, 5), r.randint(1, 5)]}[kind]
+    given = {"shape": shape, "bound": INTEGERS if kind == "tokens" else 0}
+    if r.random() < 0.05 and len(shape) > 1:
+        given["shared"] = True
+    return given
 
 
 class Draft:
@@ -32,15 +37,16 @@ class Draft:
 
     def __init__(self, r, seed):
         self.r = r
+        large = r.random() < 0.1
         self.description = {
-            "seed": seed, "batch": r.choice([1, 2, 2, 3, 4, 4, 5, 6]), "inputs": [draw_input(r)], "nodes": [],
-            "losses": [], "outside": None, "outputs": [],
+            "seed": seed, "batch": r.choice([1, 2, 2, 3, 4, 4, 5, 6]), "inputs": [draw_input(r, large)],
+            "nodes": [], "losses": [], "outside": None, "outputs": [], "large": large,
             "export": {"opset": r.choice([11, 12, 13, 13, 14, 15, 16, 17]), "mode": "train", "fold": False},
             "train": {"optimizer": "sgd", "steps": 1, "hyperparameters": {}}}
         for _ in range(r.choice([0, 0, 0, 1, 2])):
             self.description["inputs"].append(
-                draw_input(r) if r.random() < 0.6 else dict(self.description["inputs"][0]))
-        self.shapes = {f"x{i}": ([self.description["batch"], *given["shape"]], given["bound"] > 0)
+                draw_input(r, large) if r.random() < 0.6 else dict(self.description["inputs"][0]))
+        self.shapes = {f"x{i}": (input_shape(self.description, given), given["bound"] > 0)
                        for i, given in enumerate(self.description["inputs"])}
 
     def pick(self, integer):
@@ -115,7 +121,10 @@ class Draft:
         last = ends.pop()
         rank = len(self.shapes[last][0])
         if r.random() < 0.25:
-            classes = rank in (2, 4) and self.shapes[last][0][-1 if rank == 2 else 1] > 1 and r.random() < 0.5
+            # Before a softmax at the end, windlass attaches cross-entropy to what goes into it.
+            ends_so = description["nodes"][-1]["layer"] == "along an axis"
+            many = rank in (2, 4) and self.shapes[last][0][-1 if rank == 2 else 1] > 1
+            classes = many and not ends_so and r.random() < 0.5
             description["outside"] = "cross-entropy" if classes else "mse"
             description["outputs"] = [last]
             if r.random() < 0.3:
@@ -129,6 +138,9 @@ class Draft:
             if r.random() < 0.2:
                 description["losses"].append({"kind": "squares", "of": r.choice(list(
                     f"n{node['id']}" for node in description["nodes"]))})
+            for loss in description["losses"]:
+                if r.random() < 0.1:
+                    loss["uncertain"] = True
             if r.random() < 0.25:
                 description["outputs"] = [r.choice([last, *ends])]
         optimizer = r.choice(list(OPTIMIZERS))
@@ -136,6 +148,7 @@ class Draft:
                                 "hyperparameters": OPTIMIZERS[optimizer](r)}
         norms = any(node["layer"] in ("batch norm", "instance norm") for node in description["nodes"])
         description["export"]["fold"] = r.random() < 0.4
+        description["export"]["open"] = r.random() < 0.15
         if not norms and r.random() < 0.25:
             description["export"]["mode"] = "default"
 

@@ -20,7 +20,7 @@ def draw_convolution(r, shapes):
     if axes not in (1, 2, 3):
         return None
     kind = r.choice(["plain", "plain", "grouped", "depthwise"])
-    return {"kind": kind, "out": r.randint(1, 4), "kernel": each(r, axes, [1, 2, 3, 3, 5]),
+    return {"kind": kind, "out": r.randint(1, 4) if r.random() < 0.9 else 16, "kernel": each(r, axes, [1, 2, 3, 3, 5]),
             "stride": each(r, axes, [1, 1, 1, 2, 3]), "dilation": each(r, axes, [1, 1, 1, 2]),
             "padding": each(r, axes, [0, 1, 1, 2]), "bias": r.random() < 0.7,
             "mode": r.choice(["zeros"] * 5 + ["reflect", "replicate"])}  # PyTorch exports "circular" wrongly
@@ -119,7 +119,8 @@ def written_norm(p, shapes):
         x.var(-1, keepdim=True, unbiased=p["unbiased"]) + 1e-3).sqrt()
 
 
-@layer("linear", lambda r, shapes: {"out": r.randint(1, 9), "bias": r.random() < 0.8}, weight=4)
+@layer("linear", lambda r, shapes: {
+    "out": r.randint(1, 9) if r.random() < 0.9 else r.choice([16, 33, 64]), "bias": r.random() < 0.8}, weight=4)
 def linear(p, shapes):
     return nn.Linear(shapes[0][-1], p["out"], p["bias"])
 

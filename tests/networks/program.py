@@ -44,8 +44,9 @@ class Program:
         given = {"--lr": h["lr"], "--momentum": h.get("momentum", 0.9), "--epsilon": h.get("epsilon", 1e-8),
                  "--weight-decay": h.get("weight_decay", 0), "--optimizer": request["optimizer"],
                  "--steps": request["steps"], "--data": request["data"], "--save": file, "--threads": 1}
-        if "loss" in request:
-            given["--loss"] = request["loss"]
+        for flag in ("loss", "batch"):
+            if flag in request:
+                given[f"--{flag}"] = request[flag]
         command = [self.program, "train", request["model"], "--no-shuffle", "--json", *flags]
         for flag, value in given.items():
             command += [flag, value]

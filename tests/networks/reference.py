@@ -34,8 +34,8 @@ class Run:
 
 
 def train(network, dtype=torch.float64, noise=0):
-    """A run of a copy that has weights. `noise`: the number of a change in the last bits, 0: none. Throws Unsuitable if no weight
-    has a gradient."""
+    """A run of a copy that has weights. `noise`: the number of a change in the last bits, 0: none. Throws
+    Unsuitable if no weight has a gradient."""
     module = copy.deepcopy(network).to(dtype).train()
     generator = torch.Generator().manual_seed(noise)
 

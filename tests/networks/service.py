@@ -41,11 +41,11 @@ def read_safetensors(path):
 
 
 class Service:
-    def __init__(self, program):
-        self.program, self.process = program, None
+    def __init__(self, program, threads=1):
+        self.command, self.process = [program, str(threads)], None
 
     def start(self):
-        self.process = subprocess.Popen([self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True)
 
     def close(self):

@@ -179,8 +179,9 @@ def pieces(p, shapes):
 def moved(p, shapes):
     axis, rank = p["axis"], len(shapes[0])
     times = [2 if i == axis else 1 for i in range(rank)]
+    by = p["by"] % shapes[0][axis]
     amounts = p["amounts"][:2 * min(2, rank - 1)]
-    return {"roll": lambda x: x.roll(p["by"] % x.shape[axis], axis), "repeat": lambda x: x.repeat(times),
+    return {"roll": lambda x: x.roll(by, axis), "repeat": lambda x: x.repeat(times),
             "interleave": lambda x: x.repeat_interleave(2, axis),
             "expand": lambda x: x.unsqueeze(axis).expand(
                 *[-1] * axis, 3, *[-1] * (rank - axis)).flatten(axis, axis + 1),

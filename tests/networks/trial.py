@@ -41,12 +41,12 @@ def signature(message):
     return re.sub(r"[0-9]+", "0", message)
 
 
-def strategies(description):
-    """Every memory action, and mixtures that the seed draws."""
+def strategies(description, mixtures=2):
+    """Every memory action, and so many mixtures that the seed draws."""
     seed, batch = description["seed"], description["batch"]
     chosen = ["single", "recompute-all", "offload-all", "single:host-update=on",
-              "single:host-weights=on,host-update=on", "least", "half", f"random:{2 * seed + 1}",
-              f"random:{2 * seed + 2}", "recompute-sqrt:host-weights=on"]
+              "single:host-weights=on,host-update=on", "least", "half", "recompute-sqrt:host-weights=on"]
+    chosen += [f"random:{mixtures * seed + i}" for i in range(mixtures)]
     cuts = [n for n in range(2, batch + 1) if batch % n == 0]
     if cuts:
         chosen.append(f"single:micro-batches={cuts[seed % len(cuts)]}")
@@ -99,6 +99,8 @@ class Trial:
         request = {"model": str(path), "data": str(folder / "net.safetensors"), "out": str(folder),
                    "steps": train["steps"], "optimizer": train["optimizer"],
                    "hyperparameters": train["hyperparameters"], "strategies": self.chosen}
+        if self.description["export"].get("open"):
+            request["batch"] = self.description["batch"]
         if self.description["outside"]:
             request["loss"] = self.description["outside"]
         return self.judge(network, reference, self.service.run(request))

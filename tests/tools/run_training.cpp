@@ -1,29 +1,29 @@
 // Trains models for a few steps under many strategies and writes down every number, for tests that
 // compare with another program.
 //
-//   windlass_run_training < REQUESTS
+//   windlass_run_training [THREADS] < REQUESTS
 //
-// A request is a line of JSON:
+// THREADS is what kernels use, 1 by default. A request is a line of JSON:
 //
 //   {"model": "net.onnx", "data": "net.safetensors", "out": "folder", "steps": 3,
-//    "optimizer": "adamw", "hyperparameters": {"lr": 0.01, ...}, "loss": "mse",
+//    "optimizer": "adamw", "hyperparameters": {"lr": 0.01, ...}, "loss": "mse", "batch": 4,
 //    "strategies": ["single", "least", "half", "random:7"]}
 //
 // The data file has, for each input and label, a tensor of as many rows as all steps have samples.
 // A strategy is a name with parameters as `windlass train --strategy` takes it; "least" is what the
 // search for one device finds in the least memory, "half" in half of what keeping everything takes,
-// "random:S" a random mixture of memory actions and residencies. Each is run twice, in as much
-// memory as is predicted.
+// "random:S" a random mixture of memory actions and residencies, which may have to wait for memory.
+// Each is run twice, in as much memory as is predicted.
 //
-// For each strategy a line {"begin": ...} is printed before it runs, and one {"end": ...} after it,
-// so that whoever reads knows what was running when the process died. {"model": "done"} ends a
-// request. Weights as they begin are written to OUT/initial.safetensors, gradients of each step
-// and the weights after the last one to OUT/<number of the strategy>.safetensors.
-// Times are those of the analytic model, only workspaces are measured: the same strategies come out
-// on every run.
+// A line {"begin": ...} is printed before each strategy and {"end": ...} after it, so that whoever
+// reads knows what ran when the process died; {"model": "done"} ends a request. Weights as they
+// begin go to OUT/initial.safetensors, gradients of each step and the last weights to
+// OUT/<number of the strategy>.safetensors. Times are those of the analytic model, only workspaces
+// are measured: the same strategies come out on every run.
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iostream>
@@ -109,6 +109,7 @@ Request read_request(const json& line) {
   Request request;
   ModelOptions options;
   if (line.contains("loss")) options.loss = parse_loss(line["loss"].get<std::string>());
+  if (line.contains("batch")) options.batch = line["batch"].get<int64_t>();
   request.out = line.at("out").get<std::string>();
   request.steps = line.at("steps");
   request.strategies = line.at("strategies").get<std::vector<std::string>>();
@@ -129,6 +130,8 @@ Request read_request(const json& line) {
 
 class Tool {
  public:
+  explicit Tool(int threads) : threads_(threads), profile_(threads) {}
+
   void serve(std::istream& lines) {
     for (std::string line; std::getline(lines, line);) {
       try {
@@ -215,7 +218,23 @@ class Tool {
                                {.pipeline = false, .compress = false, .in_turn = true});
     candidate.strategy.micro_batches = cuts;
     candidate.step = simulate(candidate);
+    tighten(candidate, rng.uniform(0.5, 1));
     return candidate;
+  }
+
+  // Less memory than the step takes when nothing waits for any: the first limit, from `part` of
+  // that on, at which it runs.
+  void tighten(Candidate& candidate, double part) {
+    const int64_t peak = candidate.step.result.peaks[0].bytes;
+    constexpr double kStep = 0.1;
+    for (; candidate.machine.devices[0].limit.value != peak; part += kStep) {
+      candidate.machine.devices[0].limit =
+          Bytes(std::min(peak, static_cast<int64_t>(part * static_cast<double>(peak))));
+      SimulatedStep step = simulate(candidate);
+      if (step.result.status != SimStatus::Done) continue;
+      candidate.step = std::move(step);
+      return;
+    }
   }
 
   Candidate make(const Request& request, const std::string& name, size_t number) {
@@ -227,8 +246,7 @@ class Tool {
     }
     if (name.starts_with("random:")) return random(request, std::stoull(name.substr(7)));
     Candidate candidate = named(request, name, cores);
-    candidate.machine.devices[0].limit = Bytes(candidate.step.result.peaks[0].bytes);
-    candidate.step = simulate(candidate);
+    tighten(candidate, 1);
     return candidate;
   }
 
@@ -285,7 +303,7 @@ class Tool {
 
   Outcome train(const Request& request, const Candidate& candidate) {
     TrainerOptions options;
-    options.executor = {.threads = 1, .pace_copies = false, .paranoid = true};
+    options.executor = {.threads = threads_, .pace_copies = false, .paranoid = true};
     Trainer trainer(request.model, candidate.training, candidate.step, candidate.machine, options);
     const Graph& graph = candidate.training.graph;
     if (!fs::exists(request.out / "initial.safetensors")) {
@@ -372,14 +390,15 @@ class Tool {
     return "";
   }
 
-  KernelProfile profile_{1};
+  const int threads_;
+  KernelProfile profile_;
   std::unique_ptr<CostModel> cost_ = analytic_cost_model();
 };
 
 }  // namespace
 }  // namespace windlass
 
-int main() {
-  windlass::Tool().serve(std::cin);
+int main(int count, char** arguments) {
+  windlass::Tool(count > 1 ? std::atoi(arguments[1]) : 1).serve(std::cin);
   return 0;
 }

@@ -122,16 +122,20 @@ class Differentiator {
     for (TensorId id : inputs) wanted.push_back(id.valid() && needed_[id.index()]);
     const Signature signature = signature_of(g(), g()[forward_id]);
     const GradientRule shape_rule = info.gradient(signature, wanted);
+    // A weight that is a term of the loss has a gradient of its own: that of the loss is no op's.
+    const bool of_loss = output_gradients[0] == result_.loss_gradient;
     std::vector<bool> computed(inputs.size());
     for (size_t i = 0; i < inputs.size(); ++i)
-      computed[i] = wanted[i] && shape_rule.inputs[i] == GradientSource::Computed;
+      computed[i] = wanted[i] && (shape_rule.inputs[i] == GradientSource::Computed ||
+                                  (of_loss && g()[inputs[i]].role == TensorRole::Weight));
 
     if (std::any_of(computed.begin(), computed.end(), [](bool c) { return c; })) {
       const GradientRule rule = info.gradient(signature, computed);
       emit(forward_id, rule, computed, std::move(output_gradients));
     }
     for (size_t i = 0; i < inputs.size(); ++i) {
-      if (!wanted[i] || shape_rule.inputs[i] != GradientSource::PassThrough) continue;
+      if (!wanted[i] || computed[i] || shape_rule.inputs[i] != GradientSource::PassThrough)
+        continue;
       contribute(inputs[i], result_.gradient_of[outputs[0].index()]);
     }
   }

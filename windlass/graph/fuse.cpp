@@ -154,6 +154,28 @@ bool fuse_log_sigmoid(Rewriter& r, const Op& op) {
   return true;
 }
 
+// sqrt(sum(x x)), as exporters spell the length of a vector: the gradient of that of zeros is 0,
+// where that of a root is infinite.
+bool fuse_length(Rewriter& r, const Op& op) {
+  const auto sum = unary(r, op.outputs[0], UnaryFn::Sqrt, false);
+  const Op* reduce = sum ? r.producer(*sum, OpKind::Reduce) : nullptr;
+  if (!reduce) return false;
+  auto attrs = std::get<ReduceAttrs>(reduce->attrs);
+  std::optional<TensorId> x;
+  if (attrs.fn == ReduceFn::SumSquare) {
+    x = reduce->inputs[0];
+  } else if (attrs.fn == ReduceFn::Sum) {
+    x = unary(r, reduce->inputs[0], UnaryFn::Square, false);
+    if (const auto product = binary(r, reduce->inputs[0], BinaryFn::Mul, false);
+        product && product->first == product->second)
+      x = product->first;
+  }
+  if (!x) return false;
+  attrs.fn = ReduceFn::L2;
+  r.replace(op, OpKind::Reduce, attrs, {*x});
+  return true;
+}
+
 // --- normalisations
 
 // Axes of a mean that are exactly the trailing ones, as the first of them.
@@ -349,6 +371,7 @@ int fuse_linears(Graph& graph) {
 FusionReport fuse(Graph& graph) {
   FusionReport report;
   report.activations = fuse_activations(graph);
+  run_pass(graph, fuse_length);
   report.layer_norms = fuse_layer_norms(graph);
   report.rms_norms = fuse_rms_norms(graph);
   report.linears = fuse_linears(graph);

@@ -166,6 +166,23 @@ TEST(Fuse, LogarithmsOfSigmoidsStayFinite) {
   }
 }
 
+TEST(Fuse, LengthsOfVectors) {
+  for (const bool square : {false, true}) {
+    Net n;
+    const TensorId x = n.binary(BinaryFn::Mul, n.input("x", {4, 8}), n.weight("in", {8}));
+    const TensorId squares = square ? n.unary(UnaryFn::Square, x) : n.binary(BinaryFn::Mul, x, x);
+    const TensorId sum =
+        n.g.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, {1}, false}, {squares}, "sum");
+    const Graph graph = fused(n.finish(n.unary(UnaryFn::Sqrt, sum)));
+    ASSERT_EQ(count(graph, OpKind::Reduce), 1);
+    EXPECT_EQ(count(graph, OpKind::Unary), 0);
+    for (const Op& op : graph.ops) {
+      if (op.kind != OpKind::Reduce) continue;
+      EXPECT_EQ(std::get<ReduceAttrs>(op.attrs).fn, ReduceFn::L2);
+    }
+  }
+}
+
 TEST(Fuse, LinearFromTransposedWeightAndBias) {
   Net n;
   const TensorId x = n.input("x", {2, 3, 8});

@@ -65,6 +65,29 @@ TEST(RunGraphs, TheGradientOfTheLossIsAddedUp) {
   }
 }
 
+// A weight that is added to the loss, as the logarithm of a variance is, by itself or through a
+// view: its gradient is 1, and 2 if it is added twice.
+void expect_term_of_loss(bool viewed) {
+  for (const int times : {1, 2}) {
+    GraphBuilder g("term");
+    const TensorId x = g.input("x", {DType::F32, {2, 3}});
+    const TensorId v = g.weight("v", {DType::F32, {3}});
+    TensorId w = g.weight("w", {DType::F32, viewed ? Shape{1} : Shape{}});
+    if (viewed) w = g.op(OpKind::Reshape, ShapeAttrs{{}}, {w}, "view");
+    TensorId loss = mean(g, binary(g, BinaryFn::Mul, x, v, "scaled"));
+    for (int i = 0; i < times; ++i)
+      loss = binary(g, BinaryFn::Add, loss, w, "loss" + std::to_string(i));
+    g.set_loss(loss);
+    const Graph graph = g.finish();
+    for (const std::string& strategy : kGraphStrategies)
+      EXPECT_EQ(gradient_of(graph, strategy), std::vector<float>{static_cast<float>(times)})
+          << strategy;
+  }
+}
+
+TEST(RunGraphs, AWeightIsATermOfTheLoss) { expect_term_of_loss(false); }
+TEST(RunGraphs, AViewOfAWeightIsATermOfTheLoss) { expect_term_of_loss(true); }
+
 // Equal operands share the gradient, which takes no more memory than unequal ones.
 TEST(RunGraphs, TiesTakeThePredictedMemory) {
   for (BinaryFn fn : {BinaryFn::Max, BinaryFn::Min}) {

@@ -269,6 +269,7 @@ void OnnxImporter::call_function(const OnnxFunction& function, const OnnxNode& n
 
 std::vector<TensorId> OnnxImporter::import_subgraph(const OnnxGraph& graph,
                                                     const std::string& prefix) {
+  chose_branch_ = true;
   const Nested nested(*this, {});
   for (const OnnxTensor& tensor : graph.initializers)
     define(tensor.name, initializer(tensor, false));
@@ -303,8 +304,9 @@ void OnnxImporter::check_declared_type(const OnnxValue& declared, TensorId id) {
   const std::string message =
       fmt::format("value \"{}\" is declared as {}[{}], its operands make it {}", declared.name,
                   dtype_name(declared.dtype), expected, format_type(found));
-  // Exporters write the sizes they traced with even where a dimension is open.
-  if (dimensions_.found_open())
+  // Exporters write the sizes they traced with even where a dimension is open, and those of the
+  // branch that is not taken: a squeeze of an axis whose size they do not know has two.
+  if (dimensions_.found_open() || chose_branch_)
     note_once("the file's declared sizes do not all hold for the sizes chosen; ignored");
   else
     fail_input("{}", message);

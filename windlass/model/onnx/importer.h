@@ -216,6 +216,7 @@ class OnnxImporter {
   std::map<std::string, const OnnxTensor*> copies_;
   bool folded_biases_ = false;  // see had_folded_biases
   bool for_training_ = false;   // see is_exported_for_training
+  bool chose_branch_ = false;   // declared sizes may be those of the other one
   std::set<TensorId> tables_;   // weights used as embedding tables
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported

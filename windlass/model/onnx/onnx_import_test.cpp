@@ -83,6 +83,22 @@ TEST(OnnxImport, IdentityChainsOfActivationsVanish) {
   EXPECT_EQ(model.graph.ops[0].inputs[0], model.graph.inputs[0]);
 }
 
+// A roll by nothing is exported as all of a tensor joined with nothing of it.
+TEST(OnnxImport, EmptyPartsOfAJoinVanish) {
+  const auto one_number = [](const std::string& name, int64_t value) {
+    return constant(name, int_tensor("", {1}, {value}));
+  };
+  const Model model =
+      import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +
+                          one_number("zero", 0) + one_number("one", 1) + one_number("three", 3) +
+                          node("Slice", {"x", "zero", "three", "one"}, {"a"}) +
+                          node("Slice", {"x", "three", "three", "one"}, {"b"}) +
+                          node("Concat", {"a", "b"}, {"c"}, {.attributes = attribute("axis", 1)}) +
+                          node("MatMul", {"c", "w"}, {"y"})));
+  EXPECT_EQ(count_ops(model.graph, OpKind::Concat), 0);
+  EXPECT_EQ(count_ops(model.graph, OpKind::Slice), 0);
+}
+
 TEST(OnnxImport, InitializersListedAsInputs) {
   const Model model = import(proto::model(chain({"w"}, counting("w", {3, 3}) + input("w", {3, 3})),
                                           {.opset = 9, .ir_version = 3}));
@@ -191,6 +207,21 @@ TEST(OnnxImport, BranchWithKnownConditionIsTaken) {
     EXPECT_EQ(std::get<UnaryAttrs>(model.graph.ops[0].attrs).fn,
               condition ? UnaryFn::Relu : UnaryFn::Tanh);
   }
+}
+
+// PyTorch declares what follows a squeeze of an axis of unknown size as if it had been squeezed.
+TEST(OnnxImport, SizesOfTheOtherBranchDoNotCount) {
+  const std::string flag = tensor_head("", {}, kBool) + bytes(9, std::string(1, 0));
+  const std::string declared = bytes(13, proto::value_info("a", {6}, proto::kFloat));
+  const Model model =
+      import(proto::model(input("x", {2, 3}) + output("y", {6}) + counting("w", {3}) +
+                          constant("flag", flag) + declared +
+                          node("If", {"flag"}, {"a"},
+                               {.attributes = graph_attribute("then_branch", branch("Relu")) +
+                                              graph_attribute("else_branch", branch("Tanh"))}) +
+                          node("Mul", {"a", "w"}, {"y"})));
+  EXPECT_EQ(model.graph.type_of(model.graph.outputs[0]).shape, (Shape{2, 3}));
+  EXPECT_TRUE(has_note(model, "declared sizes"));
 }
 
 // --- versions

@@ -160,9 +160,14 @@ void concat(NodeContext& c) {
   std::vector<TensorId> parts;
   for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.in(i));
   if (parts.empty()) fail_input("needs at least one input");
-  const auto axis =
-      static_cast<int64_t>(normalize_axis(c.int_attr("axis", c.opset() < 4 ? 1 : 0), c.rank(0)));
-  c.out(0, c.emit(OpKind::Concat, AxisAttrs{axis}, parts));
+  const size_t axis = normalize_axis(c.int_attr("axis", c.opset() < 4 ? 1 : 0), c.rank(0));
+  // Empty parts, as a roll by nothing has them, add nothing.
+  const auto empty = [&](TensorId part) {
+    const Shape& shape = c.builder().shape(part);
+    return axis < shape.size() && shape[axis] == 0;
+  };
+  if (!std::ranges::all_of(parts, empty)) std::erase_if(parts, empty);
+  c.out(0, c.emit(OpKind::Concat, AxisAttrs{static_cast<int64_t>(axis)}, parts));
 }
 
 void split(NodeContext& c) {
