@@ -132,7 +132,9 @@ class Trial:
             fail("complaint", "; ".join(result["complaints"][:3]))
         if result["repeats"]:
             fail("repetition", f"{result['repeats']} differs from run to run")
-        if not result["measured_peak"] == result["predicted_peak"] <= result["limit"]:
+        # What overlaps in the simulation need not when a thread is late.
+        exact = result["lanes"] > 1 or result["measured_peak"] == result["predicted_peak"]
+        if not exact or not result["measured_peak"] <= result["predicted_peak"] <= result["limit"]:
             fail("peak", f"{result['measured_peak']} bytes measured, {result['predicted_peak']} predicted, "
                  f"{result['limit']} allowed")
         if result["measured_host_peak"] > result["predicted_host_peak"]:

@@ -348,6 +348,7 @@ class Tool {
         fail(ErrorKind::OutOfMemory, "the step does not fit where it was planned to");
       const auto& peaks = candidate.step.result.peaks;
       line["predicted_peak"] = peaks[0].bytes;
+      line["lanes"] = candidate.step.tasks.lanes.size();
       const Outcome first = train(request, candidate), second = train(request, candidate);
       line["losses"] = json::array();
       for (double loss : first.losses)

@@ -74,16 +74,20 @@ void run_all(const reference::OpNetworkOptions& options) {
   }
 }
 
-TEST(EveryOp, TrainsWeights) { run_all({.approach = Approach::Weight, .beside = true}); }
-TEST(EveryOp, TrainsWeightsThroughViews) { run_all({.approach = Approach::View, .beside = false}); }
+TEST(EveryOp, TrainsWeights) {
+  run_all({.approach = Approach::Weight, .beside = true, .single = true});
+}
+TEST(EveryOp, TrainsWeightsThroughViews) {
+  run_all({.approach = Approach::View, .beside = false, .single = true});
+}
 TEST(EveryOp, TrainsWeightsThroughViewsThatOthersRead) {
-  run_all({.approach = Approach::View, .beside = true});
+  run_all({.approach = Approach::View, .beside = true, .single = true});
 }
 TEST(EveryOp, TrainsThroughViewsOfActivations) {
-  run_all({.approach = Approach::Computed, .beside = false});
+  run_all({.approach = Approach::Computed, .beside = false, .single = true});
 }
 TEST(EveryOp, TrainsThroughViewsOfActivationsThatOthersRead) {
-  run_all({.approach = Approach::Computed, .beside = true});
+  run_all({.approach = Approach::Computed, .beside = true, .single = true});
 }
 
 }  // namespace

@@ -34,14 +34,17 @@ std::vector<Graph> networks() {
           cases::transformer(2, 2, true)};
 }
 
-// The peak of the device is met exactly; what it was predicted to be is what it is.
+// Never above what was predicted; exactly that, but for rounding, where nothing runs beside the
+// kernels. What overlaps in the simulation need not when a thread is late.
 void expect_peaks(TestRun& run, const StepOutcome& outcome, const std::string& what) {
   const TaskGraph& tasks = run.predicted().tasks;
   for (size_t m = 0; m < tasks.memories.size(); ++m) {
     const int64_t predicted = run.predicted().result.peaks[m].bytes;
     EXPECT_LE(outcome.peaks[m], predicted) << what << ", " << tasks.memories[m].name;
-    EXPECT_LE(static_cast<double>(predicted), 1.02 * static_cast<double>(outcome.peaks[m]))
-        << what << ", " << tasks.memories[m].name;
+    if (tasks.lanes.size() == 1) {
+      EXPECT_LE(static_cast<double>(predicted), 1.02 * static_cast<double>(outcome.peaks[m]))
+          << what << ", " << tasks.memories[m].name;
+    }
     EXPECT_LE(outcome.peaks[m], tasks.memories[m].limit.value);
   }
 }

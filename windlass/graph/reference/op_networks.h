@@ -21,7 +21,8 @@ enum class Approach : uint8_t {
 
 struct OpNetworkOptions {
   Approach approach = Approach::Weight;
-  bool beside = true;  // operands are used beside the op too
+  bool beside = true;   // operands are used beside the op too
+  bool single = false;  // the loss is in single precision, whatever the op makes
 };
 
 struct OpNetwork {
@@ -77,7 +78,7 @@ inline OpNetwork network_around(const OpCase& c, const OpNetworkOptions& options
     const TensorType type = b.type(results[k]);
     if (!is_float(type.dtype) || element_count(type.shape) == 0) continue;
     TensorId result = results[k];
-    if (type.dtype != DType::F32)
+    if (options.single && type.dtype != DType::F32)
       result = b.op(OpKind::Cast, CastAttrs{DType::F32}, {result}, fmt::format("cast{}", k));
     const TensorId flat = b.op(OpKind::Reshape, ShapeAttrs{{element_count(type.shape)}}, {result},
                                fmt::format("flat{}", k));
