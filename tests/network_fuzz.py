@@ -8,7 +8,8 @@ A network is drawn from a grammar (tests/networks/), exported to ONNX and traine
 memory action, in the least memory, in half of it and under random mixtures, each twice. Losses, gradients
 and weights must be PyTorch's up to rounding (tests/networks/compare.py says how near that is), both runs
 alike to the last bit, and the measured peak the predicted one. What windlass refuses with a message is
-counted. A failing network is made small and printed; `--keep FOLDER` writes it to a file, too.
+counted. A failing network is made small and printed; `--keep FOLDER` writes it to a file, too. Ctrl-C ends with
+the summary.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import collections
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -94,22 +96,7 @@ def limit_threads():
     torch.set_num_threads(1)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=1, help="of the first network")
-    parser.add_argument("--count", type=int, default=20)
-    parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
-    parser.add_argument("--no-shrink", action="store_true")
-    parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
-    parser.add_argument("--threads", type=int, default=1, help="that windlass's kernels use")
-    parser.add_argument("--mixtures", type=int, default=2, help="random strategies of each network")
-    parser.add_argument("--program", help="try strategies \"single\" and \"half\" of this windlass program")
-    parser.add_argument("--show", action="store_true", help="print descriptions instead of running them")
-    flags = parser.parse_args()
-    limit_threads()
-    campaign = Campaign(flags.keep, not flags.no_shrink, threads=flags.threads)
-    if flags.program:
-        campaign.service = Program(flags.program)
+def run(campaign, flags):
     begin = time.monotonic()
     if flags.replay:
         description = json.loads(flags.replay.read_text())
@@ -128,6 +115,29 @@ def main():
                 campaign.run(description, f"seed {seed}", strategies(description, flags.mixtures))
             if (seed - flags.seed) % 50 == 49:
                 print(f"{seed}: {time.monotonic() - begin:.0f} s, {dict(campaign.counts)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=1, help="of the first network")
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
+    parser.add_argument("--threads", type=int, default=1, help="that windlass's kernels use")
+    parser.add_argument("--mixtures", type=int, default=2, help="random strategies of each network")
+    parser.add_argument("--program", help="try strategies \"single\" and \"half\" of this windlass program")
+    parser.add_argument("--show", action="store_true", help="print descriptions instead of running them")
+    flags = parser.parse_args()
+    limit_threads()
+    campaign = Campaign(flags.keep, not flags.no_shrink, threads=flags.threads)
+    if flags.program:
+        campaign.service = Program(flags.program)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(campaign, flags)
+    except KeyboardInterrupt:
+        print("stopped")
     campaign.service.close()
     campaign.summary()
     sys.exit(1 if campaign.failures else 0)

@@ -54,15 +54,16 @@ class Places:
         return [name for name in self.parameters if self.offsets[name] <= position][-1]
 
 
-def differs(found, truth, neighbours, scale):
-    """The excess of the worst element over what is allowed, or 0. `scale`: of all tensors of this kind."""
+def differs(found, truth, neighbours, scale, slack):
+    """The excess of the worst element over what is allowed, or 0. `scale`: of all tensors of this kind; `slack`:
+    what else is allowed, for each element."""
     if found.size == 0:
         return 0.0
     largest = numpy.abs(truth).max()
     moved = max(numpy.abs(n - truth).max() for n in neighbours)
-    allowed = FACTOR * moved + FLOOR * largest + CANCELLED * scale + NORMAL
-    worst = numpy.abs(found - truth).max()
-    return 0.0 if worst <= allowed else float(worst / allowed)  # not a number: differs
+    allowed = FACTOR * moved + FLOOR * largest + CANCELLED * scale + NORMAL + slack
+    worst = (numpy.abs(found - truth) / allowed).max()
+    return 0.0 if worst <= 1 else float(worst)  # not a number: differs
 
 
 class Comparison:
@@ -88,22 +89,37 @@ class Comparison:
             complaints += self.compare_kind(prefix, truth, near)
         return complaints
 
+    def slack_of_weights(self):
+        """Adam makes steps of a gradient that is 0 but for rounding, in either direction."""
+        train = self.reference.network.description["train"]
+        slack = numpy.zeros(self.places.size)
+        if not train["optimizer"].startswith("adam"):
+            return slack
+        truth = self.reference.truth.tensors
+        for step in range(1, train["steps"] + 1):
+            gradient = numpy.abs(self.places.join(
+                {name: truth[f"gradient.{step}.{name}"] for name in self.places.parameters}))
+            slack[gradient <= CANCELLED * gradient.max(initial=0)] = 2 * train["steps"] * train["hyperparameters"]["lr"]
+        return slack
+
     def compare_kind(self, prefix, truth, near):
         complaints = []
         flat = [self.places.join({name: run.tensors[prefix + name] for name in self.places.parameters})
                 for run in (truth, *near)]
         scale = numpy.abs(flat[0]).max(initial=0)
+        slacks = self.slack_of_weights() if prefix == "weight." else numpy.zeros(self.places.size)
         for name, value in self.tensors.items():
             if not name.startswith(prefix):
                 continue
-            own = name[len(prefix):]
+            own, slack = name[len(prefix):], 0
             if own in self.places.places:
                 wanted = [f[self.places.places[own]] for f in flat]
+                slack = slacks[self.places.places[own]]
             elif name in truth.tensors:  # running statistics
                 wanted = [run.tensors[name].reshape(-1) for run in (truth, *near)]
             else:
                 continue
-            excess = differs(value.reshape(-1), wanted[0], wanted[1:], scale)
+            excess = differs(value.reshape(-1), wanted[0], wanted[1:], scale, slack)
             if excess != 0:
                 worst = int(numpy.argmax(numpy.nan_to_num(numpy.abs(value.reshape(-1) - wanted[0]), nan=1e30)))
                 complaints.append(

@@ -147,9 +147,9 @@ class Draft:
         description["train"] = {"optimizer": optimizer, "steps": r.choice([1, 1, 2, 2, 3, 5]),
                                 "hyperparameters": OPTIMIZERS[optimizer](r)}
         norms = any(node["layer"] in ("batch norm", "instance norm") for node in description["nodes"])
-        description["export"]["fold"] = r.random() < 0.4
+        description["export"]["fold"] = r.random() < 0.2
         description["export"]["open"] = r.random() < 0.15
-        if not norms and r.random() < 0.25:
+        if not norms and r.random() < 0.15:
             description["export"]["mode"] = "default"
 
 
