@@ -40,6 +40,7 @@
 #include "windlass/plan/random_strategy.h"
 #include "windlass/plan/step.h"
 #include "windlass/run/profile.h"
+#include "windlass/runtime/linked_runtime.h"
 #include "windlass/runtime/trainer.h"
 #include "windlass/search/search.h"
 #include "windlass/strategy/baselines.h"
@@ -130,7 +131,7 @@ Request read_request(const json& line) {
 
 class Tool {
  public:
-  explicit Tool(int threads) : threads_(threads), profile_(threads) {}
+  explicit Tool(int threads) : threads_(threads), profile_(threads, linked_runtime) {}
 
   void serve(std::istream& lines) {
     for (std::string line; std::getline(lines, line);) {

@@ -184,6 +184,24 @@ void scale_attributes(Op& op, size_t axis, int64_t parts) {
   if (auto* random = std::get_if<RandomAttrs>(&op.attrs)) scale(random->shape);
 }
 
+// A constant that is repeated for each sample, as the first state of a recurrent layer is. `tensor`
+// has been cut.
+void cut_constant(std::vector<double>& values, const Tensor& tensor, size_t axis, int64_t parts) {
+  const Shape& shape = tensor.type.shape;
+  const auto part = static_cast<size_t>(
+      element_count(Shape(shape.begin() + static_cast<ptrdiff_t>(axis), shape.end())));
+  std::vector<double> kept;
+  for (size_t at = 0; at < values.size(); at += part * static_cast<size_t>(parts)) {
+    for (size_t i = part; i < part * static_cast<size_t>(parts); ++i)
+      if (values[at + i] != values[at + i % part])
+        fail_input("the batch cannot be cut: the constant \"{}\" differs from sample to sample",
+                   tensor.name);
+    kept.insert(kept.end(), values.begin() + static_cast<ptrdiff_t>(at),
+                values.begin() + static_cast<ptrdiff_t>(at + part));
+  }
+  values = std::move(kept);
+}
+
 }  // namespace
 
 BatchAxes find_batch(const Graph& graph) { return BatchFinder(graph).run(); }
@@ -204,14 +222,8 @@ Graph cut_batch(const Graph& graph, const BatchAxes& batch, int64_t parts) {
                  size, parts);
     size /= parts;
     if (tensor.constant < 0) continue;
-    // A constant that is repeated for each sample.
-    std::vector<double>& values = cut.constants[static_cast<size_t>(tensor.constant)].values;
-    const auto keep = static_cast<size_t>(element_count(tensor.type.shape));
-    for (size_t i = keep; i < values.size(); ++i)
-      if (batch.axis[t] != 0 || values[i] != values[i % keep])
-        fail_input("the batch cannot be cut: the constant \"{}\" differs from sample to sample",
-                   tensor.name);
-    values.resize(keep);
+    cut_constant(cut.constants[static_cast<size_t>(tensor.constant)].values, tensor,
+                 static_cast<size_t>(batch.axis[t]), parts);
   }
   for (Op& op : cut.ops)
     for (TensorId id : op.outputs)

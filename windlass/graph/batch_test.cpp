@@ -70,5 +70,30 @@ TEST(Batch, LabelsThatAreLeftOutKeepTheBatchWhole) {
   EXPECT_NE(obstacle(2), "");
 }
 
+// States [1, samples, 2] of a recurrent layer: the batch is not their first axis.
+TEST(Batch, ConstantsAreCutAlongAnyAxis) {
+  const auto cut = [](std::vector<double> states) {
+    GraphBuilder g("states", {.fold_limit = 0});
+    const TensorId x = g.input("x", {DType::F32, {4, 2}});
+    const TensorId w = g.weight("w", {DType::F32, {2}});
+    const TensorId row = g.op(OpKind::Reshape, ShapeAttrs{{1, 4, 2}}, {x}, "row");
+    const TensorId c = g.constant("c", {DType::F32, {1, 4, 2}}, std::move(states));
+    TensorId y = g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {row, c}, "y");
+    y = g.op(OpKind::Reshape, ShapeAttrs{{4, 2}}, {y}, "back");
+    y = g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {y, w}, "z");
+    g.attach_mean_squared_error(y);
+    const Graph graph = g.finish();
+    return cut_batch(graph, find_batch(graph), 2);
+  };
+  const Graph half = cut({1, 2, 1, 2, 1, 2, 1, 2});
+  for (const Tensor& tensor : half.tensors)
+    if (tensor.name == "c") {
+      EXPECT_EQ(tensor.type.shape, (Shape{1, 2, 2}));
+      EXPECT_EQ(half.constants[static_cast<size_t>(tensor.constant)].values,
+                (std::vector<double>{1, 2, 1, 2}));
+    }
+  EXPECT_THROW(cut({1, 2, 1, 2, 1, 2, 3, 2}), Error);
+}
+
 }  // namespace
 }  // namespace windlass
