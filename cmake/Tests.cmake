@@ -76,7 +76,7 @@ function(windlass_python_tests)
     get_filename_component(name "${script}" NAME_WE)
     add_test(NAME python.${name} COMMAND "${PEER_PYTHON}" "${script}")
     set_tests_properties(python.${name} PROPERTIES
-      COST 1000 LABELS python TIMEOUT 900 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+      COST 1000 LABELS python TIMEOUT 3600 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
   endforeach()
   if(WINDLASS_NETWORKS GREATER 0)
     add_test(NAME python.networks COMMAND "${PEER_PYTHON}"
