@@ -116,6 +116,7 @@ class Descent {
 }  // namespace
 
 std::optional<LeastMemory> find_least_memory(Ledger& ledger, std::vector<Strategy> starts) {
+  if (starts.empty()) return std::nullopt;
   std::vector<Placed> placed;
   for (Strategy& start : starts) {
     start.in_turn = true;

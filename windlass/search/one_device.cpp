@@ -13,6 +13,9 @@ namespace {
 
 // More micro-batches than this are tried only if fewer do not fit.
 constexpr int64_t kFewMicroBatches = 4;
+// Searches below a least limit, and what is looked at of each.
+constexpr int kMostRounds = 8;
+constexpr size_t kMostFound = 3;
 
 class OneDevice {
  public:
@@ -20,6 +23,13 @@ class OneDevice {
 
   // Whether everything fits as it is: there is nothing to decide.
   bool run() {
+    const bool plain = search_cuts();
+    if (!ledger_.fits()) seek_least();
+    return plain;
+  }
+
+  // Without a look at what needs least.
+  bool search_cuts() {
     const int64_t samples = std::max<int64_t>(1, ledger_.batch().samples);
     const int64_t only = ledger_.options().micro_batches;
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
@@ -29,7 +39,6 @@ class OneDevice {
       if (!ledger_.can_cut(cuts)) break;
       if (search_cut(cuts)) return true;
     }
-    if (!ledger_.fits()) seek_least();
     return false;
   }
 
@@ -105,10 +114,44 @@ class OneDevice {
       for (Strategy& base : bases(cuts)) starts.push_back(std::move(base));
       if (ledger_.out_of_time()) break;
     }
-    const auto found = find_least_memory(ledger_, std::move(starts));
-    if (!found) return;
-    ledger_.set_least(found->strategy, found->strategy.micro_batches, found->limit);
-    ledger_.consider(found->strategy, found->strategy.micro_batches);
+    std::optional<LeastMemory> least = find_least_memory(ledger_, std::move(starts));
+    // What the usual search finds below that, until it finds nothing.
+    for (int round = 0; least && round < kMostRounds && !ledger_.out_of_time(); ++round) {
+      const auto lower = find_least_memory(ledger_, found_below(least->limit));
+      if (!lower || lower->limit >= least->limit) break;
+      least = lower;
+    }
+    if (!least) return;
+    ledger_.set_least(least->strategy, least->strategy.micro_batches, least->limit);
+    ledger_.consider(least->strategy, least->strategy.micro_batches);
+  }
+
+  // Strategies that fit a lower limit. Times are those of the cost model, measured or not: they
+  // must not matter.
+  std::vector<Strategy> found_below(int64_t limit) const {
+    const Problem& problem = ledger_.problem();
+    Machine machine = problem.machine;
+    machine.devices[0].limit = Bytes(limit - 1);
+    Problem tighter = {.network = problem.network,
+                       .machine = machine,
+                       .training = problem.training,
+                       .cost = problem.cost};
+    if (problem.reprice)
+      tighter.reprice = [&problem](const TrainingGraph& training, const TaskGraph& tasks,
+                                   TaskTimes& times) {
+        const std::vector<Nanoseconds> durations = times.duration;
+        problem.reprice(training, tasks, times);
+        times.duration = durations;
+      };
+    SearchOptions options = ledger_.options();
+    options.time_limit = Seconds(std::max(0.0, options.time_limit.value - ledger_.elapsed()));
+    options.progress = {};
+    Ledger below(tighter, options);
+    OneDevice(below).search_cuts();
+    std::vector<Strategy> found;
+    for (const Ledger::Entry& entry : below.entries())
+      if (found.size() < kMostFound) found.push_back(entry.strategy);
+    return found;
   }
 
   // Time that is over is no reason to say that nothing fits; a user who waits no longer is, once
