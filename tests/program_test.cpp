@@ -155,7 +155,7 @@ TEST(Program, MistakesGiveCodeOneAndAHint) {
       {{"inspect", "missing.onnx"}, "no such file"},
       {{"inspect", "/"}, "config.json"},
       {{"inspect", "/dev/null"}, "regular file"},
-      {{"inspect", ""}, "MODEL"},
+      {{"inspect", ""}, "no model is named"},
   };
   for (const auto& [arguments, hint] : cases) {
     const ProgramResult result = run_windlass(arguments);

@@ -61,6 +61,22 @@ TEST(OnnxImport, IdentityOfAWeightByPyTorchIsAParameterThatWasEqual) {
   EXPECT_THAT(weight_names(import(file, {.as_exported = true}).graph), ElementsAre("a.weight"));
 }
 
+// A dropout by nothing, which functions leave in exports for inference, does not make it one for
+// training.
+TEST(OnnxImport, DropoutByNothingIsNoSignOfTraining) {
+  const auto weights = [](const std::string& ratio) {
+    const std::string file = proto::model(
+        input("x", {2, 3}) + output("y", {2, 3}) + counting("a.weight", {3, 3}) + ratio +
+            node("Identity", {"a.weight"}, {"b.weight"}) +
+            node("MatMul", {"x", "a.weight"}, {"z"}) + node("Dropout", {"z", "ratio"}, {"d"}) +
+            node("MatMul", {"d", "b.weight"}, {"y"}),
+        {.producer = "pytorch"});
+    return weight_names(import(file).graph).size();
+  };
+  EXPECT_EQ(weights(proto::initializer("ratio", {}, {0.5F})), 1u);
+  EXPECT_EQ(weights(proto::initializer("ratio", {}, {0.0F})), 2u);
+}
+
 // Exported for training, PyTorch stores once what is one parameter, not what is equal: here the
 // transpose of a stored value was not folded.
 TEST(OnnxImport, IdentityOfAWeightByPyTorchForTrainingIsATiedWeight) {

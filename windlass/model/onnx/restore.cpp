@@ -61,6 +61,33 @@ bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::s
                      [](const OnnxTensor& t) { return !is_anonymous_name(t.name); });
 }
 
+namespace {
+
+// Whether a dropout drops anything: functions that are called with a ratio of 0 stay in exports for
+// inference. The ratio is an attribute or, from opset 12 on, a small constant.
+bool drops(const OnnxFile& file, const OnnxNode& dropout) {
+  if (const auto ratio = dropout.attributes.find("ratio"); ratio != dropout.attributes.end())
+    return ratio->second.f != 0;
+  if (dropout.inputs.size() < 2 || dropout.inputs[1].empty()) return true;  // a half
+  const auto is_zero = [&](const OnnxTensor& tensor) {
+    const std::vector<double> values =
+        element_count(tensor.type.shape) == 1 ? read_values(file, tensor) : std::vector<double>{};
+    return values.size() == 1 && values[0] == 0;
+  };
+  for (const OnnxTensor& tensor : file.graph.initializers)
+    if (tensor.name == dropout.inputs[1]) return !is_zero(tensor);
+  for (const OnnxNode& node : file.graph.nodes) {
+    if (node.op_type != "Constant" || node.outputs.empty() || node.outputs[0] != dropout.inputs[1])
+      continue;
+    const auto value = node.attributes.find("value");
+    return value == node.attributes.end() || !value->second.tensor ||
+           !is_zero(*value->second.tensor);
+  }
+  return true;
+}
+
+}  // namespace
+
 bool is_exported_for_training(const OnnxFile& file) {
   std::set<std::string_view> stored;
   for (const OnnxTensor& tensor : file.graph.initializers) stored.insert(tensor.name);
@@ -69,7 +96,7 @@ bool is_exported_for_training(const OnnxFile& file) {
         stored.contains(node.inputs[0]))
       stored.insert(node.outputs[0]);
   return std::any_of(file.graph.nodes.begin(), file.graph.nodes.end(), [&](const OnnxNode& node) {
-    if (node.op_type == "Dropout") return true;
+    if (node.op_type == "Dropout") return drops(file, node);
     if (node.op_type == "Transpose") return !node.inputs.empty() && stored.contains(node.inputs[0]);
     const auto mode = node.attributes.find("training_mode");
     return node.op_type == "BatchNormalization" && mode != node.attributes.end() &&

@@ -6,10 +6,14 @@
 #include <ATen/ops/empty.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/instructions.h"
 #include "windlass/runtime/kernels/errors.h"
 
 namespace windlass {
 namespace {
+
+// Before any kernel of this file can be called.
+[[maybe_unused]] const bool kWithoutTiles = (avoid_tiles(), true);
 
 struct Kernels {
   ForwardKernel forward = nullptr;

@@ -7,8 +7,6 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/version.h>
 
-#include "windlass/runtime/instructions.h"
-
 namespace windlass {
 namespace {
 
@@ -62,7 +60,6 @@ void install_allocator() {
   std::call_once(once, [] {
     static ArenaAllocator* const allocator = new ArenaAllocator;
     c10::SetCPUAllocator(allocator, 1);
-    avoid_tiles();
   });
 }
 

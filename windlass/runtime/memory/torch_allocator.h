@@ -6,8 +6,7 @@
 
 namespace windlass {
 
-// Makes libtorch ready: replaces its allocator for host memory, for the whole process, once, and
-// keeps its libraries from instructions that fail (instructions.h). Threads that are
+// Replaces libtorch's allocator for host memory, for the whole process, once. Threads that are
 // bound to no arena share one without a limit. Blocks of the allocator that was there before are
 // still given back to it.
 void install_allocator();
