@@ -139,7 +139,7 @@ TEST_F(HostileSlow, GraphsThatContradictThemselves) {
                              input("x", {2, 4}) + output("y", {2, 7})),
                        "is declared as fp32[2, 7]");
   expect_refused_model("few_inputs", unchecked(node("MatMul", {"x"}, {"y"}) + ends), "missing");
-  expect_refused_model("opset", model(dense(), {.opset = 0}), "opset 0");
+  expect_refused_model("opset", model(dense(), {.opset = 0}), "domain_version of 0");
 }
 
 TEST_F(HostileSlow, SizesThatAreNotPlausible) {
