@@ -22,9 +22,25 @@ void Checker::take(Held& to, const Held& from) {
   to.there = true;
 }
 
+// Weights are there from the start, before any op says which group it wants them on.
+int32_t Checker::group_of(BufferId id) const {
+  const TeamId team = graph_[graph_[id].memory].team;
+  if (!team.valid()) return -1;
+  for (size_t g = 0; g < strategy_.groups.size(); ++g)
+    if (std::ranges::find(strategy_.groups[g], graph_[team].devices.front()) !=
+        strategy_.groups[g].end())
+      return static_cast<int32_t>(g);
+  return -1;
+}
+
 // Whether what is held is what `layout` asks for. If it was on its way there, it has arrived.
 bool Checker::settle(Held& held, BufferId id, int32_t layout, int32_t group) {
   const TensorType& type = training_.graph[held.tensor].type;
+  if (group < 0) group = held.group >= 0 ? held.group : group_of(id);
+  if (group < 0) {
+    reason_ = fmt::format("{} lies on no group", name(id));
+    return false;
+  }
   if (graph_[id].bytes.value < layouts_.bytes(type, layout)) {
     reason_ =
         fmt::format("{} has {} bytes, too few for {} of \"{}\"", name(id), graph_[id].bytes.value,
@@ -296,7 +312,8 @@ void Checker::redistribute(TaskId id) {
     if (gradient)
       seen->tensor = task.tensor;
     else
-      seen = see_as(from, source->buffer, task.tensor, from.group);
+      seen = see_as(from, source->buffer, task.tensor,
+                    from.group >= 0 ? from.group : group_of(source->buffer));
     const bool right = seen && (gradient || holds(use.buffer, task.tensor, task.micro_batch));
     if (!right) {
       complain("{}: {} is not of this tensor", name(id), name(use.buffer));

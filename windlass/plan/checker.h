@@ -115,6 +115,8 @@ class Checker {
   void stash(TaskId id);
   bool reads(TaskId id, TensorId tensor, int32_t layout, int32_t group, bool complains = true);
   bool fit(Held& held, BufferId buffer, TensorId tensor, int32_t layout, int32_t group);
+  // The group whose devices hold a buffer; -1 for those of hosts.
+  int32_t group_of(BufferId id) const;
   bool settle(Held& held, BufferId buffer, int32_t layout, int32_t group);
   // The tensor in a buffer as a view of it; what it holds if there is none.
   std::optional<Held> see_as(Held& held, BufferId buffer, TensorId tensor, int32_t group);

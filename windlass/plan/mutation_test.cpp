@@ -79,8 +79,6 @@ std::vector<Case> make_cases() {
   };
   return {
       make(cases::mlp(16, 2), "single", 1),
-      make(cases::views(), "single", 1),
-      make(cases::views(), "recompute-all:micro-batches=2", 2),
       make(cases::mlp(16, 2), "data-parallel:micro-batches=2", 4),
       make(cases::mlp(16, 2), "zero:stage=1,micro-batches=2", 2),
       make(cases::mlp(16, 2), "zero:stage=2,micro-batches=2", 2),
@@ -93,6 +91,8 @@ std::vector<Case> make_cases() {
       make(cases::transformer(4, 1, false), "megatron:tp=2,pp=2,micro-batches=2", 4),
       make(cases::transformer(4, 2, true), "gpipe:stages=2,micro-batches=2", 2),
       make(cases::transformer(4, 1, false), "megatron:tp=2,sequence-parallel=on", 4),
+      make(cases::views(), "single", 1),
+      make(cases::views(), "recompute-all:micro-batches=2", 2),
   };
 }
 
