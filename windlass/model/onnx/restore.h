@@ -41,8 +41,9 @@ bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::s
 bool had_folded_biases(const OnnxFile& file);
 
 // Whether PyTorch's exporter was asked for training: it left something that it removes or folds for
-// inference, dropout that drops something, batch normalisation of the batch, or the transpose of a stored value. Then
-// equal values are stored once only if they are one parameter under several names.
+// inference, dropout that drops something, batch normalisation of the batch, or the transpose of a
+// stored value. Then equal values are stored once only if they are one parameter under several
+// names.
 bool is_exported_for_training(const OnnxFile& file);
 
 // Endings by which PyTorch modules call what is stored but not trained.
