@@ -62,9 +62,9 @@ fi
 
 cp /etc/resolv.conf "$tree/etc/resolv.conf"
 # The sources are always fresh; what ccache knows is kept.
-remove_tree "$tree/root/windlass"
-mkdir -p "$tree/root/windlass"
-git -C "$(dirname "${BASH_SOURCE[0]}")/.." archive HEAD | tar -x -C "$tree/root/windlass"
+remove_tree "$tree/srv/windlass"
+mkdir -p "$tree/srv/windlass"
+git -C "$(dirname "${BASH_SOURCE[0]}")/.." archive HEAD | tar -x -C "$tree/srv/windlass"
 
 targets=("$@")
 ((${#targets[@]})) || targets=(demo)
@@ -73,6 +73,6 @@ inside='
   mkdir -p "$0/dev/shm"
   mount -t tmpfs tmpfs "$0/dev/shm"
   exec chroot "$0" /usr/bin/env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-    make -C /root/windlass "$@"'
+    make -C /srv/windlass "$@"'
 exec unshare --mount --propagation private --pid --fork --kill-child -- \
   /bin/bash -euc "$inside" "$tree" "JOBS=$jobs" "${targets[@]}"
