@@ -9,6 +9,7 @@ SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 5
 FUZZ_TARGET ?=
+FUZZ_SEED ?= 0
 NETWORKS ?= 300
 SEED ?= 1
 # Another libtorch than the system's: make build TORCH=/path/to/libtorch
@@ -39,7 +40,7 @@ test: setup-test ## everything CI runs: format, release tests, sanitizers, fuzzi
 	@$(MAKE) --no-print-directory check-format
 	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-asan
-	@$(MAKE) --no-print-directory test-fuzz
+	@$(MAKE) --no-print-directory test-fuzz FUZZ_SEED=1
 
 tsan: setup-test test-tsan ## what runs on several threads, under the thread sanitizer
 
@@ -91,4 +92,4 @@ test-fuzz:
 	@echo "== fuzz"
 	@$(CONFIGURE) fuzz
 	@cmake --build --preset fuzz --parallel $(JOBS)
-	@JOBS=$(JOBS) scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)
+	@JOBS=$(JOBS) SEED=$(FUZZ_SEED) scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets of a build from a copy of their seed corpus, with their dictionaries.
-# Usage: [JOBS=N] fuzz.sh BUILD-FOLDER SECONDS [TARGET]
+# Usage: [JOBS=N] [SEED=N] fuzz.sh BUILD-FOLDER SECONDS [TARGET]
+# The same seed tries the same inputs in the same order, as far as the time goes; 0 is another seed each time.
 # A failing input is left in BUILD-FOLDER/failures/, the log in BUILD-FOLDER/logs/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-build="$1" seconds="$2" only="${3:-}" jobs="${JOBS:-$(nproc)}"
+build="$1" seconds="$2" only="${3:-}" jobs="${JOBS:-$(nproc)}" seed="${SEED:-0}"
 
 scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
@@ -13,7 +14,7 @@ mkdir -p "$build/failures" "$build/logs"
 # fuzz NAME: one target. Says how it ended.
 fuzz() {
   local name="$1" corpus="$scratch/$1" log="$build/logs/$1.log"
-  local options=(-timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=65536)
+  local options=(-seed="$seed" -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=65536)
   mkdir "$corpus"
   if [[ -d "fuzz/corpus/$name" ]]; then cp -r "fuzz/corpus/$name/." "$corpus"; fi
   if [[ -f "fuzz/$name.dict" ]]; then options+=("-dict=fuzz/$name.dict"); fi

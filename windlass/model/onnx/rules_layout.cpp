@@ -158,7 +158,7 @@ void slice(NodeContext& c) {
 
 void concat(NodeContext& c) {
   std::vector<TensorId> parts;
-  for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.in(i));
+  for (size_t i = 0; i < c.input_count(); ++i) parts.push_back(c.required(i));
   if (parts.empty()) fail_input("needs at least one input");
   const size_t axis = normalize_axis(c.int_attr("axis", c.opset() < 4 ? 1 : 0), c.rank(0));
   // Empty parts, as a roll by nothing has them, add nothing.

@@ -197,7 +197,7 @@ void resize(NodeContext& c) {
   for (size_t i = 0; i < axes.size(); ++i) {
     const Axis& axis = axes[i];
     if (axis.in < 1 || axis.out < 1) fail_input("cannot resize {} to {} places", axis.in, axis.out);
-    c.claim_work(axis.out);
+    c.claim_work(checked_mul(axis.out, 16));  // a place is computed several times, by name of mode
     if (i >= 2) size.push_back(axis.out);
     plain = plain && (i < 2 ? axis.out == axis.in && axis.scale == 1 : op_agrees(r, axis));
   }
