@@ -76,6 +76,14 @@ void Checker::add_term(TaskId id) {
     Held& held = held_[use.buffer.index()];
     for (int32_t u : facts_.updates_of[graph_[id].tensor.index()]) {
       if (update_op(u).inputs[1] != graph_[id].tensor) continue;
+      // A sum that came from elsewhere joins the one at home.
+      if (graph_[use.buffer].kind == BufferKind::Communication && belongs(use.buffer, u)) {
+        const auto uses = graph_.uses_of(id);
+        const auto sum = std::ranges::find(uses, UseKind::Sum, &Use::kind);
+        if (sum == uses.end() || !belongs(sum->buffer, u)) continue;
+        held_[sum->buffer.index()].terms += held.terms;
+        return;
+      }
       for (TensorId term : facts_.terms[static_cast<size_t>(u)]) {
         if (facts_.direct[term.index()] || !holds(use.buffer, term, graph_[id].micro_batch))
           continue;

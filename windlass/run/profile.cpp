@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -81,49 +80,28 @@ Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t el
 }
 
 template <typename Visit>
-void KernelProfile::for_kernels(const TrainingGraph& training, const TaskGraph& tasks,
-                                Visit&& visit) {
-  std::vector<bool> written(tasks.buffers.size());
-  for (size_t i = 0; i < tasks.buffers.size(); ++i) written[i] = tasks.buffers[i].at_start;
+void KernelProfile::for_kernels(const TaskGraph& tasks, Visit&& visit) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks.tasks[i];
-    const auto uses = tasks.uses_of(TaskId(i));
-    if (task.op.valid() && !moves(task.kind)) {
-      // Results are the last of what a task uses, one for each that is present.
-      const Op& op = training.graph[task.op];
-      uint64_t adds = 0;
-      size_t results = 0;
-      for (const auto* list : {&op.outputs, &op.auxiliaries})
-        for (TensorId id : *list) results += id.valid() ? 1 : 0;
-      size_t at = uses.size() - results;
-      for (size_t k = 0; k < op.outputs.size(); ++k)
-        if (op.outputs[k].valid() && written[uses[at++].buffer.index()] && k < 64)
-          adds |= uint64_t{1} << k;
-      visit(i, task.op, adds);
-    }
-    for (const Use& use : uses)
-      if (use.write) written[use.buffer.index()] = true;
+    if (!task.op.valid() || moves(task.kind)) continue;
+    uint64_t adds = 0;
+    for (const Use& use : tasks.uses_of(TaskId(i)))
+      if (use.adds && use.index < 64) adds |= uint64_t{1} << use.index;
+    visit(i, task.op, adds);
   }
 }
 
-// Weights, their state and their gradients on the host are buffers that name the weight; gradients
-// on the device are not.
 template <typename Visit>
 void KernelProfile::for_updates(const TrainingGraph& training, const TaskGraph& tasks,
                                 Visit&& visit) {
-  std::vector<const Op*> update_of(training.graph.tensors.size(), nullptr);
-  for (const Op& op : training.graph.ops)
-    if (op.pass == Pass::Update) update_of[op.inputs[0].index()] = &op;
-  std::vector<size_t> seen(training.graph.tensors.size(), tasks.size());  // by weight: last task
+  const size_t first_update = training.forward_ops + training.backward_ops;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const TaskKind kind = tasks.tasks[i].kind;
     if (kind != TaskKind::Update && kind != TaskKind::HostUpdate) continue;
     bool first = true;
     for (const Use& use : tasks.uses_of(TaskId(i))) {
-      const TensorId tensor = tasks[use.buffer].tensor;
-      if (!tensor.valid() || update_of[tensor.index()] == nullptr) continue;
-      if (std::exchange(seen[tensor.index()], i) == i) continue;
-      visit(i, *update_of[tensor.index()], first);
+      if (use.kind != UseKind::Weight) continue;
+      visit(i, training.graph.ops[first_update + use.index], first);
       first = false;
     }
   }
@@ -139,7 +117,7 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
     const KernelPrice* price = nullptr;
   };
   std::vector<Known> known(training.graph.ops.size());
-  for_kernels(training, tasks, [&](size_t task, OpId op, uint64_t adds) {
+  for_kernels(tasks, [&](size_t task, OpId op, uint64_t adds) {
     Known& entry = known[op.index()];
     if (entry.price == nullptr || entry.adds != adds) entry = {adds, &price(training, op, adds)};
     times.duration[task] = entry.price->time;
@@ -168,7 +146,7 @@ void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
 std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training,
                                                    const TaskGraph& tasks) {
   std::map<std::string, MeasuredKernel> used;
-  for_kernels(training, tasks, [&](size_t, OpId op, uint64_t adds) {
+  for_kernels(tasks, [&](size_t, OpId op, uint64_t adds) {
     price(training, op, adds);
     const std::string key = key_of(training, training.graph[op], adds);
     used[key] = {key, 0, 0};

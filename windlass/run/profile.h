@@ -53,7 +53,7 @@ class KernelProfile {
  private:
   // Calls visit(task, op, adds) for each task that runs the kernel of an op.
   template <typename Visit>
-  static void for_kernels(const TrainingGraph& training, const TaskGraph& tasks, Visit&& visit);
+  static void for_kernels(const TaskGraph& tasks, Visit&& visit);
   // Calls visit(task, update op, whether it is the first of the task) for each weight of each task
   // that updates weights.
   template <typename Visit>

@@ -1,7 +1,5 @@
-// A program: the tasks of a graph with every buffer they use matched to the operand it is for.
-//
-// The task graph says which buffers a task reads and writes, in the order of the operands of its
-// op; here that order is read back once, so that running a step is looking things up.
+// A program: the tasks of a graph with the buffers that they use listed by operand, so that running
+// a step is looking things up.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +34,7 @@ struct ProgramTask {
   // Copies and compression: read i is copied to write i.
   std::vector<Operand> reads = {}, writes = {};
   std::vector<WeightUpdate> updates = {};  // Update, HostUpdate
+  int bits = 0;                            // Compress, Decompress: of an element
 };
 
 struct Program {

@@ -183,11 +183,9 @@ void TaskRunner::compress(const ProgramTask& task, TaskId id) {
   const BufferId large = packs ? task.reads[0].buffer : task.writes[0].buffer;
   const TensorType& type = training_.graph[tasks_[large].tensor].type;
   at::Tensor values = slots_.view(large, type);
-  // The most bits that fit: what was reserved is rounded up.
-  int bits = 8;
-  const int64_t elements = element_count(type.shape);
-  while (bits > 2 && packed_bytes(elements, bits) > tasks_[small].bytes.value) bits /= 2;
-  at::Tensor packed = slots_.view(small, {DType::U8, {packed_bytes(elements, bits)}});
+  const int bits = task.bits;
+  at::Tensor packed =
+      slots_.view(small, {DType::U8, {packed_bytes(element_count(type.shape), bits)}});
   if (packs)
     windlass::compress(values, bits,
                        {options_.seed, random_bits(options_.seed, ~uint64_t{id.index()},

@@ -76,6 +76,21 @@ std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding)
   return sizes;
 }
 
+std::vector<LoopPart> loop_parts(const LoopNest& nest, const Sharding& sharding, int64_t member) {
+  std::vector<LoopPart> parts = whole_parts(nest);
+  int64_t place = size_of(sharding);
+  for (const Split& split : sharding.splits) {
+    place /= split.parts;
+    if (split.loop < 0) continue;
+    LoopPart& loop = parts[static_cast<size_t>(split.loop)];
+    if (loop.blocks != split.blocks)
+      loop = {{0, nest.loops[static_cast<size_t>(split.loop)].size / split.blocks}, split.blocks};
+    const Range part = part_of(loop.range.size(), split.parts, member / place % split.parts);
+    loop.range = {loop.range.begin + part.begin, loop.range.begin + part.end};
+  }
+  return parts;
+}
+
 bool Digit::operator==(const Digit& other) const {
   if (kind != other.kind || parts != other.parts) return false;
   if (kind == Kind::Partial) return combine == other.combine;

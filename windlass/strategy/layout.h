@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "windlass/graph/op_info.h"
+#include "windlass/graph/op_piece.h"
 
 namespace windlass {
 
@@ -38,6 +39,9 @@ constexpr int64_t largest_part(int64_t size, int64_t parts) { return (size + par
 
 // Sizes of the loops of the largest piece: that of member 0.
 std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding);
+
+// The part of each loop that a member has.
+std::vector<LoopPart> loop_parts(const LoopNest& nest, const Sharding& sharding, int64_t member);
 
 // What one digit does to a tensor.
 struct Digit {

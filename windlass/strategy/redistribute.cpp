@@ -227,6 +227,25 @@ Layout whole_blocks(const Layout& layout) {
 
 }  // namespace
 
+std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t member) {
+  std::vector<int64_t> peers = {member};
+  for (const MemberDigit& digit : digits)
+    peers[0] -= member / digit.place % digit.parts * digit.place;
+  for (const MemberDigit& digit : digits) {
+    const size_t known = peers.size();
+    for (int64_t part = 1; part < digit.parts; ++part)
+      for (size_t i = 0; i < known; ++i) peers.push_back(peers[i] + part * digit.place);
+  }
+  std::ranges::sort(peers);
+  return peers;
+}
+
+Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member) {
+  const std::vector<int64_t> peers = peers_of(digits, member);
+  const auto index = std::ranges::lower_bound(peers, member) - peers.begin();
+  return part_of(elements, static_cast<int64_t>(peers.size()), index);
+}
+
 RedistributionOutline outline(const Shape& shape, const Layout& from, const Layout& to,
                               int64_t members) {
   RedistributionOutline result;

@@ -20,6 +20,11 @@ struct MemberDigit {
   auto operator<=>(const MemberDigit&) const = default;
 };
 
+// Members that differ from `member` in these digits only, itself included, ascending.
+std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t member);
+// What is shared out over these digits: the part of `elements` that is the member's.
+Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member);
+
 // Elements that go from a member of the source group to one of the destination group.
 struct MemberCopy {
   int64_t from = 0, to = 0;

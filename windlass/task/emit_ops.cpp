@@ -55,6 +55,7 @@ void Emitter::prepare(const Strategy& strategy) {
   for (auto& heads : heads_) heads.assign(rows, -1);
   values_.clear();
   stashes_.clear();
+  combined_.clear();
   bucket_count_ = 0;
   ready_updates_.clear();
   ready_sums_.clear();
@@ -168,8 +169,13 @@ void Emitter::read(Phase phase, std::span<const ReadTemplate> reads, int32_t mic
     const Value& there =
         found != nullptr ? *found : value(phase, read.tensor, micro_batch, read.want, group);
     // What was computed on the lane of the task that reads it is there.
-    operands_.push_back(
-        {there.buffer, there.computed ? TaskId() : there.ready, there.per_team, read.write});
+    operands_.push_back({{.buffer = there.buffer,
+                          .write = read.write,
+                          .kind = UseKind::Input,
+                          .index = static_cast<uint32_t>(read.index),
+                          .view = there.view},
+                         there.computed ? TaskId() : there.ready,
+                         there.per_team});
   }
 }
 
@@ -182,15 +188,16 @@ void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) 
       const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
       if (i == 0) view = there;
     }
-    view.layout = made.results()[0].layout;
-    put(phase, made.results()[0].buffer.tensor, micro_batch, view);
+    const ResultTemplate& seen = made.results()[0];
+    see(view, seen.buffer.tensor, seen.layout);
+    put(phase, seen.buffer.tensor, micro_batch, view);
     return;
   }
   operands_.clear();
   read(phase, made.reads(), micro_batch, group);
   results_.clear();
   for (const ResultTemplate& result : made.results())
-    results_.push_back({buffers(group, micro_batch, result.buffer)});
+    add_result(result, buffers(group, micro_batch, result.buffer));
   const Done done = run_op(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
                            made.coupling, id, micro_batch, group);
   put_results(phase, made.results(), done, micro_batch, group);
@@ -202,26 +209,43 @@ void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results, 
     Value& value = put(phase, results[i].buffer.tensor, micro_batch);
     value.group = group;
     value.layout = results[i].layout;
-    value.buffer = results_[i].buffer;
+    value.buffer = results_[i].use.buffer;
     value.ready = done.ready;
     value.per_team = value.computed = done.per_team;
   }
+}
+
+void Emitter::add_result(const ResultTemplate& result, BufferId buffer, int32_t sum) {
+  const bool adds = sum >= 0 && sum_of({result.update, sum}).begun;
+  results_.push_back({{.buffer = buffer,
+                       .write = true,
+                       .adds = adds,
+                       .kind = result.kind,
+                       .index = static_cast<uint32_t>(result.index)},
+                      sum});
 }
 
 // The tasks of an op, and of what its pieces exchange.
 Emitter::Done Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpId id,
                               int32_t micro_batch, int32_t group) {
   const auto& list = teams(group).teams;
+  const Op& op = training_.graph[id];
+  const int32_t sharding = sharding_ids_[(op.forward.valid() ? op.forward : id).index()];
   Done done;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     for (const Operand& operand : operands_) {
       if (operand.ready.valid())
         add_predecessor(operand.per_team ? TaskId(operand.ready.index() + k) : operand.ready);
-      use(BufferId(operand.buffer.index() + k), operand.write);
+      use(operand.use, k);
     }
-    for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
-    const TaskId task = add(kind, work, id, {}, micro_batch);
+    for (const Result& result : results_) use(result.use, k);
+    const TaskId task = add({.kind = kind,
+                             .price = work,
+                             .micro_batch = micro_batch,
+                             .op = id,
+                             .group = group_id(group),
+                             .how = sharding});
     if (k == 0) done.ready = task;
   }
   done.per_team = coupling < 0;
@@ -229,9 +253,13 @@ Emitter::Done Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpI
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
   for (size_t k = 0; k < list.size(); ++k) {
     graph_.predecessors.push_back(TaskId(done.ready.index() + k));
-    for (const Result& result : results_) use(BufferId(result.buffer.index() + k), true);
+    for (const Result& result : results_) use(result.use, k);
   }
-  done.ready = add(TaskKind::Collective, coupling, id, {}, micro_batch);
+  done.ready = add({.kind = TaskKind::Collective,
+                    .price = coupling,
+                    .micro_batch = micro_batch,
+                    .op = id,
+                    .group = group_id(group)});
   return done;
 }
 
@@ -245,7 +273,7 @@ void Emitter::backward_view(const Op& op, const OpTemplate& made, int32_t micro_
   }
   if (op.outputs.empty() || !op.outputs[0].valid()) return;
   ensure(view.buffer.valid(), "a view has no gradient to pass on");
-  view.layout = made.input_gradients()[0].layout;
+  see(view, op.outputs[0], made.input_gradients()[0].layout);
   put(kForward, op.outputs[0], micro_batch, view);
   if (const int32_t update = facts_.term_of[op.outputs[0].index()]; update >= 0)
     add_term(update, view, micro_batch);
@@ -261,11 +289,11 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
   results_.clear();
   for (const ResultTemplate& result : made.backward_results()) {
     if (result.update < 0) {
-      results_.push_back({buffers(group, micro_batch, result.buffer)});
+      add_result(result, buffers(group, micro_batch, result.buffer));
       continue;
     }
     const int32_t sum = sum_for(result.update, result, group, micro_batch);
-    results_.push_back({sum_of({result.update, sum}).value.buffer, sum});
+    add_result(result, sum_of({result.update, sum}).value.buffer, sum);
   }
   const Done done = run_op(TaskKind::Backward, made.backward_work, made.backward_coupling, id,
                            micro_batch, group);
@@ -306,19 +334,27 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
           value(kForward, op.inputs[i], micro_batch, {layout, elements(op.inputs[i])}, group);
   }
   const TensorId tensor = op.outputs[0];
-  const int64_t size = graph_[terms[0].buffer].bytes.value;
-  const int32_t work = tables_.sum_work(size);
   Value sum = {.group = group, .layout = terms[0].layout};
-  sum.buffer = buffers(group, BufferKind::Transient, tensor, micro_batch, size);
+  const int64_t size =
+      allocated(bytes(tensor, largest_elements(tables_.layout(sum.layout),
+                                               training_.graph[tensor].type.shape)))
+          .value;
+  const int32_t work = tables_.sum_work(size);
+  sum.buffer =
+      buffers(group, {.tensor = tensor, .micro_batch = micro_batch, .layout = sum.layout}, size);
   const auto& list = teams(group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
-    for (const Value& term : terms) {
-      compute_after(term, k);
-      use(term, k, false);
+    for (size_t i = 0; i < terms.size(); ++i) {
+      compute_after(terms[i], k);
+      read(terms[i], k, UseKind::Term, i);
     }
-    use(sum, k, true);
-    const TaskId task = add(TaskKind::Backward, work, id, {}, micro_batch);
+    write(sum.buffer, k, UseKind::Sum);
+    const TaskId task = add({.kind = TaskKind::Backward,
+                             .price = work,
+                             .micro_batch = micro_batch,
+                             .op = id,
+                             .group = group_id(group)});
     if (k == 0) sum.ready = task;
   }
   sum.per_team = sum.computed = true;

@@ -37,51 +37,62 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
   const auto& list = teams(key.group).teams;
   const Op& first_op = update_op(sums[0].update);
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
-  const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
+  const int32_t shared = key.zero >= 1 ? key.share : 0;
+  const int64_t parts = tables_.members(shared);
   double elements = 0;
   int64_t weight_bytes = 0, moved = 0;
   std::vector<BufferId>& weights = update_weights_;
-  std::vector<BufferId>& states = update_states_;  // parallel; none if there is no state
-  std::vector<BufferId> host_buffers_of;           // streamed: the weights at rest and their state
+  std::vector<BufferId>& states = update_states_;   // parallel; none if there is no state
+  std::vector<BufferId> host_weights, host_states;  // streamed: at rest
   weights.clear();
   states.clear();
   for (const SumRef& ref : sums) {
     WeightState& state = weight_of(ref);
     const TrainingFacts::Update& facts = update_of(ref.update);
-    const int64_t share = parts == 1 ? state.elements : share_of(state.elements, parts);
+    const auto part = [&](BufferKind kind) {
+      return Content{.kind = kind, .tensor = facts.weight, .layout = state.layout, .share = shared};
+    };
+    const int64_t share = largest_part(state.elements, parts);
     elements += static_cast<double>(share);
     if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
     weight_bytes += state.elements * facts.weight_size;
     const int64_t optimizer = share * facts.state_size;
     if (key.host) {
       const int64_t size = share * facts.weight_size;
-      weights.push_back(buffers(key.group, BufferKind::Weight, facts.weight, -1, size));
-      host_buffers_of.push_back(state.rest);
-      if (optimizer > 0)
-        host_buffers_of.push_back(host_buffers(key.group, BufferKind::OptimizerState, facts.weight,
-                                               -1, state.elements * facts.state_size, true,
-                                               state.layout, true));
+      weights.push_back(buffers(key.group, part(BufferKind::Weight), size));
+      host_weights.push_back(state.rest);
+      if (optimizer > 0) {
+        Content whole = part(BufferKind::OptimizerState);
+        whole.share = 0;
+        host_states.push_back(
+            host_buffers(key.group, whole, state.elements * facts.state_size, true, true));
+      }
       moved += optimizer + size;
     } else {
       weights.push_back(key.zero == 3 ? state.rest : home_weight(ref.update).buffer);
     }
-    states.push_back(optimizer > 0 ? buffers(key.group, BufferKind::OptimizerState, facts.weight,
-                                             -1, optimizer, !key.host, !key.host)
+    states.push_back(optimizer > 0 ? buffers(key.group, part(BufferKind::OptimizerState), optimizer,
+                                             !key.host, !key.host)
                                    : BufferId());
   }
   const auto swap = [&](TaskKind kind, size_t k, TaskId follow) {
-    on(teams_->lane(list[k], kind == TaskKind::SwapIn ? LaneKind::SwapIn : LaneKind::SwapOut));
+    const bool in = kind == TaskKind::SwapIn;
+    on(teams_->lane(list[k], in ? LaneKind::SwapIn : LaneKind::SwapOut));
     after(follow);
+    size_t pair = 0, state = 0;
+    const auto copy = [&](BufferId device, BufferId host) {
+      read(in ? host : device, k, UseKind::From, pair);
+      write(in ? device : host, k, UseKind::To, pair++);
+    };
     for (size_t i = 0; i < sums.size(); ++i) {
-      use(BufferId(weights[i].index() + k), kind == TaskKind::SwapIn);
-      if (states[i].valid()) use(BufferId(states[i].index() + k), kind == TaskKind::SwapIn);
+      copy(weights[i], host_weights[i]);
+      if (states[i].valid()) copy(states[i], host_states[state++]);
     }
-    for (BufferId host : host_buffers_of)
-      use(BufferId(host.index() + k), kind == TaskKind::SwapOut);
-    return add(kind,
-               tables_.host_copies(group_id(key.group), teams(key.group).members[k],
-                                   kind == TaskKind::SwapOut, Bytes(moved)),
-               {}, first_op.inputs[0], -1);
+    return add({.kind = kind,
+                .price = tables_.host_copies(group_id(key.group), teams(key.group).members[k], !in,
+                                             Bytes(moved)),
+                .tensor = first_op.inputs[0],
+                .group = group_id(key.group)});
   };
   const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
   const int32_t work =
@@ -98,15 +109,20 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
       const Value& sum = sum_of(sums[i]).value;
       compute_after(sum, k);
       after(state.fetched);
-      use(sum, k, false);
+      const auto u = static_cast<size_t>(sums[i].update);
+      read(sum, k, UseKind::Gradient, u);
       for (const Value& extra : state.extra) {
         compute_after(extra, k);
-        use(extra, k, false);
+        read(extra, k, UseKind::Gradient, u);
       }
-      use(BufferId(weights[i].index() + k), true);
-      if (states[i].valid()) use(BufferId(states[i].index() + k), true);
+      write(weights[i], k, UseKind::Weight, u);
+      if (states[i].valid()) write(states[i], k, UseKind::State, u);
     }
-    const TaskId task = add(TaskKind::Update, work, {}, first_op.inputs[0], -1);
+    const TaskId task = add({.kind = TaskKind::Update,
+                             .price = work,
+                             .tensor = first_op.inputs[0],
+                             .group = group_id(key.group),
+                             .how = shared});
     done.push_back(task);
     if (key.host) swap(TaskKind::SwapOut, k, task);
     for (const SumRef& ref : sums) weight_of(ref).written = task;
@@ -122,11 +138,16 @@ void Emitter::gather_weights(const BucketKey& key, std::span<const SumRef> sums,
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
   for (TaskId task : done) after(task);
   for (size_t k = 0; k < list.size(); ++k)
-    for (const SumRef& ref : sums) use(home_weight(ref.update), k, true);
-  const TaskId task = add(TaskKind::Gather,
-                          tables_.collective(Collective::AllGather, group_id(key.group),
-                                             tables_.digits(key.share), Bytes(weight_bytes)),
-                          {}, update_of(sums[0].update).weight, -1);
+    for (size_t i = 0; i < sums.size(); ++i)
+      write(home_weight(sums[i].update).buffer, k, UseKind::From, i);
+  const int32_t traffic = tables_.collective(Collective::AllGather, group_id(key.group),
+                                             tables_.digits(key.share), Bytes(weight_bytes));
+  const TaskId task =
+      add({.kind = TaskKind::Gather,
+           .price = traffic,
+           .tensor = update_of(sums[0].update).weight,
+           .group = group_id(key.group),
+           .how = tables_.exchange(Collective::AllGather, group_id(key.group), key.share)});
   for (const SumRef& ref : sums) weight_of(ref).written = task;
 }
 
@@ -137,97 +158,134 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
   const TensorId first_tensor = first_op.inputs[0];
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
   const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
+  const int32_t shared = key.zero >= 1 ? key.share : 0;
+  const int64_t parts = tables_.members(shared);
+  const auto copies = [&](size_t k, bool to_host, int64_t size) {
+    return tables_.host_copies(group_id(key.group), teams(key.group).members[k], to_host,
+                               Bytes(size));
+  };
   std::vector<TaskId> done;
   int64_t weight_bytes = 0;
   for (const SumRef& ref : sums) {
     WeightState& state = weight_of(ref);
     if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
+    add_extras(ref);
   }
   for (size_t k = 0; k < list.size(); ++k) {
     double elements = 0;
     int64_t out = 0, in = 0;
-    std::vector<BufferId> gradients, states, results;
+    std::vector<BufferId> gradients, states, results;  // on the host; none where there is none
     const HostShare& host = teams_->hosts(list[k]).front();
     for (const SumRef& ref : sums) {
       const WeightState& state = weight_of(ref);
       const TrainingFacts::Update& facts = update_of(ref.update);
-      const int64_t parts = key.zero >= 1 ? tables_.members(key.share) : 1;
-      const int64_t copies = replicas(state.layout) / parts;
-      const int64_t share = share_of(state.elements, parts);
+      const int64_t same = replicas(state.layout) / parts;
+      const int64_t share = largest_part(state.elements, parts);
       out += share * facts.gradient_size;
       in += share * facts.weight_size;
       weight_bytes += state.elements * facts.weight_size;
       // Distinct parts on this host: replicas that do not share out hold the same.
-      const int64_t distinct = std::max<int64_t>(1, host.members / copies);
+      const int64_t distinct = std::max<int64_t>(1, host.members / same);
       elements += static_cast<double>(share * distinct);
       const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
+        if (size == 0) return BufferId();
         return graph_.add({.memory = host.memory,
                            .kind = kind,
                            .at_start = persistent,
                            .at_end = persistent,
                            .tensor = facts.weight,
-                           .bytes = Bytes(size * distinct)});
+                           .bytes = Bytes(size * distinct),
+                           .group = group_id(key.group),
+                           .layout = state.layout,
+                           .share = shared});
       };
       gradients.push_back(on_host(BufferKind::WeightGradient, share * facts.gradient_size, false));
-      if (const int64_t size = share * facts.state_size; size > 0)
-        states.push_back(on_host(BufferKind::OptimizerState, size, true));
+      states.push_back(on_host(BufferKind::OptimizerState, share * facts.state_size, true));
       // Of resident weights the host has a copy to update, or makes one from the master.
-      if (!key.host)
-        results.push_back(on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
+      results.push_back(
+          key.host ? BufferId() : on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
     }
     on(teams_->lane(list[k], LaneKind::SwapOut));
     for (size_t i = 0; i < sums.size(); ++i) {
       const Value& sum = sum_of(sums[i]).value;
       after(sum, k);
-      use(sum, k, false);
-      for (const Value& extra : weight_of(sums[i]).extra) {
-        after(extra, k);
-        use(extra, k, false);
-      }
-      use(gradients[i], true);
+      read(sum, k, UseKind::From, i);
+      write(gradients[i], 0, UseKind::To, i);
     }
-    const TaskId left =
-        add(TaskKind::SwapOut,
-            tables_.host_copies(group_id(key.group), teams(key.group).members[k], true, Bytes(out)),
-            {}, first_op.inputs[1], -1);
+    const TaskId left = add({.kind = TaskKind::SwapOut,
+                             .price = copies(k, true, out),
+                             .tensor = first_op.inputs[1],
+                             .group = group_id(key.group)});
     on(teams_->lane(list[k], LaneKind::Host));
     after(left);
-    for (BufferId buffer : gradients) use(buffer, false);
-    for (BufferId buffer : states) use(buffer, true);
-    for (const SumRef& ref : sums) {
-      const WeightState& state = weight_of(ref);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const WeightState& state = weight_of(sums[i]);
+      const auto u = static_cast<size_t>(sums[i].update);
       after(state.fetched);
-      if (key.host) use(BufferId(state.rest.index() + k), true);
+      read(gradients[i], 0, UseKind::Gradient, u);
+      if (states[i].valid()) write(states[i], 0, UseKind::State, u);
+      if (key.host)
+        write(state.rest, k, UseKind::Weight, u);
+      else
+        write(results[i], 0, UseKind::Weight, u);
     }
-    for (BufferId buffer : results) use(buffer, true);
     const int32_t work =
         tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
                                  training_.graph[first_tensor].type.dtype, gradient, master));
-    TaskId task = add(TaskKind::HostUpdate, work, {}, first_tensor, -1);
+    TaskId task = add({.kind = TaskKind::HostUpdate,
+                       .price = work,
+                       .tensor = first_tensor,
+                       .group = group_id(key.group),
+                       .how = shared});
     if (!key.host) {
       on(teams_->lane(list[k], LaneKind::SwapIn));
       after(task);
       // The weights are overwritten: whoever reads them in this step comes first.
       after(last_compute_[list[k].index()]);
-      for (BufferId buffer : results) use(buffer, false);
-      for (const SumRef& ref : sums) {
-        const WeightState& state = weight_of(ref);
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const WeightState& state = weight_of(sums[i]);
         after(state.fetched);
-        if (key.zero == 3)
-          use(BufferId(state.rest.index() + k), true);
-        else
-          use(home_weight(ref.update), k, true);
+        read(results[i], 0, UseKind::From, i);
+        write(key.zero == 3 ? state.rest : home_weight(sums[i].update).buffer, k, UseKind::To, i);
       }
-      task = add(
-          TaskKind::SwapIn,
-          tables_.host_copies(group_id(key.group), teams(key.group).members[k], false, Bytes(in)),
-          {}, first_tensor, -1);
+      task = add({.kind = TaskKind::SwapIn,
+                  .price = copies(k, false, in),
+                  .tensor = first_tensor,
+                  .group = group_id(key.group)});
     }
     done.push_back(task);
     for (const SumRef& ref : sums) weight_of(ref).written = task;
   }
   weight_bytes /= static_cast<int64_t>(list.size());
   if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
+}
+
+// Gradients that came from elsewhere join the sum before it leaves: a copy cannot add.
+void Emitter::add_extras(const SumRef& ref) {
+  WeightState& state = weight_of(ref);
+  if (state.extra.empty()) return;
+  Value& sum = sum_of(ref).value;
+  const TensorId tensor = update_of(ref.update).gradient;
+  const int32_t work = tables_.sum_work(graph_[sum.buffer].bytes.value);
+  const auto& list = teams(sum.group).teams;
+  for (const Value& extra : state.extra) {
+    TaskId first;
+    for (size_t k = 0; k < list.size(); ++k) {
+      on(teams_->lane(list[k], LaneKind::Compute));
+      compute_after(sum, k);
+      compute_after(extra, k);
+      read(extra, k, UseKind::Term);
+      write(sum.buffer, k, UseKind::Sum, 0, true);
+      const TaskId task = add({.kind = TaskKind::Backward,
+                               .price = work,
+                               .tensor = tensor,
+                               .group = group_id(sum.group)});
+      if (k == 0) first = task;
+    }
+    sum.ready = first;
+    sum.per_team = sum.computed = true;
+  }
+  state.extra.clear();
 }
 
 // Weights that another group uses as well are sent there after the update.
@@ -251,14 +309,18 @@ void Emitter::refresh_copies() {
         for (TeamId b : teams(copy.group).teams) on(teams_->send_lane(a, b));
       for (size_t k = 0; k < teams(home.group).teams.size(); ++k) {
         after(last_compute_[teams(home.group).teams[k].index()]);
-        use(home, k, false);
+        read(home, k, UseKind::From);
       }
       for (size_t k = 0; k < teams(copy.group).teams.size(); ++k) {
         after(last_compute_[teams(copy.group).teams[k].index()]);
-        use(copy, k, true);
+        write(copy.buffer, k, UseKind::To);
       }
       after(state.written);
-      add(TaskKind::Send, moves.back().traffic, {}, tensor, -1);
+      add({.kind = TaskKind::Send,
+           .price = moves.back().traffic,
+           .tensor = tensor,
+           .group = group_id(home.group),
+           .how = moves.back().movement});
     }
   }
 }

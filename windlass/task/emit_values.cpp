@@ -19,11 +19,10 @@ void Emitter::sort_predecessors() {
                             graph_.predecessors.end());
 }
 
-TaskId Emitter::add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch) {
+TaskId Emitter::add(const Task& task) {
   if (graph_.predecessors.size() > graph_.predecessor_begin.back() + 1) sort_predecessors();
   const LaneId lane = graph_.task_lanes[graph_.lane_begin.back()];
-  const TaskId id = graph_.finish(
-      {.kind = kind, .price = price, .micro_batch = micro_batch, .op = op, .tensor = tensor});
+  const TaskId id = graph_.finish(task);
   if (graph_[lane].kind == LaneKind::Compute) last_compute_[graph_[lane].team.index()] = id;
   return id;
 }
@@ -38,42 +37,53 @@ void Emitter::add_predecessor(TaskId task) {
   graph_.predecessors.push_back(task);
 }
 
-BufferId Emitter::buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
-                          int64_t bytes, bool at_start, bool at_end) {
+BufferId Emitter::buffers(int32_t group, const Content& content, int64_t bytes, bool at_start,
+                          bool at_end) {
   const BufferId first(graph_.buffers.size());
   for (TeamId team : teams(group).teams) {
     Buffer& buffer = graph_.buffers.emplace_back();
     buffer.memory = graph_[team].memory;
-    buffer.kind = kind;
+    buffer.kind = content.kind;
     buffer.at_start = at_start;
     buffer.at_end = at_end;
-    buffer.micro_batch = micro_batch;
-    buffer.tensor = tensor;
+    buffer.micro_batch = content.micro_batch;
+    buffer.tensor = content.tensor;
     buffer.bytes = allocated(bytes);
+    buffer.group = group_id(group);
+    buffer.layout = content.layout;
+    buffer.share = content.share;
   }
   return first;
 }
 
 // On the hosts of each team. `shared`: members that hold the same part use one copy.
-BufferId Emitter::host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
-                               int64_t bytes, bool shared, int32_t layout, bool persistent) {
+BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,
+                               bool persistent) {
   int64_t copies = 1;
-  if (shared) copies = replicas(layout);
+  if (shared) copies = replicas(content.layout);
   BufferId first_buffer;
   for (TeamId team : teams(group).teams) {
     // One buffer a team: its other hosts hold the same.
     const HostShare& host = teams_->hosts(team).front();
     const int64_t parts = std::max<int64_t>(1, host.members / copies);
     const BufferId id = graph_.add({.memory = host.memory,
-                                    .kind = kind,
+                                    .kind = content.kind,
                                     .at_start = persistent,
                                     .at_end = persistent,
-                                    .micro_batch = micro_batch,
-                                    .tensor = tensor,
-                                    .bytes = Bytes(bytes * parts)});
+                                    .micro_batch = content.micro_batch,
+                                    .tensor = content.tensor,
+                                    .bytes = Bytes(bytes * parts),
+                                    .group = group_id(group),
+                                    .layout = content.layout,
+                                    .share = content.share});
     if (!first_buffer.valid()) first_buffer = id;
   }
   return first_buffer;
+}
+
+int32_t Emitter::buffer_layout(const Value& value) const {
+  const auto found = combined_.find(value.buffer.value);
+  return found != combined_.end() ? found->second : graph_[value.buffer].layout;
 }
 
 // Data, constants and statistics are where they are wanted from the start.
@@ -81,9 +91,12 @@ const Emitter::Value& Emitter::data(TensorId tensor, int32_t micro_batch,
                                     const OperandTemplate& want, int32_t group) {
   if (const Value* there = find(kForward, tensor, micro_batch, want.layout, group)) return *there;
   const bool each_step = facts_.origin[tensor.index()] == TrainingFacts::Origin::Data;
-  const BufferId buffer =
-      buffers(group, each_step ? BufferKind::Input : BufferKind::Weight, tensor,
-              each_step ? micro_batch : -1, bytes(tensor, want.elements), true, !each_step);
+  const BufferId buffer = buffers(group,
+                                  {.kind = each_step ? BufferKind::Input : BufferKind::Weight,
+                                   .tensor = tensor,
+                                   .micro_batch = each_step ? micro_batch : -1,
+                                   .layout = want.layout},
+                                  bytes(tensor, want.elements), true, !each_step);
   return put(kForward, tensor, micro_batch,
              {.group = group, .layout = want.layout, .buffer = buffer});
 }
@@ -151,17 +164,34 @@ const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_
     Value next = now;
     next.group = target;
     next.layout = move.layout;
-    if (!move.in_place)
-      next.buffer = buffers(target, BufferKind::Communication, tensor, micro_batch,
+    if (move.in_place) {
+      ensure(now.view < 0, "partial sums are combined in a view");
+      for (size_t k = 0; k < senders.size(); ++k)
+        combined_[now.buffer.value + static_cast<int32_t>(k)] = move.layout;
+    } else {
+      next.view = -1;
+      next.buffer = buffers(target,
+                            {.kind = BufferKind::Communication,
+                             .tensor = tensor,
+                             .micro_batch = micro_batch,
+                             .layout = move.layout},
                             bytes(tensor, move.elements));
+    }
     for (size_t k = 0; k < senders.size(); ++k) {
       after(now, k);
-      use(now, k, move.in_place);
+      if (move.in_place)
+        write(now.buffer, k, UseKind::From);
+      else
+        read(now, k, UseKind::From);
     }
     if (!move.in_place)
-      for (size_t k = 0; k < receivers.size(); ++k) use(next, k, true);
-    next.ready = add(move.crosses ? TaskKind::Send : TaskKind::Collective, move.traffic, {}, tensor,
-                     micro_batch);
+      for (size_t k = 0; k < receivers.size(); ++k) write(next.buffer, k, UseKind::To);
+    next.ready = add({.kind = move.crosses ? TaskKind::Send : TaskKind::Collective,
+                      .price = move.traffic,
+                      .micro_batch = micro_batch,
+                      .tensor = tensor,
+                      .group = group_id(now.group),
+                      .how = move.movement});
     next.per_team = next.computed = false;
     if (move.in_place) {
       // The partial sum is no more: who holds it holds the whole now.
@@ -176,7 +206,8 @@ const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_
     }
     now = next;
   }
-  now.layout = layout;
+  // What each member wants may be part of what it has.
+  if (now.layout != layout) see(now, tensor, layout);
   now.group = group;
   return put(phase, tensor, micro_batch, now);
 }
@@ -188,37 +219,50 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
   const auto& list = teams(value.group).teams;
   const int64_t size = graph_[value.buffer].bytes.value;
   const int bits = compressed_bits(action);
+  // The whole buffer goes, whatever view of it the value is.
+  Content content = {.kind = BufferKind::Stash,
+                     .tensor = graph_[value.buffer].tensor,
+                     .micro_batch = micro_batch,
+                     .layout = buffer_layout(value)};
   stash.stored = {.group = value.group, .layout = value.layout};
   if (bits > 0) {
     // Groups of 64 elements share two ends of 16 bits each; a smaller tensor is one group.
     const int64_t elements = size / facts_.element_size[tensor.index()];
     const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / 64);
     const int64_t small = (elements * bits + 7) / 8 + groups * 4;
-    stash.stored.buffer = buffers(value.group, BufferKind::Stash, tensor, micro_batch, small);
+    stash.stored.buffer = buffers(value.group, content, small);
     const int32_t work = tables_.work(memory_work(Bytes(size), Bytes(small)));
     for (size_t k = 0; k < list.size(); ++k) {
       on(teams_->lane(list[k], LaneKind::Compute));
       after(value, k);
-      use(value, k, false);
-      use(stash.stored, k, true);
-      const TaskId task = add(TaskKind::Compress, work, {}, tensor, micro_batch);
+      read(value.buffer, k, UseKind::From);
+      write(stash.stored.buffer, k, UseKind::To);
+      const TaskId task = add({.kind = TaskKind::Compress,
+                               .price = work,
+                               .micro_batch = micro_batch,
+                               .tensor = tensor,
+                               .group = group_id(value.group),
+                               .how = bits});
       if (k == 0) stash.stored.ready = task;
     }
     stash.stored.per_team = stash.stored.computed = true;
     return;
   }
-  stash.stored.buffer = host_buffers(value.group, BufferKind::Stash, tensor, micro_batch, size,
-                                     false, value.layout, false);
+  stash.stored.buffer = host_buffers(value.group, content, size, false, false);
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::SwapOut));
     after(value, k);
     // Readers of the forward pass come first, so that the copy frees the memory.
     after(last_compute_[list[k].index()]);
-    use(value, k, false);
-    use(stash.stored, k, true);
+    read(value.buffer, k, UseKind::From);
+    write(stash.stored.buffer, k, UseKind::To);
     const int32_t traffic = tables_.host_copies(group_id(value.group),
                                                 teams(value.group).members[k], true, Bytes(size));
-    const TaskId task = add(TaskKind::SwapOut, traffic, {}, tensor, micro_batch);
+    const TaskId task = add({.kind = TaskKind::SwapOut,
+                             .price = traffic,
+                             .micro_batch = micro_batch,
+                             .tensor = tensor,
+                             .group = group_id(value.group)});
     if (k == 0) stash.stored.ready = task;
   }
   stash.stored.per_team = true;
@@ -232,6 +276,7 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
   if (stash.back && stash.restored.group == group) {
     Value again = stash.restored;
     again.layout = value.layout;
+    again.view = value.view;
     return again;
   }
   const auto& list = teams(group).teams;
@@ -239,22 +284,31 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
   const int64_t size = graph_[value.buffer].bytes.value;
   const bool compressed = graph_[stored.memory].team.valid();
   stash.back = true;
-  stash.restored = {.group = compressed ? value.group : group, .layout = value.layout};
-  stash.restored.buffer =
-      buffers(stash.restored.group, BufferKind::Activation, tensor, micro_batch, size);
+  stash.restored = {
+      .group = compressed ? value.group : group, .layout = value.layout, .view = value.view};
+  stash.restored.buffer = buffers(stash.restored.group,
+                                  {.kind = BufferKind::Activation,
+                                   .tensor = stored.tensor,
+                                   .micro_batch = micro_batch,
+                                   .layout = stored.layout},
+                                  size);
   const int32_t work = compressed ? tables_.work(memory_work(stored.bytes, Bytes(size))) : -1;
   for (size_t k = 0; k < list.size(); ++k) {
     const LaneKind lane = compressed ? LaneKind::Compute : LaneKind::SwapIn;
     on(teams_->lane(list[k], lane));
     after(stash.stored, k);
     after(last_compute_[list[k].index()]);  // what triggers the copy
-    use(stash.stored, k, false);
-    use(stash.restored, k, true);
+    read(stash.stored.buffer, k, UseKind::From);
+    write(stash.restored.buffer, k, UseKind::To);
     const int32_t price = compressed ? work
                                      : tables_.host_copies(group_id(group), teams(group).members[k],
                                                            false, Bytes(size));
-    const TaskId task =
-        add(compressed ? TaskKind::Decompress : TaskKind::SwapIn, price, {}, tensor, micro_batch);
+    const TaskId task = add({.kind = compressed ? TaskKind::Decompress : TaskKind::SwapIn,
+                             .price = price,
+                             .micro_batch = micro_batch,
+                             .tensor = tensor,
+                             .group = group_id(stash.restored.group),
+                             .how = compressed ? compressed_bits(action(tensor)) : -1});
     if (k == 0) stash.restored.ready = task;
   }
   stash.restored.per_team = true;

@@ -86,7 +86,8 @@ const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& wa
     i = other.next;
   }
   const BufferId buffer =
-      buffers(group, BufferKind::Weight, tensor, -1, bytes(tensor, want.elements), true, true);
+      buffers(group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = layout},
+              bytes(tensor, want.elements), true, true);
   WeightState& state = weights_[static_cast<size_t>(u)];
   if (group == state.home && layout == state.layout)
     state.at_home = static_cast<int32_t>(values_.size());
@@ -118,18 +119,24 @@ Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32
     const auto& list = teams(group).teams;
     for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
     Value next = other;
+    next.layout = move.layout;
     next.buffer =
-        buffers(group, BufferKind::Communication, tensor, -1, bytes(tensor, move.elements));
+        buffers(group, {.kind = BufferKind::Communication, .tensor = tensor, .layout = move.layout},
+                bytes(tensor, move.elements));
     for (size_t k = 0; k < list.size(); ++k) {
       after(other, k);
-      use(other, k, false);
-      use(next, k, true);
+      read(other, k, UseKind::From);
+      write(next.buffer, k, UseKind::To);
     }
-    next.ready = add(TaskKind::Collective, move.traffic, {}, tensor, -1);
+    next.ready = add({.kind = TaskKind::Collective,
+                      .price = move.traffic,
+                      .tensor = tensor,
+                      .group = group_id(group),
+                      .how = move.movement});
     next.per_team = next.computed = false;
     other = next;
   }
-  other.layout = layout;
+  if (other.layout != layout) see(other, tensor, layout);
   return other;
 }
 
@@ -159,7 +166,8 @@ void Emitter::fetch(int32_t index, int32_t group) {
       const int64_t size = bytes(tensor, state.elements);
       total += size;
       Value value = {.group = group, .layout = state.layout};
-      value.buffer = buffers(group, BufferKind::Weight, tensor, -1, size);
+      value.buffer = buffers(
+          group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = state.layout}, size);
       streamed(u, group) = {run_, value};
       if (!state.rest.valid()) state.rest = rest_buffers(u);
     }
@@ -177,16 +185,18 @@ void Emitter::fetch(int32_t index, int32_t group) {
       for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
       for (size_t k = 0; k < list.size(); ++k) {
         after(last_compute_[list[k].index()]);
-        for (int32_t u : updates) {
-          const WeightState& state = weights_[static_cast<size_t>(u)];
-          use(BufferId(state.rest.index() + k), false);
-          use(streamed(u, group).value, k, true);
+        for (size_t i = 0; i < updates.size(); ++i) {
+          read(weights_[static_cast<size_t>(updates[i])].rest, k, UseKind::From, i);
+          write(streamed(updates[i], group).value.buffer, k, UseKind::To, i);
         }
       }
-      finish(add(TaskKind::Gather,
-                 tables_.collective(Collective::AllGather, group_id(group), tables_.digits(digits),
-                                    Bytes(total)),
-                 {}, first_tensor, -1),
+      const int32_t traffic = tables_.collective(Collective::AllGather, group_id(group),
+                                                 tables_.digits(digits), Bytes(total));
+      finish(add({.kind = TaskKind::Gather,
+                  .price = traffic,
+                  .tensor = first_tensor,
+                  .group = group_id(group),
+                  .how = tables_.exchange(Collective::AllGather, group_id(group), digits)}),
              false);
       continue;
     }
@@ -194,15 +204,16 @@ void Emitter::fetch(int32_t index, int32_t group) {
     for (size_t k = 0; k < list.size(); ++k) {
       on(teams_->lane(list[k], LaneKind::SwapIn));
       after(last_compute_[list[k].index()]);
-      for (int32_t u : updates) {
-        const WeightState& state = weights_[static_cast<size_t>(u)];
-        use(BufferId(state.rest.index() + k), false);
-        use(streamed(u, group).value, k, true);
+      for (size_t i = 0; i < updates.size(); ++i) {
+        read(weights_[static_cast<size_t>(updates[i])].rest, k, UseKind::From, i);
+        write(streamed(updates[i], group).value.buffer, k, UseKind::To, i);
       }
-      const TaskId task =
-          add(TaskKind::SwapIn,
-              tables_.host_copies(group_id(group), teams(group).members[k], false, Bytes(total)),
-              {}, first_tensor, -1);
+      const int32_t traffic =
+          tables_.host_copies(group_id(group), teams(group).members[k], false, Bytes(total));
+      const TaskId task = add({.kind = TaskKind::SwapIn,
+                               .price = traffic,
+                               .tensor = first_tensor,
+                               .group = group_id(group)});
       if (k == 0) first_task = task;
     }
     finish(first_task, true);
@@ -213,11 +224,12 @@ void Emitter::fetch(int32_t index, int32_t group) {
 BufferId Emitter::rest_buffers(int32_t u) {
   const WeightState& state = weights_[static_cast<size_t>(u)];
   const TensorId tensor = update_of(u).weight;
-  const int64_t size = bytes(tensor, state.elements);
+  Content content = {.kind = BufferKind::Weight, .tensor = tensor, .layout = state.layout};
   if (strategy_->weights[static_cast<size_t>(u)].host)
-    return host_buffers(state.home, BufferKind::Weight, tensor, -1, size, true, state.layout, true);
-  return buffers(state.home, BufferKind::Weight, tensor, -1,
-                 share_of(size, tables_.members(state.share)), true, true);
+    return host_buffers(state.home, content, bytes(tensor, state.elements), true, true);
+  content.share = state.share;
+  const int64_t share = largest_part(state.elements, tables_.members(state.share));
+  return buffers(state.home, content, bytes(tensor, share), true, true);
 }
 
 // The sum that a term of a weight's gradient is added to, in a buffer like that of the term.
@@ -248,17 +260,24 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   like.buffer.kind = BufferKind::WeightGradient;
   like.buffer.tensor = tensor;
   like.buffer.bytes = allocated(bytes(tensor, like.elements));
+  like.buffer.group = group_id(term.group);
+  like.buffer.layout = like.layout;
   const int32_t sum = sum_for(u, like, term.group, micro_batch);
   const BufferId buffer = sum_of({u, sum}).value.buffer;
+  const bool adds = sum_of({u, sum}).begun;
   Done done = {.ready = {}, .per_team = true};
   const int32_t work = tables_.sum_work(bytes(tensor, like.elements));
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     after(term, k);
-    use(term, k, false);
-    use(BufferId(buffer.index() + k), true);
-    const TaskId task = add(TaskKind::Backward, work, {}, tensor, micro_batch);
+    read(term, k, UseKind::Term);
+    write(buffer, k, UseKind::Sum, 0, adds);
+    const TaskId task = add({.kind = TaskKind::Backward,
+                             .price = work,
+                             .micro_batch = micro_batch,
+                             .tensor = tensor,
+                             .group = group_id(term.group)});
     if (k == 0) done.ready = task;
   }
   finish_term(u, sum, done);
@@ -274,6 +293,7 @@ bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
 // A term has been added to a sum.
 void Emitter::finish_term(int32_t u, int32_t index, Done done) {
   WeightState& state = weights_[static_cast<size_t>(u)];
+  state.sums[static_cast<size_t>(index)].begun = true;
   Value& added = state.sums[static_cast<size_t>(index)].value;
   const int32_t group = added.group;
   added.ready = done.ready;
@@ -383,24 +403,37 @@ void Emitter::reduce(const Bucket& bucket) {
   const bool scatter = key.zero >= 1 && key.digits == key.share;
   const bool shards = key.zero >= 2 && scatter;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
-  for (const SumRef& ref : bucket.sums) {
+  for (size_t i = 0; i < bucket.sums.size(); ++i) {
+    const SumRef& ref = bucket.sums[i];
     WeightState& state = weight_of(ref);
     const Sum& sum = sum_of(ref);
-    if (shards && !state.shard.valid())
-      state.shard =
-          buffers(key.group, BufferKind::WeightGradient, update_of(ref.update).gradient, -1,
-                  share_of(sum.elements * update_of(ref.update).gradient_size, parts));
+    const TrainingFacts::Update& facts = update_of(ref.update);
+    const bool begun = state.shard.valid();
+    if (shards && !begun)
+      state.shard = buffers(key.group,
+                            {.kind = BufferKind::WeightGradient,
+                             .tensor = facts.gradient,
+                             .layout = state.layout,
+                             .share = key.share},
+                            largest_part(sum.elements, parts) * facts.gradient_size);
     for (size_t k = 0; k < list.size(); ++k) {
       after(sum.value, k);
-      use(sum.value, k, !shards);
-      if (shards) use(BufferId(state.shard.index() + k), true);
+      if (!shards) {
+        write(sum.value.buffer, k, UseKind::From, i);
+        continue;
+      }
+      read(sum.value, k, UseKind::From, i);
+      write(state.shard, k, UseKind::To, i, begun);
     }
   }
+  const Collective collective = scatter ? Collective::ReduceScatter : Collective::AllReduce;
   const TaskId task =
-      add(TaskKind::Reduce,
-          tables_.collective(scatter ? Collective::ReduceScatter : Collective::AllReduce,
-                             group_id(key.group), tables_.digits(key.digits), Bytes(bucket.bytes)),
-          {}, update_of(bucket.sums[0].update).gradient, -1);
+      add({.kind = TaskKind::Reduce,
+           .price = tables_.collective(collective, group_id(key.group), tables_.digits(key.digits),
+                                       Bytes(bucket.bytes)),
+           .tensor = update_of(bucket.sums[0].update).gradient,
+           .group = group_id(key.group),
+           .how = tables_.exchange(collective, group_id(key.group), key.digits)});
   for (const SumRef& ref : bucket.sums) {
     Value& value = sum_of(ref).value;
     value.ready = task;

@@ -36,6 +36,7 @@ class Emitter {
     int32_t layout = -1;
     BufferId buffer = {};   // of the group's first team; those of the others follow
     TaskId ready = {};      // after which it is there; none: from the start
+    int32_t view = -1;      // of the buffer; -1: what the buffer holds
     int32_t next = -1;      // next value of the same tensor
     bool per_team = false;  // `ready` is the task of the first team; those of the others follow
     bool computed = false;  // by tasks on the teams' compute lanes
@@ -53,6 +54,7 @@ class Emitter {
     Value value;
     int32_t micro_batch = -1;  // of sums that are reduced each time
     int64_t elements = 0;
+    bool begun = false;  // holds a term
     bool queued = false;
   };
 
@@ -122,14 +124,13 @@ class Emitter {
   };
   // What a task reads: a value in short.
   struct Operand {
-    BufferId buffer;
+    Use use;       // of the first team's buffer
     TaskId ready;  // none: it is there
     bool per_team = false;
-    bool write = false;
   };
   // What the op being emitted makes.
   struct Result {
-    BufferId buffer;
+    Use use;           // of the first team's buffer
     int32_t sum = -1;  // of its weight's, if it is a term of a gradient
   };
 
@@ -146,6 +147,7 @@ class Emitter {
                    int32_t micro_batch, int32_t group);
   Done run_op(TaskKind kind, int32_t work, int32_t coupling, OpId op, int32_t micro_batch,
               int32_t group);
+  void add_result(const ResultTemplate& result, BufferId buffer, int32_t sum = -1);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
   // The template of a forward op as the strategy splits it.
   const OpTemplate& made_of(OpId op, int32_t group) {
@@ -191,8 +193,16 @@ class Emitter {
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
   Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
   void prefetch(OpId backward, int32_t micro_batch, int32_t group);
-  BufferId buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
-                   int64_t bytes, bool at_start = false, bool at_end = false);
+  // What a buffer holds: a tensor, as it lies.
+  struct Content {
+    BufferKind kind = BufferKind::Transient;
+    TensorId tensor = {};
+    int32_t micro_batch = -1;
+    int32_t layout = -1;
+    int32_t share = 0;
+  };
+  BufferId buffers(int32_t group, const Content& content, int64_t bytes, bool at_start = false,
+                   bool at_end = false);
   // A buffer for each team like `model`, which lacks memory and micro-batch.
   BufferId buffers(int32_t group, int32_t micro_batch, const Buffer& model) {
     const size_t first = graph_.buffers.size();
@@ -204,8 +214,16 @@ class Emitter {
     }
     return BufferId(first);
   }
-  BufferId host_buffers(int32_t group, BufferKind kind, TensorId tensor, int32_t micro_batch,
-                        int64_t bytes, bool shared, int32_t layout, bool persistent);
+  BufferId host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,
+                        bool persistent);
+  // The layout of what the buffer itself holds, whatever view of it a value is.
+  int32_t buffer_layout(const Value& value) const;
+  // The value seen as another tensor, or as the part that another layout wants.
+  void see(Value& value, TensorId tensor, int32_t layout) {
+    graph_.views.push_back({.of = value.view, .tensor = tensor, .layout = layout});
+    value.view = static_cast<int32_t>(graph_.views.size() - 1);
+    value.layout = layout;
+  }
 
   // --- emit_weights.cpp, emit_updates.cpp
   void plan_weights();
@@ -229,6 +247,7 @@ class Emitter {
   void update(const BucketKey& key, size_t first_sum);
   void update_on_device(const BucketKey& key, std::span<const SumRef> sums);
   void update_on_host(const BucketKey& key, std::span<const SumRef> sums);
+  void add_extras(const SumRef& ref);
   void gather_weights(const BucketKey& key, std::span<const SumRef> sums,
                       const std::vector<TaskId>& done, int64_t weight_bytes);
   void refresh_copies();
@@ -242,12 +261,10 @@ class Emitter {
   // The weight of an update op, where it is updated.
   const Value& home_weight(int32_t update);
 
-  static int64_t share_of(int64_t value, int64_t parts) { return (value + parts - 1) / parts; }
-
   // --- tasks
   // The lists of the task being put together are the ends of the graph's own.
   void on(LaneId lane) { graph_.task_lanes.push_back(lane); }
-  TaskId add(TaskKind kind, int32_t price, OpId op, TensorId tensor, int32_t micro_batch);
+  TaskId add(const Task& task);
   void after(const Value& value, size_t team) {
     if (!value.ready.valid()) return;
     after(value.per_team ? TaskId(value.ready.index() + team) : value.ready);
@@ -261,10 +278,28 @@ class Emitter {
   }
   void add_predecessor(TaskId task);
   void sort_predecessors();
-  void use(const Value& value, size_t team, bool write) {
-    graph_.uses.push_back({BufferId(value.buffer.index() + team), write});
+  void use(Use model, size_t team) {
+    model.buffer = BufferId(model.buffer.index() + team);
+    graph_.uses.push_back(model);
   }
-  void use(BufferId buffer, bool write) { graph_.uses.push_back({buffer, write}); }
+  void read(const Value& value, size_t team, UseKind kind, size_t index = 0) {
+    use({.buffer = value.buffer,
+         .kind = kind,
+         .index = static_cast<uint32_t>(index),
+         .view = value.view},
+        team);
+  }
+  void read(BufferId buffer, size_t team, UseKind kind, size_t index = 0) {
+    use({.buffer = buffer, .kind = kind, .index = static_cast<uint32_t>(index)}, team);
+  }
+  void write(BufferId buffer, size_t team, UseKind kind, size_t index = 0, bool adds = false) {
+    use({.buffer = buffer,
+         .write = true,
+         .adds = adds,
+         .kind = kind,
+         .index = static_cast<uint32_t>(index)},
+        team);
+  }
   const GroupTeams& teams(int32_t group) const { return teams_->of_group(group); }
   int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }
   size_t row(TensorId tensor, int32_t micro_batch) const {
@@ -302,8 +337,9 @@ class Emitter {
 
   std::vector<Value> values_;
   std::vector<int32_t> heads_[2];
-  std::map<int32_t, Stash> stashes_;  // by buffer
-  std::vector<TaskId> last_compute_;  // by team
+  std::map<int32_t, Stash> stashes_;     // by buffer
+  std::map<int32_t, int32_t> combined_;  // by buffer: its layout since partial sums were combined
+  std::vector<TaskId> last_compute_;     // by team
 
   std::vector<WeightState> weights_;
   std::vector<Streamed> streamed_;  // by update and group; empty if nothing is streamed

@@ -48,6 +48,11 @@ const TaskGraph& Lowering::lower(const Strategy& strategy) {
   TaskGraph& graph = state.graph;
   state.emitter.run(strategy);
   append_new(graph.works, state.tables.works);
+  append_new(graph.groups, state.tables.groups());
+  append_new(graph.layouts, state.tables.layouts());
+  append_new(graph.shardings, state.tables.shardings());
+  append_new(graph.digit_sets, state.tables.digit_sets());
+  append_new(graph.movements, state.tables.movements);
   if (append_new(graph.traffics, state.tables.traffics) && !extend_links(graph, state.machine))
     share_links(graph, state.machine);
   if (!strategy.virtual_memory) return graph;

@@ -150,12 +150,12 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   add(op.auxiliaries, nest.auxiliaries, Access::Result);
   add(op.outputs, nest.outputs, Access::ReadGradient);
   add(op.inputs, nest.inputs, Access::GiveGradient);
-  list_operands(op, result);
+  list_operands(op, group, result);
   const bool view = op_info(op.kind).view;
   if (!view) result.work = work(work_of(graph, op, nest, local));
   const OpId self(static_cast<size_t>(&op - graph.ops.data()));
   const OpId backward = backward_of_[self.index()];
-  if (backward.valid()) list_backward(graph[backward], result);
+  if (backward.valid()) list_backward(graph[backward], group, result);
   if (backward.valid() && !view)
     result.backward_work = work(work_of(graph, graph[backward], nest, local));
   result.coupling = coupling(nest, sharding, group, false);
@@ -163,54 +163,63 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   return result;
 }
 
-ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand) const {
+ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand,
+                              int32_t group) const {
   ResultTemplate made;
   made.buffer.kind = BufferKind::Transient;
   made.buffer.tensor = tensor;
   made.buffer.bytes = allocated(operand.elements * facts_.element_size[tensor.index()]);
-  made.layout = operand.layout;
+  made.buffer.group = group;
+  made.buffer.layout = made.layout = operand.layout;
   made.elements = operand.elements;
   return made;
 }
 
-void Tables::list_operands(const Op& op, OpTemplate& made) const {
+void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const {
   std::vector<bool> written(op.inputs.size(), false);
   if (const auto& writes = op_info(op.kind).writes)
     for (int32_t input : writes(signature_of(training_.graph, op)))
       written[static_cast<size_t>(input)] = true;
   for (size_t i = 0; i < op.inputs.size(); ++i)
     if (op.inputs[i].valid())
-      made.all_reads.push_back({op.inputs[i], written[i], made.inputs()[i]});
+      made.all_reads.push_back(
+          {op.inputs[i], static_cast<int32_t>(i), written[i], made.inputs()[i]});
   made.read_count = made.all_reads.size();
-  const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands) {
+  const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands,
+                           UseKind kind) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (!ids[i].valid()) continue;
       const bool saved = facts_.saved_index[ids[i].index()] >= 0;
-      made.all_results.push_back(result(ids[i], operands[i]));
-      made.all_results.back().buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
+      ResultTemplate& added = made.all_results.emplace_back(result(ids[i], operands[i], group));
+      added.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
+      added.kind = kind;
+      added.index = static_cast<int32_t>(i);
     }
   };
-  results(op.outputs, made.outputs());
-  results(op.auxiliaries, made.auxiliaries());
+  results(op.outputs, made.outputs(), UseKind::Output);
+  results(op.auxiliaries, made.auxiliaries(), UseKind::Auxiliary);
   made.result_count = made.all_results.size();
 }
 
-void Tables::list_backward(const Op& backward, OpTemplate& made) const {
+void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) const {
   const size_t gradients = backward.inputs.size() - backward.saved.size();
   for (size_t i = 0; i < gradients; ++i)
     if (backward.inputs[i].valid())
-      made.all_reads.push_back({backward.inputs[i], false, made.output_gradients()[i]});
+      made.all_reads.push_back(
+          {backward.inputs[i], static_cast<int32_t>(i), false, made.output_gradients()[i]});
   made.gradient_read_count = made.all_reads.size() - made.read_count;
   for (size_t i = 0; i < backward.saved.size(); ++i)
     if (const TensorId tensor = backward.inputs[gradients + i]; tensor.valid())
-      made.all_reads.push_back({tensor, false, made.saved(backward.saved[i])});
+      made.all_reads.push_back(
+          {tensor, static_cast<int32_t>(gradients + i), false, made.saved(backward.saved[i])});
   for (size_t i = 0; i < backward.outputs.size(); ++i) {
     const TensorId tensor = backward.outputs[i];
     if (!tensor.valid()) continue;
-    made.all_results.push_back(result(tensor, made.input_gradients()[i]));
-    made.all_results.back().update = facts_.term_of[tensor.index()];
-    if (facts_.term_of[tensor.index()] >= 0)
-      made.all_results.back().buffer.kind = BufferKind::WeightGradient;
+    ResultTemplate& added =
+        made.all_results.emplace_back(result(tensor, made.input_gradients()[i], group));
+    added.index = static_cast<int32_t>(i);
+    added.update = facts_.term_of[tensor.index()];
+    if (added.update >= 0) added.buffer.kind = BufferKind::WeightGradient;
   }
 }
 
@@ -238,6 +247,16 @@ int32_t Tables::coupling(const LoopNest& nest, const Sharding& sharding, int32_t
   std::ranges::sort(digits);
   return collective(Collective::AllReduce, group, digits,
                     Bytes(static_cast<int64_t>(scalars * kScalarBytes)));
+}
+
+int32_t Tables::exchange(Collective collective, int32_t group, int32_t digits) {
+  const auto [entry, fresh] = exchange_index_.try_emplace({collective, group, digits}, -1);
+  if (fresh) {
+    entry->second = static_cast<int32_t>(movements.size());
+    movements.push_back(
+        {.collective = collective, .digits = digits, .from_group = group, .to_group = group});
+  }
+  return entry->second;
 }
 
 int32_t Tables::collective(Collective collective, int32_t group,
@@ -309,12 +328,22 @@ const std::vector<MoveTemplate>& Tables::find_moves(const TensorType& type, int3
           : send(type.shape, layout(from_layout), from_members, layout(to_layout), to_members);
   std::vector<MoveTemplate> steps;
   const int64_t size = element_bytes(type.dtype);
+  int32_t now = from_layout;
   for (const Move& move : plan.moves) {
     MoveTemplate step;
     step.layout = intern(move.result);
     step.elements = move.result_elements;
-    step.sums = move.sums;
     step.crosses = move.pairwise && from_group != to_group;
+    step.movement = static_cast<int32_t>(movements.size());
+    movements.push_back({.pairwise = move.pairwise,
+                         .collective = move.collective,
+                         .digits = intern_digits(move.digits),
+                         .from_group = from_group,
+                         .to_group = step.crosses ? to_group : from_group,
+                         .from_layout = now,
+                         .to_layout = step.layout,
+                         .sums = move.sums});
+    now = step.layout;
     step.in_place = !move.pairwise && move.collective == Collective::AllReduce;
     step.traffic = move.pairwise ? copies(from_group, to_group, move.copies, size)
                                  : collective(move.collective, from_group, move.digits,

@@ -27,6 +27,7 @@ struct OperandTemplate {
 // A tensor that an op reads.
 struct ReadTemplate {
   TensorId tensor;
+  int32_t index = 0;   // among the op's inputs
   bool write = false;  // and overwrites
   OperandTemplate want;
 };
@@ -34,6 +35,8 @@ struct ReadTemplate {
 // A tensor that an op makes.
 struct ResultTemplate {
   Buffer buffer;  // but for the memory and the micro-batch
+  UseKind kind = UseKind::Output;
+  int32_t index = 0;  // among the op's outputs or auxiliaries
   int32_t layout = -1;
   int32_t update = -1;   // that it is a term of the gradient for
   int64_t elements = 0;  // of the member with most
@@ -88,11 +91,11 @@ struct OpTemplate {
 // A step of a redistribution, priced.
 struct MoveTemplate {
   int32_t traffic = -1;
+  int32_t movement = -1;
   int32_t layout = -1;
   int64_t elements = 0;  // of the member with most, afterwards
   bool in_place = false;
   bool crosses = false;  // from one group to another
-  bool sums = false;
 };
 
 class Tables {
@@ -115,6 +118,9 @@ class Tables {
   // From one layout of a tensor to another, in a group or between two.
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
                                          int32_t from_group, int32_t to_layout, int32_t to_group);
+
+  // A collective over a set of digits of a group that exchanges shares of several tensors.
+  int32_t exchange(Collective collective, int32_t group, int32_t digits);
 
   // Traffic of a collective over digits of a group; of copies between the members and host memory.
   int32_t collective(Collective collective, int32_t group, const std::vector<MemberDigit>& digits,
@@ -150,6 +156,11 @@ class Tables {
 
   std::vector<Work> works;
   std::vector<Traffic> traffics;
+  std::vector<Movement> movements;
+  const std::vector<Layout>& layouts() const { return layouts_; }
+  const std::vector<Sharding>& shardings() const { return shardings_; }
+  const std::vector<std::vector<DeviceId>>& groups() const { return groups_; }
+  const std::vector<std::vector<MemberDigit>>& digit_sets() const { return digit_sets_; }
 
  private:
   const std::vector<MoveTemplate>& find_moves(const TensorType& type, int32_t from_layout,
@@ -158,9 +169,9 @@ class Tables {
   const OpTemplate& find_op(OpId op, int32_t sharding, int32_t group);
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
-  void list_operands(const Op& op, OpTemplate& made) const;
-  void list_backward(const Op& backward, OpTemplate& made) const;
-  ResultTemplate result(TensorId tensor, const OperandTemplate& operand) const;
+  void list_operands(const Op& op, int32_t group, OpTemplate& made) const;
+  void list_backward(const Op& backward, int32_t group, OpTemplate& made) const;
+  ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
   int32_t coupling(const LoopNest& nest, const Sharding& sharding, int32_t group, bool backward);
@@ -211,6 +222,7 @@ class Tables {
   std::map<std::tuple<Collective, int32_t, std::vector<MemberDigit>, int64_t>, int32_t>
       collective_index_;
   std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
+  std::map<std::tuple<Collective, int32_t, int32_t>, int32_t> exchange_index_;
 };
 
 }  // namespace windlass

@@ -41,6 +41,12 @@ std::string_view buffer_kind_name(BufferKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+std::string_view use_kind_name(UseKind kind) {
+  static constexpr std::array<std::string_view, 10> kNames = {
+      "input", "output", "auxiliary", "term", "sum", "from", "to", "gradient", "weight", "state"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
 TaskId TaskGraph::add(const Task& task, std::span<const LaneId> on, std::span<const TaskId> after,
                       std::span<const Use> using_buffers) {
   task_lanes.insert(task_lanes.end(), on.begin(), on.end());
@@ -52,6 +58,7 @@ TaskId TaskGraph::add(const Task& task, std::span<const LaneId> on, std::span<co
 void TaskGraph::clear_tasks() {
   tasks.clear();
   buffers.clear();
+  views.clear();
   lane_begin.assign(1, 0);
   predecessor_begin.assign(1, 0);
   use_begin.assign(1, 0);

@@ -19,6 +19,7 @@
 #include "windlass/cost/work.h"
 #include "windlass/graph/graph.h"
 #include "windlass/machine/machine.h"
+#include "windlass/strategy/redistribute.h"
 
 namespace windlass {
 
@@ -84,29 +85,81 @@ enum class BufferKind : uint8_t {
 };
 std::string_view buffer_kind_name(BufferKind kind);
 
+// Bytes of its own in a memory, on each member of a team or on their host. What they hold: a piece
+// of a tensor, as it lies over a group of devices; that of a member, or its share of it.
 struct Buffer {
   MemoryId memory;
   BufferKind kind = BufferKind::Transient;
   bool at_start = false;  // live when the step begins
   bool at_end = false;    // live when it ends
   int32_t micro_batch = -1;
-  TensorId tensor = {};  // what it holds a piece of
+  TensorId tensor = {};  // what it holds a piece of; of optimizer state: the weight
   Bytes bytes = {};      // rounded as the allocator does
+  // Index into groups: whose members' pieces they are; into layouts: how the tensor lies when it is
+  // first written. Moves in place change the layout.
+  int32_t group = -1, layout = -1;
+  // Index into digit_sets: the piece is shared out over the members that differ in these digits,
+  // and each has its part of it (share_of). 0: nobody shares.
+  int32_t share = 0;
 };
+
+// What a buffer is to a task.
+enum class UseKind : uint8_t {
+  Input,      // operand `index` of the op
+  Output,     // result `index` of the op
+  Auxiliary,  // of the op
+  Term,       // of a sum
+  Sum,        // of the terms
+  From,       // of a move: goes to the buffer that is To with the same index,
+  To,         //   or stays where it is if there is none
+  Gradient,   // for update op `index`; several are added up
+  Weight,     // of update op `index`
+  State,      // of update op `index`: master copy, then the optimizer's tensors
+};
+std::string_view use_kind_name(UseKind kind);
 
 // Tasks read and write buffers. A buffer lives from the start of the first task that uses it, or
 // the start of the step, to the end of the last one, or the end of the step.
 struct Use {
   BufferId buffer;
   bool write = false;
+  bool adds = false;  // a result: added to what the buffer holds
+  UseKind kind = UseKind::Input;
+  uint32_t index = 0;
+  int32_t view = -1;  // index into views: as what it is read; -1: as what it was written
+};
+
+// Another way to read what a buffer holds: a view of its tensor, or the part that each member wants
+// where it has more.
+struct View {
+  int32_t of = -1;  // the view that this is one of; -1: the buffer itself
+  TensorId tensor;
+  int32_t layout = -1;
+};
+
+// What a task does that moves a tensor from one layout to another, or sums up and shares out
+// several tensors at once. What is copied to and from hosts stays as it lies.
+struct Movement {
+  bool pairwise =
+      false;  // each member gets what it lacks from those that hold it; else a collective
+  Collective collective = Collective::AllReduce;
+  int32_t digits = 0;  // index into digit_sets: members that differ in these only belong together
+  int32_t from_group = -1, to_group = -1;
+  // Of a redistribution; -1: each buffer says its own, and a share of it is what is exchanged.
+  int32_t from_layout = -1, to_layout = -1;
+  bool sums = false;  // pairwise: where pieces overlap they are added up
 };
 
 struct Task {
   TaskKind kind = TaskKind::Forward;
   int32_t price = -1;        // index into works or traffics, as moves(kind) says
   int32_t micro_batch = -1;  // none for updates
-  OpId op;                   // of the training graph, if it carries out one
-  TensorId tensor;           // what is moved, if one
+  OpId op = {};              // of the training graph, if it carries out one
+  TensorId tensor = {};      // what is moved, if one
+  int32_t group = -1;        // index into groups: whose members carry it out; the source of a move
+  // How: ops: index into shardings; Collective, Reduce, Gather, Send: into movements; Compress and
+  // Decompress: bits of an element.
+  int32_t how = -1;
 };
 
 // A link direction that traffic shares, or several that always carry the same load.
@@ -139,8 +192,16 @@ struct TaskGraph {
   std::vector<Traffic> traffics;
   std::vector<std::vector<SharedLoad>> loads;  // parallel to traffics
 
+  // What tasks and buffers are told by numbers.
+  std::vector<std::vector<DeviceId>> groups;
+  std::vector<Layout> layouts;
+  std::vector<Sharding> shardings;
+  std::vector<std::vector<MemberDigit>> digit_sets;  // the first one is empty
+  std::vector<Movement> movements;
+
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;
+  std::vector<View> views;
 
   // Lists by task: those of task i are [begin[i], begin[i + 1]) of the flat array beside.
   std::vector<uint32_t> lane_begin = {0}, predecessor_begin = {0}, use_begin = {0};

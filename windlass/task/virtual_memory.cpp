@@ -35,6 +35,7 @@ class Pager {
     }
     out_ = graph_;
     out_.clear_tasks();
+    out_.views = graph_.views;
     walk(true);
     share_links(out_, machine_);
     return std::move(out_);
@@ -82,6 +83,11 @@ class Pager {
     new_id_.assign(graph_.size(), {});
     for (size_t i = 0; i < graph_.size(); ++i) step(TaskId(i), emit);
     if (emit) finish();
+  }
+
+  static std::vector<Use> copy(BufferId from, BufferId to) {
+    return {{.buffer = from, .kind = UseKind::From},
+            {.buffer = to, .write = true, .kind = UseKind::To}};
   }
 
   Buffer device_copy(size_t b, bool at_start) const {
@@ -165,7 +171,7 @@ class Pager {
       std::vector<TaskId> after;
       for (TaskId task : {page.user, page.ready})
         if (task.valid()) after.push_back(task);
-      const std::vector<Use> uses = {{page.instance, false}, {host_copy(b), true}};
+      const std::vector<Use> uses = copy(page.instance, host_copy(b));
       page.out = out_.add({.kind = TaskKind::SwapOut,
                            .price = traffic(team, buffer.bytes, true),
                            .micro_batch = buffer.micro_batch,
@@ -241,7 +247,7 @@ class Pager {
     for (LaneId l : graph_.lanes_of(id))
       if (l.index() < last_on_lane_.size() && last_on_lane_[l.index()].valid())
         after.push_back(last_on_lane_[l.index()]);
-    const std::vector<Use> uses = {{host_copy(buffer.value), false}, {page.instance, true}};
+    const std::vector<Use> uses = copy(host_copy(buffer.value), page.instance);
     page.ready = out_.add({.kind = TaskKind::SwapIn,
                            .price = traffic(team, graph_[buffer].bytes, false),
                            .micro_batch = graph_[buffer].micro_batch,
@@ -256,7 +262,8 @@ class Pager {
     std::vector<Use> uses;
     for (const Use& use : graph_.uses_of(id)) {
       const Page& page = pages_[use.buffer.index()];
-      uses.push_back({page.instance, use.write});
+      uses.push_back(use);
+      uses.back().buffer = page.instance;
       if (page.ready.valid()) after.push_back(page.ready);
     }
     std::ranges::sort(after);

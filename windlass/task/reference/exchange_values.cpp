@@ -1,0 +1,256 @@
+#include "windlass/task/reference/exchange_values.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "windlass/base/error.h"
+
+namespace windlass::reference {
+namespace {
+
+double combined(CombineFn fn, double a, double b) {
+  switch (fn) {
+    case CombineFn::Sum: return a + b;
+    case CombineFn::Max: return std::max(a, b);
+    case CombineFn::Min: return std::min(a, b);
+  }
+  return 0;
+}
+
+// The place of a member among those that hold partial results of the same.
+int64_t partial_place(const Layout& layout, int64_t member, CombineFn& combine) {
+  int64_t inner = 1, place = 0;
+  for (size_t d = layout.digits.size(); d-- > 0; inner *= layout.digits[d].parts) {
+    if (layout.digits[d].kind != Digit::Kind::Partial) continue;
+    place += member / inner % layout.digits[d].parts * inner;
+    combine = layout.digits[d].combine;
+  }
+  return place;
+}
+
+// Partial results of these digits have been combined.
+Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& digits) {
+  std::vector<Digit> result = layout.digits;
+  int64_t inner = 1;
+  for (size_t d = result.size(); d-- > 0;) {
+    const MemberDigit here = {inner, result[d].parts};
+    inner *= result[d].parts;
+    if (result[d].kind == Digit::Kind::Partial && std::ranges::find(digits, here) != digits.end())
+      result[d] = Digit{.parts = result[d].parts};
+  }
+  return layout_from(result);
+}
+
+class Exchange {
+ public:
+  Exchange(HeldValues& held, const TaskGraph& tasks, TaskId id)
+      : held_(held),
+        tasks_(tasks),
+        task_(tasks[id]),
+        uses_(tasks.uses_of(id)),
+        movement_(tasks.movements[static_cast<size_t>(task_.how)]),
+        digits_(tasks.digit_sets[static_cast<size_t>(movement_.digits)]) {}
+
+  void run() {
+    if (movement_.from_layout >= 0) return redistribute();
+    uint32_t count = 0;
+    for (const Use& use : uses_) count = std::max(count, use.index + 1);
+    for (uint32_t i = 0; i < count; ++i) share(i);
+  }
+
+ private:
+  int64_t members(int32_t group) const {
+    return static_cast<int64_t>(tasks_.groups[static_cast<size_t>(group)].size());
+  }
+  const Use* find(UseKind kind, uint32_t index, int64_t member) const {
+    for (const Use& use : uses_)
+      if (use.kind == kind && use.index == index) {
+        const auto holders = held_.members(use.buffer);
+        if (std::ranges::find(holders, member) != holders.end()) return &use;
+      }
+    return nullptr;
+  }
+
+  // One tensor, from one layout to another.
+  void redistribute() {
+    const Layout& from = tasks_.layouts[static_cast<size_t>(movement_.from_layout)];
+    const Layout& to = tasks_.layouts[static_cast<size_t>(movement_.to_layout)];
+    const Shape& whole = held_.shape(task_.tensor);
+    std::vector<HeldValues::Seen> seen;
+    for (int64_t m = 0; m < members(movement_.from_group); ++m) {
+      const Use* use = find(UseKind::From, 0, m);
+      ensure(use != nullptr, "a member has nothing to send");
+      seen.push_back(held_.see(*use, m));
+      ensure(seen.back().region == region_of(from, whole, m),
+             "what is sent does not lie as the move says");
+    }
+    std::vector<Array> results;
+    for (int64_t m = 0; m < members(movement_.to_group); ++m)
+      results.push_back(receive(seen, from, region_of(to, whole, m), m));
+    for (int64_t m = 0; m < members(movement_.to_group); ++m) {
+      const Use* use = find(UseKind::To, 0, m);
+      if (use == nullptr) use = find(UseKind::From, 0, m);  // in place
+      ensure(use != nullptr, "a member has no place for what it is sent");
+      if (use->kind == UseKind::From) {
+        held_.set_layout(use->buffer, to);
+      } else {
+        const Region place = region_of(held_.layout(use->buffer), whole, m);
+        results[static_cast<size_t>(m)] =
+            cut(results[static_cast<size_t>(m)], region_of(to, whole, m), place);
+      }
+      held_.put(use->buffer, m, {std::move(results[static_cast<size_t>(m)])});
+    }
+  }
+
+  // What a member gets: each element from somebody who has it. Partial results are combined in the
+  // order of the members, and pieces that overlap are added up if the move says so.
+  Array receive(const std::vector<HeldValues::Seen>& seen, const Layout& from, const Region& wanted,
+                int64_t member) const {
+    std::vector<int64_t> senders;
+    if (movement_.pairwise)
+      for (int64_t m = 0; m < members(movement_.from_group); ++m) senders.push_back(m);
+    else
+      senders = peers_of(digits_, member);
+    Array result(local_shape(wanted), std::nan(""));
+    std::vector<Region> added;
+    std::map<int64_t, Array> parts;  // by place among partial results
+    CombineFn combine = CombineFn::Sum;
+    for (int64_t m : senders) {
+      const HeldValues::Seen& there = seen[static_cast<size_t>(m)];
+      int64_t place = movement_.pairwise ? 0 : partial_place(from, m, combine);
+      if (movement_.sums) {
+        if (std::ranges::find(added, there.region) != added.end()) continue;
+        added.push_back(there.region);
+        place = m;
+      }
+      Array& part = parts.try_emplace(place, result.shape, std::nan("")).first->second;
+      transfer(there.array, there.region, part, wanted);
+    }
+    for (const auto& [place, part] : parts)
+      for (size_t i = 0; i < part.values.size(); ++i) {
+        const double value = part.values[i];
+        double& known = result.values[i];
+        if (std::isnan(known))
+          known = value;
+        else if (!std::isnan(value))
+          known = combined(combine, known, value);
+      }
+    for (double value : result.values)
+      ensure(!std::isnan(value), "nobody sends an element that is wanted");
+    return result;
+  }
+
+  // Pieces summed up, shared out or put together again over the members that share them.
+  void share(uint32_t index) {
+    const int64_t count = members(task_.group);
+    std::vector<const Use*> from, to;
+    std::vector<Array> sent;
+    for (int64_t m = 0; m < count; ++m) {
+      from.push_back(find(UseKind::From, index, m));
+      to.push_back(find(UseKind::To, index, m));
+      ensure(from.back() != nullptr, "a member has nothing to send");
+      sent.push_back(held_.at(from.back()->buffer, m)[0]);
+    }
+    for (int64_t m = 0; m < count; ++m) {
+      const Use& source = *from[static_cast<size_t>(m)];
+      const Buffer& buffer = held_.buffer(source.buffer);
+      const Region region = region_of(held_.layout(source.buffer), held_.shape(buffer.tensor), m);
+      const int64_t elements = element_count(local_shape(region));
+      const std::vector<int64_t> peers = peers_of(digits_, m);
+      Array result(local_shape(region), std::nan(""));
+      for (size_t p = 0; p < peers.size(); ++p) {
+        const Array& part = sent[static_cast<size_t>(peers[p])];
+        if (movement_.collective == Collective::AllGather) {
+          const Range theirs = share_of(elements, digits_, peers[p]);
+          const bool flat = buffer.share != 0;
+          for (int64_t i = theirs.begin; i < theirs.end; ++i)
+            result.values[static_cast<size_t>(i)] =
+                part.values[static_cast<size_t>(flat ? i - theirs.begin : i)];
+          continue;
+        }
+        ensure(static_cast<int64_t>(part.values.size()) == elements, "members sum different parts");
+        for (size_t i = 0; i < part.values.size(); ++i)
+          result.values[i] = p == 0 ? part.values[i] : result.values[i] + part.values[i];
+      }
+      keep(source, to[static_cast<size_t>(m)], std::move(result), elements, m);
+    }
+    if (movement_.collective == Collective::AllGather) return;
+    for (const Use& use : uses_)
+      if (use.kind == UseKind::From && use.index == index && use.write)
+        held_.set_layout(use.buffer, without_partial(held_.layout(use.buffer), digits_));
+  }
+
+  void keep(const Use& source, const Use* target, Array result, int64_t elements, int64_t member) {
+    if (movement_.collective == Collective::ReduceScatter) {
+      const Range mine = share_of(elements, digits_, member);
+      for (int64_t i = 0; i < elements; ++i)
+        if (i < mine.begin || i >= mine.end) result.values[static_cast<size_t>(i)] = std::nan("");
+      if (target != nullptr)
+        result = Array({mine.size()},
+                       {result.values.begin() + mine.begin, result.values.begin() + mine.end});
+    }
+    const Use& where = target != nullptr ? *target : source;
+    if (!where.adds) return held_.put(where.buffer, member, {std::move(result)});
+    Array& sum = held_.at(where.buffer, member)[0];
+    ensure(sum.values.size() == result.values.size(), "a share is added to one of another size");
+    for (size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += result.values[i];
+  }
+
+  HeldValues& held_;
+  const TaskGraph& tasks_;
+  const Task& task_;
+  std::span<const Use> uses_;
+  const Movement& movement_;
+  const std::vector<MemberDigit>& digits_;
+};
+
+}  // namespace
+
+void exchange_values(HeldValues& held, const TaskGraph& tasks, TaskId id) {
+  if (tasks[id].how < 0) fail_unsupported("pieces of an op exchange values");
+  Exchange(held, tasks, id).run();
+}
+
+void copy_values(HeldValues& held, const TaskGraph& tasks, TaskId id,
+                 const std::vector<int64_t>& members) {
+  for (const Use& from : tasks.uses_of(id)) {
+    if (from.kind != UseKind::From) continue;
+    const auto uses = tasks.uses_of(id);
+    const auto to = std::ranges::find_if(
+        uses, [&](const Use& use) { return use.kind == UseKind::To && use.index == from.index; });
+    ensure(to != uses.end(), "a copy goes nowhere");
+    const Buffer& source = held.buffer(from.buffer);
+    const Buffer& target = held.buffer(to->buffer);
+    for (int64_t m : members) {
+      HeldValues::Arrays arrays = held.at(from.buffer, m);
+      if (source.kind != BufferKind::OptimizerState) arrays = {held.see(from, m).array};
+      const Region region = region_of(held.layout(to->buffer), held.shape(target.tensor), m);
+      const int64_t elements = element_count(local_shape(region));
+      const bool shared = source.share != 0 || target.share != 0;
+      const auto& digits =
+          tasks.digit_sets[static_cast<size_t>(source.share != 0 ? source.share : target.share)];
+      const Range mine = share_of(elements, digits, m);
+      HeldValues::Arrays result;
+      for (size_t i = 0; i < arrays.size(); ++i) {
+        const Array& array = arrays[i];
+        const int64_t wanted = source.share != 0 ? mine.size() : elements;
+        ensure(static_cast<int64_t>(array.values.size()) == wanted, "a copy is of another size");
+        if (!shared || source.share == target.share) {
+          result.push_back(array);
+        } else if (source.share == 0) {
+          result.emplace_back(Shape{mine.size()},
+                              std::vector<double>(array.values.begin() + mine.begin,
+                                                  array.values.begin() + mine.end));
+        } else {
+          Array whole = held.there(to->buffer, m) ? held.at(to->buffer, m)[i]
+                                                  : Array(local_shape(region), std::nan(""));
+          std::ranges::copy(array.values, whole.values.begin() + mine.begin);
+          result.push_back(std::move(whole));
+        }
+      }
+      held.put(to->buffer, m, std::move(result));
+    }
+  }
+}
+
+}  // namespace windlass::reference

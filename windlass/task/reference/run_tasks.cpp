@@ -1,0 +1,430 @@
+#include "windlass/task/reference/run_tasks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/task/reference/exchange_values.h"
+#include "windlass/task/reference/held_values.h"
+
+namespace windlass {
+namespace {
+
+using reference::HeldValues;
+using reference::region_of;
+
+class TaskWalker {
+ public:
+  TaskWalker(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
+             const StepStart& start)
+      : training_(training),
+        machine_(machine),
+        tasks_(tasks),
+        start_(start),
+        held_(training, machine, tasks),
+        roots_(storage_roots(training.graph)) {
+    first_update_ = training.forward_ops + training.backward_ops;
+    loss_buffers_.resize(static_cast<size_t>(start.micro_batches));
+    for (size_t i = first_update_; i < training.graph.ops.size(); ++i)
+      end_.gradients.emplace_back(shape(training.graph.ops[i].inputs[0]), std::nan(""));
+  }
+
+  StepEnd run() {
+    for (size_t b = 0; b < tasks_.buffers.size(); ++b)
+      if (tasks_.buffers[b].at_start) fill(BufferId(b));
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      try {
+        visit(TaskId(i));
+      } catch (...) {
+        rethrow_within(fmt::format("task {} ({})", i, task_kind_name(tasks_.tasks[i].kind)));
+      }
+    }
+    finish();
+    return std::move(end_);
+  }
+
+ private:
+  const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
+  const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
+  TeamId team_of(TaskId id) const { return tasks_[tasks_.lanes_of(id)[0]].team; }
+
+  // The whole tensors that a buffer begins with pieces of.
+  std::vector<Array> whole_of(const Buffer& buffer) const {
+    const Tensor& tensor = training_.graph[buffer.tensor];
+    if (buffer.kind == BufferKind::OptimizerState) {
+      std::vector<Array> states;
+      for (size_t i = first_update_; i < training_.graph.ops.size(); ++i)
+        if (const Op& op = training_.graph.ops[i]; op.inputs[0] == buffer.tensor)
+          for (size_t k = 2; k < op.inputs.size(); ++k)
+            if (op.inputs[k].valid()) states.push_back(start_.values[op.inputs[k].index()]);
+      return states;
+    }
+    if (buffer.tensor == training_.loss_gradient)
+      return {Array(tensor.type.shape, 1.0 / start_.micro_batches)};
+    if (buffer.kind == BufferKind::Input) return {start_.data(buffer.tensor, buffer.micro_batch)};
+    if (tensor.constant >= 0)
+      return {Array(tensor.type.shape,
+                    training_.graph.constants[static_cast<size_t>(tensor.constant)].values)};
+    return {start_.values[buffer.tensor.index()]};
+  }
+
+  void fill(BufferId id) {
+    const Buffer& buffer = tasks_[id];
+    const auto& devices = tasks_.groups[static_cast<size_t>(buffer.group)];
+    const auto& hosts = tasks_[buffer.memory].hosts;
+    const std::vector<Array> whole = whole_of(buffer);
+    std::vector<int64_t> members;
+    if (tasks_[buffer.memory].team.valid()) {
+      members = held_.members(id);
+    } else {
+      for (size_t m = 0; m < devices.size(); ++m)
+        if (std::ranges::find(hosts, machine_[devices[m]].node) != hosts.end())
+          members.push_back(static_cast<int64_t>(m));
+    }
+    for (int64_t member : members) {
+      HeldValues::Arrays arrays;
+      for (const Array& array : whole) {
+        Region all;
+        for (int64_t size : array.shape) all.push_back({size, {0, size}, 1});
+        Array piece = reference::cut(array, all, region_of(held_.layout(id), array.shape, member));
+        if (buffer.share != 0) {
+          const Range mine = held_.share(id, member, static_cast<int64_t>(piece.values.size()));
+          piece = Array({mine.size()},
+                        {piece.values.begin() + mine.begin, piece.values.begin() + mine.end});
+        }
+        arrays.push_back(std::move(piece));
+      }
+      held_.put(id, member, std::move(arrays));
+    }
+  }
+
+  void visit(TaskId id) {
+    const Task& task = tasks_[id];
+    switch (task.kind) {
+      case TaskKind::Forward:
+      case TaskKind::Recompute: return compute(id);
+      case TaskKind::Backward:
+        if (!task.op.valid() || !training_.graph[task.op].forward.valid()) return sum(id);
+        return compute(id);
+      case TaskKind::Update:
+      case TaskKind::HostUpdate: return update(id);
+      case TaskKind::Compress:
+      case TaskKind::Decompress:  // what compression loses is not the graph's business
+      case TaskKind::SwapOut:
+      case TaskKind::SwapIn:
+        return copy_values(held_, tasks_, id, held_.members(team_of(id), task.group));
+      case TaskKind::Collective:
+      case TaskKind::Send:
+      case TaskKind::Reduce:
+      case TaskKind::Gather: return reference::exchange_values(held_, tasks_, id);
+    }
+  }
+
+  // Labels of the micro-batch that count, on all devices.
+  double labels_of(const Op& op, int32_t micro_batch) const {
+    TensorId labels = op.inputs[1];
+    while (training_.graph[labels].producer.valid()) {
+      const Op& producer = training_.graph[training_.graph[labels].producer];
+      if (!op_info(producer.kind).view && producer.kind != OpKind::Cast)
+        fail_unsupported("\"{}\": its labels are computed", op.name);
+      labels = producer.inputs[0];
+    }
+    return counted_labels(std::get<CrossEntropyAttrs>(op.attrs), start_.data(labels, micro_batch));
+  }
+
+  void compute(TaskId id) {
+    const Task& task = tasks_[id];
+    const Op& op = training_.graph[task.op];
+    const Op& forward = op.forward.valid() ? training_.graph[op.forward] : op;
+    const OpId forward_id = op.forward.valid() ? op.forward : task.op;
+    const Signature signature = signature_of(training_.graph, op);
+    const LoopNest nest = loops_of(training_.graph, op);
+    const Sharding& sharding = tasks_.shardings[static_cast<size_t>(task.how)];
+    const RandomState random = start_.random(forward_id, task.micro_batch);
+    for (int64_t member : held_.members(team_of(id), task.group)) {
+      OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, member));
+      if (forward.kind == OpKind::CrossEntropy)
+        piece.facts.mean_count = labels_of(forward, task.micro_batch);
+      if (op.forward.valid())
+        run_backward(id, op, signature, piece, random, member);
+      else
+        run_forward(id, op, piece, random, member);
+    }
+  }
+
+  // The operand in the part that the piece wants.
+  Array operand(const Use& use, int64_t member, const Region& wanted) {
+    HeldValues::Seen seen = held_.see(use, member);
+    ensure(seen.region == wanted,
+           fmt::format("operand {} is not the part that the op wants", use.index));
+    return std::move(seen.array);
+  }
+
+  void run_forward(TaskId id, const Op& op, const OpPiece& piece, RandomState random,
+                   int64_t member) {
+    std::vector<Array> operands(op.inputs.size());
+    std::vector<const Array*> inputs(op.inputs.size(), nullptr);
+    for (const Use& use : tasks_.uses_of(id)) {
+      if (use.kind != UseKind::Input) continue;
+      operands[use.index] = operand(use, member, piece.input_regions[use.index]);
+      inputs[use.index] = &operands[use.index];
+    }
+    const ForwardResult made = interpret_forward(piece.signature(), inputs, random, piece.facts);
+    for (const Use& use : tasks_.uses_of(id)) {
+      if (use.kind != UseKind::Output && use.kind != UseKind::Auxiliary) continue;
+      const bool output = use.kind == UseKind::Output;
+      store(use, member, output ? made.outputs[use.index] : made.auxiliaries[use.index],
+            output ? piece.output_regions[use.index] : piece.auxiliary_regions[use.index]);
+      if (output && tasks_[id].kind == TaskKind::Forward &&
+          op.outputs[use.index] == roots_[training_.graph.loss.index()])
+        loss_buffers_[static_cast<size_t>(tasks_[id].micro_batch)].push_back(use.buffer);
+    }
+  }
+
+  void run_backward(TaskId id, const Op& op, const Signature& signature, const OpPiece& piece,
+                    RandomState random, int64_t member) {
+    const std::vector<bool> wanted = wanted_of(op);
+    const GradientRule rule = op_info(op.kind).gradient(signature, wanted);
+    const size_t gradient_count = op.inputs.size() - op.saved.size();
+    std::vector<Array> operands(op.inputs.size());
+    std::vector<const Array*> gradients(gradient_count, nullptr), saved(op.saved.size(), nullptr);
+    for (const Use& use : tasks_.uses_of(id)) {
+      if (use.kind != UseKind::Input) continue;
+      const size_t i = use.index;
+      const Region* region = i < gradient_count ? &piece.output_regions[i] : nullptr;
+      if (i >= gradient_count) {
+        const SavedRef& ref = op.saved[i - gradient_count];
+        const auto& regions = ref.source == SavedRef::Source::Input    ? piece.input_regions
+                              : ref.source == SavedRef::Source::Output ? piece.output_regions
+                                                                       : piece.auxiliary_regions;
+        region = &regions[static_cast<size_t>(ref.index)];
+      }
+      operands[i] = operand(use, member, *region);
+      (i < gradient_count ? gradients[i] : saved[i - gradient_count]) = &operands[i];
+    }
+    const std::vector<Array> made =
+        interpret_backward(piece.signature(), rule, wanted, gradients, saved, random, piece.facts);
+    for (const Use& use : tasks_.uses_of(id))
+      if (use.kind == UseKind::Output)
+        store(use, member, made[use.index], piece.input_regions[use.index]);
+  }
+
+  void store(const Use& use, int64_t member, const Array& array, const Region& region) {
+    const Shape& whole = shape(tasks_[use.buffer].tensor);
+    ensure(region_of(held_.layout(use.buffer), whole, member) == region,
+           fmt::format("result {} is not the part that its buffer is for", use.index));
+    if (!use.adds) return held_.put(use.buffer, member, {array});
+    Array& sum = held_.at(use.buffer, member)[0];
+    for (size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += array.values[i];
+  }
+
+  // Terms that lie alike, or of which the sum is a share.
+  void sum(TaskId id) {
+    const Use* target = nullptr;
+    for (const Use& use : tasks_.uses_of(id))
+      if (use.kind == UseKind::Sum) target = &use;
+    ensure(target != nullptr, "a sum goes nowhere");
+    const Shape& whole = shape(tasks_[target->buffer].tensor);
+    for (int64_t member : held_.members(team_of(id), tasks_[id].group)) {
+      const Region region = region_of(held_.layout(target->buffer), whole, member);
+      const int64_t elements = element_count(local_shape(region));
+      const Range mine = held_.share(target->buffer, member, elements);
+      Array total;
+      if (target->adds) total = held_.at(target->buffer, member)[0];
+      for (const Use& use : tasks_.uses_of(id)) {
+        if (use.kind != UseKind::Term) continue;
+        Array term = operand(use, member, region);
+        if (tasks_[target->buffer].share != 0)
+          term = Array({mine.size()},
+                       {term.values.begin() + mine.begin, term.values.begin() + mine.end});
+        if (total.values.empty()) total = Array(term.shape);
+        for (size_t i = 0; i < total.values.size(); ++i) total.values[i] += term.values[i];
+      }
+      held_.put(target->buffer, member, {std::move(total)});
+    }
+  }
+
+  // Operands of one update on one member.
+  struct Operands {
+    std::vector<const Use*> gradients;
+    const Use* weight = nullptr;
+    const Use* state = nullptr;
+  };
+
+  void update(TaskId id) {
+    const Task& task = tasks_[id];
+    std::map<uint32_t, Operands> updates;
+    for (const Use& use : tasks_.uses_of(id)) {
+      Operands& operands = updates[use.index];
+      if (use.kind == UseKind::Gradient) operands.gradients.push_back(&use);
+      if (use.kind == UseKind::Weight) operands.weight = &use;
+      if (use.kind == UseKind::State) operands.state = &use;
+    }
+    for (const auto& [u, operands] : updates) {
+      ensure(operands.weight != nullptr && !operands.gradients.empty(), "an update lacks operands");
+      std::vector<int64_t> done;  // what one host holds for several members is updated once
+      for (int64_t member : held_.members(team_of_update(id), task.group)) {
+        const int64_t key = held_.key(operands.weight->buffer, member);
+        const bool host = task.kind == TaskKind::HostUpdate;
+        const int64_t whose = host ? held_.key(operands.gradients[0]->buffer, member) : key;
+        if (std::ranges::find(done, whose) != done.end()) continue;
+        done.push_back(whose);
+        update(u, operands, member, task.how);
+      }
+    }
+  }
+
+  // Teams share the lane of their host: an update there is of whatever gradients came.
+  TeamId team_of_update(TaskId id) const {
+    if (tasks_[id].kind != TaskKind::HostUpdate) return team_of(id);
+    for (TaskId before : tasks_.predecessors_of(id))
+      if (tasks_[before].kind == TaskKind::SwapOut) return team_of(before);
+    return team_of(id);
+  }
+
+  void update(uint32_t u, const Operands& operands, int64_t member, int32_t shared) {
+    const Op& op = update_op(u);
+    const BufferId weight = operands.weight->buffer;
+    const Region region = region_of(held_.layout(weight), shape(op.inputs[0]), member);
+    const int64_t elements = element_count(local_shape(region));
+    const auto& digits = tasks_.digit_sets[static_cast<size_t>(shared)];
+    const Range mine = share_of(elements, digits, member);
+    const auto part = [&](const Array& array) {
+      if (static_cast<int64_t>(array.values.size()) == mine.size()) return array.values;
+      ensure(static_cast<int64_t>(array.values.size()) == elements, "a share is of another size");
+      return std::vector<double>(array.values.begin() + mine.begin,
+                                 array.values.begin() + mine.end);
+    };
+    std::vector<double> gradient(static_cast<size_t>(mine.size()), 0);
+    for (const Use* use : operands.gradients) {
+      const HeldValues::Seen seen = held_.see(*use, member);
+      ensure(tasks_[use->buffer].share != 0 || seen.region == region,
+             "a gradient does not lie like its weight");
+      const std::vector<double> term = part(seen.array);
+      for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += term[i];
+    }
+    note_gradient(u, region, mine, gradient);
+    const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
+    HeldValues::Arrays none;
+    HeldValues::Arrays& state =
+        operands.state == nullptr ? none : held_.at(operands.state->buffer, member);
+    std::vector<std::vector<double>> moments;
+    for (size_t i = master ? 1 : 0; i < state.size(); ++i) moments.push_back(part(state[i]));
+    if (master && !held_.there(weight, member))
+      held_.put(weight, member, {Array({mine.size()})});  // rounded from the master copy
+    Array& target = held_.at(weight, member)[0];
+    std::vector<double> values = master ? part(state[0]) : part(target);
+    reference_update(std::get<UpdateAttrs>(op.attrs).optimizer, start_.hyperparameters, start_.step,
+                     values, gradient, moments);
+    const auto put_back = [&](Array& array, const std::vector<double>& from) {
+      const bool whole = array.values.size() != from.size();
+      // What belongs to others is old until they send the new.
+      if (whole) std::ranges::fill(array.values, std::nan(""));
+      std::ranges::copy(from, array.values.begin() + (whole ? mine.begin : 0));
+    };
+    put_back(target, values);
+    if (master) put_back(state[0], values);
+    for (size_t i = 0; i < moments.size(); ++i) put_back(state[i + (master ? 1 : 0)], moments[i]);
+  }
+
+  void note_gradient(uint32_t u, const Region& region, const Range& mine,
+                     const std::vector<double>& gradient) {
+    Array piece(local_shape(region), std::nan(""));
+    std::ranges::copy(gradient, piece.values.begin() + mine.begin);
+    Region all;
+    for (int64_t size : end_.gradients[u].shape) all.push_back({size, {0, size}, 1});
+    Array seen(end_.gradients[u].shape, std::nan(""));
+    reference::transfer(piece, region, seen, all);
+    for (size_t i = 0; i < seen.values.size(); ++i) {
+      if (std::isnan(seen.values[i])) continue;
+      double& known = end_.gradients[u].values[i];
+      ensure(std::isnan(known) || std::abs(known - seen.values[i]) <= 1e-9 * (1 + std::abs(known)),
+             fmt::format("members have different gradients of \"{}\": {} and {}",
+                         training_.graph[update_op(u).inputs[0]].name, known, seen.values[i]));
+      known = seen.values[i];
+    }
+  }
+
+  void finish() {
+    for (const auto& buffers : loss_buffers_) {
+      const Array loss = held_.assemble(buffers, 0, shape(roots_[training_.graph.loss.index()]));
+      end_.losses.push_back(loss.values[0]);
+    }
+    for (size_t u = 0; first_update_ + u < training_.graph.ops.size(); ++u) {
+      const TensorId weight = update_op(u).inputs[0];
+      std::vector<BufferId> weights, states;
+      for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
+        const Buffer& buffer = tasks_.buffers[b];
+        if (!buffer.at_end || buffer.tensor != weight) continue;
+        (buffer.kind == BufferKind::OptimizerState ? states : weights).emplace_back(b);
+      }
+      end_.weights.push_back(held_.assemble(weights, 0, shape(weight)));
+      std::vector<Array>& list = end_.states.emplace_back();
+      for (size_t k = 2; k < update_op(u).inputs.size(); ++k)
+        if (update_op(u).inputs[k].valid())
+          list.push_back(held_.assemble(states, list.size(), shape(weight)));
+      for (double value : end_.gradients[u].values)
+        ensure(!std::isnan(value), "part of a gradient was never used");
+    }
+  }
+
+  const TrainingGraph& training_;
+  const Machine& machine_;
+  const TaskGraph& tasks_;
+  const StepStart& start_;
+  HeldValues held_;
+  const std::vector<TensorId> roots_;
+  size_t first_update_ = 0;
+  std::vector<std::vector<BufferId>> loss_buffers_;  // by micro-batch
+  StepEnd end_;
+};
+
+}  // namespace
+
+StepEnd run_tasks(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
+                  const StepStart& start) {
+  return TaskWalker(training, machine, tasks, start).run();
+}
+
+StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
+  StepEnd end;
+  const Graph& graph = training.graph;
+  const size_t first_update = training.forward_ops + training.backward_ops;
+  for (size_t i = first_update; i < graph.ops.size(); ++i)
+    end.gradients.emplace_back(graph[graph.ops[i].inputs[0]].type.shape);
+  for (int32_t m = 0; m < start.micro_batches; ++m) {
+    TensorValues values = start.values;
+    for (size_t t = 0; t < graph.tensors.size(); ++t)
+      if (graph.tensors[t].role == TensorRole::Input || graph.tensors[t].role == TensorRole::Label)
+        values[t] = start.data(TensorId(t), m);
+    reference_forward(training, values, [&](OpId op) { return start.random(op, m); });
+    end.losses.push_back(values[graph.loss.index()].values[0]);
+    reference_step(training, values, [&](OpId op) { return start.random(op, m); });
+    for (size_t i = first_update; i < graph.ops.size(); ++i) {
+      Array& sum = end.gradients[i - first_update];
+      const Array& term = values[graph.ops[i].inputs[1].index()];
+      for (size_t k = 0; k < sum.values.size(); ++k)
+        sum.values[k] += term.values[k] / start.micro_batches;
+    }
+  }
+  for (size_t i = first_update; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[i];
+    const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
+    Array weight = start.values[op.inputs[master ? 2 : 0].index()];
+    std::vector<std::vector<double>> moments;
+    for (size_t k = 3; k < op.inputs.size(); ++k)
+      if (op.inputs[k].valid()) moments.push_back(start.values[op.inputs[k].index()].values);
+    reference_update(std::get<UpdateAttrs>(op.attrs).optimizer, start.hyperparameters, start.step,
+                     weight.values, end.gradients[i - first_update].values, moments);
+    end.weights.push_back(weight);
+    std::vector<Array>& states = end.states.emplace_back();
+    if (master) states.push_back(weight);
+    for (auto& moment : moments) states.emplace_back(weight.shape, std::move(moment));
+  }
+  return end;
+}
+
+}  // namespace windlass
