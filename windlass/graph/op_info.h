@@ -139,6 +139,8 @@ struct GradientRule {
   Arithmetic arithmetic;        // of the backward op
 };
 
+struct OpPiece;  // op_piece.h
+
 struct OpInfo {
   OpKind kind;
   std::string_view name;
@@ -147,12 +149,16 @@ struct OpInfo {
   size_t max_inputs;
   bool view = false;          // output 0 shares the memory of input 0; likewise their gradients
   bool memory_bound = false;  // time follows from bytes, not flops
+  int32_t bias = -1;          // input that is added to the result, in one piece of a reduced loop
 
   // Output types. Throws Error{Input} on operands that contradict each other.
   std::vector<TensorType> (*infer)(const Signature&) = nullptr;
   // Tensors that forward keeps for backward beyond its inputs and outputs; null if none.
   std::vector<TensorType> (*auxiliaries)(const Signature&) = nullptr;
   LoopNest (*loops)(const Signature&) = nullptr;
+  // Completes a piece whose regions and types are there: attributes that depend on sizes, and what
+  // it must know of the whole op. Null if a piece is the same op on smaller operands.
+  void (*piece)(const Signature& whole, OpPiece& piece) = nullptr;
   Arithmetic (*arithmetic)(const Signature&) = nullptr;
   // Which inputs can have gradients and what the backward op needs; null if none can. `wanted[i]`
   // says whether the gradient of input i is asked for.

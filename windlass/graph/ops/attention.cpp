@@ -90,6 +90,13 @@ LoopNest attention_loops(const Signature& s) {
   return nest;
 }
 
+void attention_piece(const Signature&, OpPiece& piece) {
+  const Region &q = piece.input_regions[0], &k = piece.input_regions[1];
+  piece.facts.positions = q[2];
+  piece.facts.keys = k[2];
+  piece.facts.random = {q[0], q[1], q[2], k[2]};
+}
+
 double score_count(const Signature& s) {
   const Shape& q = s.shape(0);
   return static_cast<double>(q[0]) * static_cast<double>(q[1]) * static_cast<double>(q[2]) *
@@ -141,6 +148,10 @@ LoopNest rotary_loops(const Signature& s) {
   return nest;
 }
 
+void rotary_piece(const Signature& whole, OpPiece& piece) {
+  piece.facts.positions = piece.output_regions[0][whole.shape(0).size() - 2];
+}
+
 Arithmetic rotary_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 3); }
 
 GradientRule rotary_gradient(const Signature& s, const std::vector<bool>&) {
@@ -169,6 +180,7 @@ std::vector<OpInfo> attention_ops() {
        .infer = infer_attention,
        .auxiliaries = attention_auxiliaries,
        .loops = attention_loops,
+       .piece = attention_piece,
        .arithmetic = attention_arithmetic,
        .gradient = attention_gradient},
       {.kind = OpKind::Rotary,
@@ -179,6 +191,7 @@ std::vector<OpInfo> attention_ops() {
        .memory_bound = true,
        .infer = infer_rotary,
        .loops = rotary_loops,
+       .piece = rotary_piece,
        .arithmetic = rotary_arithmetic,
        .gradient = rotary_gradient},
   };

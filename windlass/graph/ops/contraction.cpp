@@ -181,6 +181,10 @@ LoopNest grouped_linear_loops(const Signature& s) {
   return nest;
 }
 
+void grouped_linear_piece(const Signature&, OpPiece& piece) {
+  piece.facts.rows = piece.input_regions[1][0];
+}
+
 Arithmetic grouped_linear_arithmetic(const Signature& s) {
   const Shape& w = s.shape(1);
   return {elements(s.input(0)) * static_cast<double>(w[1]), 0};
@@ -211,6 +215,7 @@ std::vector<OpInfo> contraction_ops() {
        .family = OpFamily::Contraction,
        .min_inputs = 2,
        .max_inputs = 3,
+       .bias = 2,
        .infer = infer_linear,
        .loops = linear_loops,
        .arithmetic = linear_arithmetic,
@@ -222,6 +227,7 @@ std::vector<OpInfo> contraction_ops() {
        .max_inputs = 3,
        .infer = infer_grouped_linear,
        .loops = grouped_linear_loops,
+       .piece = grouped_linear_piece,
        .arithmetic = grouped_linear_arithmetic,
        .gradient = grouped_linear_gradient},
   };

@@ -152,6 +152,30 @@ LoopNest conv_loops(const Signature& s) {
   return nest;
 }
 
+// Padding before and after the windows `out` of an axis, of which `in` is here. Windows in blocks
+// have none.
+void cut_padding(const AxisPart& out, const AxisPart& in, int64_t stride, int64_t extent,
+                 int64_t& before, int64_t& after) {
+  if (out.blocks > 1) return;
+  const int64_t begin = out.range.begin * stride - before;
+  const int64_t end = (out.range.end - 1) * stride - before + extent;
+  const bool nothing = in.range.size() == 0;  // windows that lie in the padding altogether
+  before = nothing ? end - begin : in.range.begin - begin;
+  after = nothing ? 0 : std::max<int64_t>(0, end - in.range.end);
+}
+
+void conv_piece(const Signature& whole, OpPiece& piece) {
+  auto& a = std::get<ConvAttrs>(piece.attrs);
+  const Region &in = piece.input_regions[0], &out = piece.output_regions[0];
+  if (a.groups > 1) a.groups = a.groups * in[1].count() / in[1].size;
+  if (a.transposed) return;
+  for (size_t i = 0; i < a.stride.size(); ++i)
+    if (!out[i + 2].whole())
+      cut_padding(out[i + 2], in[i + 2], a.stride[i],
+                  window_extent(whole.shape(1)[i + 2], a.dilation[i]), a.pad_begin[i],
+                  a.pad_end[i]);
+}
+
 Arithmetic conv_arithmetic(const Signature& s) {
   const auto& a = s.as<ConvAttrs>();
   const TensorType& y = s.outputs[0];
@@ -227,6 +251,25 @@ LoopNest pool_loops(const Signature& s) {
   return nest;
 }
 
+// All padding becomes explicit, that beyond the padding of the whole op too, which windows of
+// ceil_mode reach.
+void pool_piece(const Signature&, OpPiece& piece) {
+  auto& a = std::get<PoolAttrs>(piece.attrs);
+  const Region &in = piece.input_regions[0], &out = piece.output_regions[0];
+  if (std::all_of(out.begin() + 2, out.end(), [](const AxisPart& part) { return part.whole(); }))
+    return;
+  a.ceil_mode = false;
+  piece.facts.uncounted_padding.assign(a.kernel.size(), 0);
+  for (size_t i = 0; i < a.kernel.size(); ++i) {
+    const int64_t extent = window_extent(a.kernel[i], a.dilation[i]);
+    const int64_t end = (out[i + 2].range.end - 1) * a.stride[i] - a.pad_begin[i] + extent;
+    const int64_t counted = in[i + 2].size + a.pad_end[i];
+    if (out[i + 2].blocks == 1)
+      piece.facts.uncounted_padding[i] = std::max<int64_t>(0, end - counted);
+    cut_padding(out[i + 2], in[i + 2], a.stride[i], extent, a.pad_begin[i], a.pad_end[i]);
+  }
+}
+
 Arithmetic pool_arithmetic(const Signature& s) {
   return pointwise(elements(s.outputs[0]) *
                    static_cast<double>(checked_product(s.as<PoolAttrs>().kernel)));
@@ -285,8 +328,10 @@ std::vector<OpInfo> convolution_ops() {
        .family = OpFamily::Convolution,
        .min_inputs = 2,
        .max_inputs = 3,
+       .bias = 2,
        .infer = infer_conv,
        .loops = conv_loops,
+       .piece = conv_piece,
        .arithmetic = conv_arithmetic,
        .gradient = conv_gradient},
       {.kind = OpKind::Pool,
@@ -298,6 +343,7 @@ std::vector<OpInfo> convolution_ops() {
        .infer = infer_pool,
        .auxiliaries = pool_auxiliaries,
        .loops = pool_loops,
+       .piece = pool_piece,
        .arithmetic = pool_arithmetic,
        .gradient = pool_gradient},
       {.kind = OpKind::Resize,

@@ -209,12 +209,21 @@ GradientRule dropout_gradient(const Signature& s, const std::vector<bool>&) {
           .arithmetic = pointwise(elements(s.input(0)) * 2)};
 }
 
+void dropout_piece(const Signature&, OpPiece& piece) {
+  piece.facts.random = piece.output_regions[0];
+}
+
 std::vector<TensorType> infer_random(const Signature& s) {
   const auto& a = s.as<RandomAttrs>();
   if (!is_float(a.dtype))
     fail_input("random numbers of type {} are not known", dtype_name(a.dtype));
   element_count(a.shape);
   return {{a.dtype, a.shape}};
+}
+
+void random_piece(const Signature&, OpPiece& piece) {
+  std::get<RandomAttrs>(piece.attrs).shape = piece.outputs[0].shape;
+  piece.facts.random = piece.output_regions[0];
 }
 
 Arithmetic random_arithmetic(const Signature& s) {
@@ -256,11 +265,13 @@ std::vector<OpInfo> elementwise_ops() {
   OpInfo dropout = elementwise(OpKind::Dropout, "Dropout", 1);
   dropout.infer = infer_dropout;
   dropout.auxiliaries = dropout_auxiliaries;
+  dropout.piece = dropout_piece;
   dropout.arithmetic = dropout_arithmetic;
   dropout.gradient = dropout_gradient;
 
   OpInfo random = elementwise(OpKind::Random, "Random", 0);
   random.infer = infer_random;
+  random.piece = random_piece;
   random.arithmetic = random_arithmetic;
 
   return {unary, binary, where, cast, dropout, random};

@@ -7,6 +7,7 @@
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/graph/op_info.h"
+#include "windlass/graph/op_piece.h"
 
 namespace windlass::ops {
 

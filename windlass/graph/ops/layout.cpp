@@ -69,6 +69,10 @@ LoopNest reshape_loops(const Signature& s) {
   return nest;
 }
 
+void shape_piece(const Signature&, OpPiece& piece) {
+  std::get<ShapeAttrs>(piece.attrs).shape = piece.outputs[0].shape;
+}
+
 std::vector<TensorType> infer_transpose(const Signature& s) {
   const Ints& order = s.as<TransposeAttrs>().order;
   const Shape& x = s.shape(0);
@@ -130,6 +134,13 @@ LoopNest slice_loops(const Signature& s) {
   nest.inputs = {input};
   nest.outputs = {aligned_map(a.size.size())};
   return nest;
+}
+
+void slice_piece(const Signature&, OpPiece& piece) {
+  auto& a = std::get<SliceAttrs>(piece.attrs);
+  a.size = piece.outputs[0].shape;
+  for (size_t i = 0; i < a.size.size(); ++i)
+    if (!piece.output_regions[0][i].whole()) a.start[i] = 0;
 }
 
 // Loops of ops that cut or join along `axis`, which stays whole.
@@ -208,6 +219,12 @@ LoopNest split_loops(const Signature& s) {
   return nest;
 }
 
+void split_piece(const Signature&, OpPiece& piece) {
+  auto& a = std::get<SplitAttrs>(piece.attrs);
+  for (size_t i = 0; i < a.sizes.size(); ++i)
+    a.sizes[i] = piece.outputs[i].shape[static_cast<size_t>(a.axis)];
+}
+
 std::vector<TensorType> infer_pad(const Signature& s) {
   const auto& a = s.as<PadAttrs>();
   const Shape& x = s.shape(0);
@@ -250,6 +267,18 @@ LoopNest pad_loops(const Signature& s) {
   return nest;
 }
 
+void pad_piece(const Signature&, OpPiece& piece) {
+  auto& a = std::get<PadAttrs>(piece.attrs);
+  for (size_t i = 0; i < a.begin.size(); ++i) {
+    const AxisPart &in = piece.input_regions[0][i], &out = piece.output_regions[0][i];
+    if (out.whole() || out.blocks > 1) continue;
+    const bool nothing = in.range.size() == 0;
+    const int64_t before = in.range.begin - (out.range.begin - a.begin[i]);
+    a.begin[i] = nothing ? out.range.size() : before;
+    a.end[i] = out.range.size() - in.range.size() - a.begin[i];
+  }
+}
+
 std::vector<TensorType> infer_expand(const Signature& s) {
   const Shape& shape = s.as<ShapeAttrs>().shape;
   element_count(shape);
@@ -277,6 +306,7 @@ std::vector<OpInfo> layout_ops() {
   reshape.view = true;
   reshape.infer = infer_reshape;
   reshape.loops = reshape_loops;
+  reshape.piece = shape_piece;
 
   OpInfo transpose = layout(OpKind::Transpose, "Transpose");
   transpose.infer = infer_transpose;
@@ -285,6 +315,7 @@ std::vector<OpInfo> layout_ops() {
   OpInfo slice = layout(OpKind::Slice, "Slice");
   slice.infer = infer_slice;
   slice.loops = slice_loops;
+  slice.piece = slice_piece;
 
   OpInfo concat = layout(OpKind::Concat, "Concat");
   concat.max_inputs = std::numeric_limits<size_t>::max();
@@ -294,14 +325,17 @@ std::vector<OpInfo> layout_ops() {
   OpInfo split = layout(OpKind::Split, "Split");
   split.infer = infer_split;
   split.loops = split_loops;
+  split.piece = split_piece;
 
   OpInfo pad = layout(OpKind::Pad, "Pad");
   pad.infer = infer_pad;
   pad.loops = pad_loops;
+  pad.piece = pad_piece;
 
   OpInfo expand = layout(OpKind::Expand, "Expand");
   expand.infer = infer_expand;
   expand.loops = broadcast_loops;
+  expand.piece = shape_piece;
 
   return {reshape, transpose, slice, concat, split, pad, expand};
 }

@@ -27,6 +27,10 @@ LoopNest embedding_loops(const Signature& s) {
   return nest;
 }
 
+void embedding_piece(const Signature&, OpPiece& piece) {
+  piece.facts.rows = piece.input_regions[1][0];
+}
+
 GradientRule embedding_gradient(const Signature& s, const std::vector<bool>&) {
   GradientRule rule = no_gradient(2);
   rule.inputs[1] = GradientSource::Computed;
@@ -61,6 +65,10 @@ LoopNest gather_loops(const Signature& s) {
   nest.inputs = {table, aligned_map(indices, static_cast<int32_t>(axis))};
   nest.outputs = {aligned_map(s.outputs[0].shape.size())};
   return nest;
+}
+
+void gather_piece(const Signature& whole, OpPiece& piece) {
+  piece.facts.rows = piece.input_regions[0][static_cast<size_t>(whole.as<AxisAttrs>().axis)];
 }
 
 GradientRule gather_gradient(const Signature& s, const std::vector<bool>&) {
@@ -138,6 +146,7 @@ std::vector<OpInfo> lookup_ops() {
        .memory_bound = true,
        .infer = infer_embedding,
        .loops = embedding_loops,
+       .piece = embedding_piece,
        .arithmetic = no_arithmetic,
        .gradient = embedding_gradient},
       {.kind = OpKind::Gather,
@@ -148,6 +157,7 @@ std::vector<OpInfo> lookup_ops() {
        .memory_bound = true,
        .infer = infer_gather,
        .loops = gather_loops,
+       .piece = gather_piece,
        .arithmetic = no_arithmetic,
        .gradient = gather_gradient},
       {.kind = OpKind::GatherElements,

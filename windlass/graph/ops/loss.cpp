@@ -48,6 +48,11 @@ LoopNest cross_entropy_loops(const Signature& s) {
   return nest;
 }
 
+void cross_entropy_piece(const Signature& whole, OpPiece& piece) {
+  const auto axis = static_cast<size_t>(whole.as<CrossEntropyAttrs>().axis);
+  piece.facts.rows = piece.input_regions[0][axis];
+}
+
 Arithmetic cross_entropy_arithmetic(const Signature& s) {
   return pointwise(elements(s.input(0)) * 4);
 }
@@ -75,6 +80,10 @@ LoopNest mse_loops(const Signature& s) {
   return nest;
 }
 
+void mse_piece(const Signature& whole, OpPiece& piece) {
+  piece.facts.mean_count = elements(whole.input(0));
+}
+
 Arithmetic mse_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 3); }
 
 GradientRule mse_gradient(const Signature& s, const std::vector<bool>&) {
@@ -98,6 +107,7 @@ std::vector<OpInfo> loss_ops() {
        .infer = infer_cross_entropy,
        .auxiliaries = cross_entropy_auxiliaries,
        .loops = cross_entropy_loops,
+       .piece = cross_entropy_piece,
        .arithmetic = cross_entropy_arithmetic,
        .gradient = cross_entropy_gradient},
       {.kind = OpKind::MeanSquaredError,
@@ -108,6 +118,7 @@ std::vector<OpInfo> loss_ops() {
        .memory_bound = true,
        .infer = infer_mse,
        .loops = mse_loops,
+       .piece = mse_piece,
        .arithmetic = mse_arithmetic,
        .gradient = mse_gradient},
   };

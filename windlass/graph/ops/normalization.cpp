@@ -48,6 +48,10 @@ LoopNest batch_norm_loops(const Signature& s) {
   return nest;
 }
 
+void batch_norm_piece(const Signature& whole, OpPiece& piece) {
+  piece.facts.mean_count = elements(whole.input(0)) / elements(whole.input(1));
+}
+
 Arithmetic batch_norm_arithmetic(const Signature& s) {
   return pointwise(elements(s.input(0)) * (s.as<BatchNormAttrs>().training ? 7 : 2));
 }
@@ -116,6 +120,12 @@ LoopNest trailing_norm_loops(const Signature& s, Coupling coupling) {
 LoopNest layer_norm_loops(const Signature& s) { return trailing_norm_loops(s, kMomentCoupling); }
 LoopNest rms_norm_loops(const Signature& s) { return trailing_norm_loops(s, kRmsCoupling); }
 
+void trailing_norm_piece(const Signature& whole, OpPiece& piece) {
+  const Shape& x = whole.shape(0);
+  piece.facts.mean_count = static_cast<double>(
+      element_count(Shape(x.begin() + whole.as<LayerNormAttrs>().axis, x.end())));
+}
+
 Arithmetic layer_norm_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 8); }
 Arithmetic rms_norm_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 5); }
 
@@ -179,6 +189,14 @@ LoopNest group_norm_loops(const Signature& s) {
   return nest;
 }
 
+void group_norm_piece(const Signature& whole, OpPiece& piece) {
+  const Shape& x = whole.shape(0);
+  auto& groups = std::get<GroupNormAttrs>(piece.attrs).groups;
+  piece.facts.mean_count =
+      static_cast<double>(element_count(Shape(x.begin() + 1, x.end())) / groups);
+  groups = groups * piece.input_regions[0][1].count() / x[1];
+}
+
 GradientRule group_norm_gradient(const Signature& s, const std::vector<bool>& wanted) {
   return statistic_gradient(s, wanted, 2, 14);
 }
@@ -202,6 +220,12 @@ LoopNest lrn_loops(const Signature& s) {
   nest.inputs = {input};
   nest.outputs = {aligned_map(rank)};
   return nest;
+}
+
+void lrn_piece(const Signature&, OpPiece& piece) {
+  const AxisPart &in = piece.input_regions[0][1], &out = piece.output_regions[0][1];
+  if (out.blocks == 1)
+    piece.facts.channels = {out.range.begin - in.range.begin, out.range.end - in.range.begin};
 }
 
 Arithmetic lrn_arithmetic(const Signature& s) {
@@ -230,6 +254,7 @@ std::vector<OpInfo> normalization_ops() {
        .infer = infer_batch_norm,
        .auxiliaries = batch_norm_auxiliaries,
        .loops = batch_norm_loops,
+       .piece = batch_norm_piece,
        .arithmetic = batch_norm_arithmetic,
        .gradient = batch_norm_gradient,
        .writes = batch_norm_writes},
@@ -242,6 +267,7 @@ std::vector<OpInfo> normalization_ops() {
        .infer = infer_layer_norm,
        .auxiliaries = layer_norm_auxiliaries,
        .loops = layer_norm_loops,
+       .piece = trailing_norm_piece,
        .arithmetic = layer_norm_arithmetic,
        .gradient = layer_norm_gradient},
       {.kind = OpKind::RmsNorm,
@@ -253,6 +279,7 @@ std::vector<OpInfo> normalization_ops() {
        .infer = infer_layer_norm,
        .auxiliaries = rms_norm_auxiliaries,
        .loops = rms_norm_loops,
+       .piece = trailing_norm_piece,
        .arithmetic = rms_norm_arithmetic,
        .gradient = rms_norm_gradient},
       {.kind = OpKind::GroupNorm,
@@ -264,6 +291,7 @@ std::vector<OpInfo> normalization_ops() {
        .infer = infer_group_norm,
        .auxiliaries = group_norm_auxiliaries,
        .loops = group_norm_loops,
+       .piece = group_norm_piece,
        .arithmetic = layer_norm_arithmetic,
        .gradient = group_norm_gradient},
       {.kind = OpKind::LocalResponseNorm,
@@ -274,6 +302,7 @@ std::vector<OpInfo> normalization_ops() {
        .memory_bound = true,
        .infer = infer_lrn,
        .loops = lrn_loops,
+       .piece = lrn_piece,
        .arithmetic = lrn_arithmetic,
        .gradient = lrn_gradient},
   };

@@ -65,6 +65,14 @@ LoopNest recurrent_loops(const Signature& s) {
   return nest;
 }
 
+void recurrent_piece(const Signature&, OpPiece& piece) {
+  auto& a = std::get<RecurrentAttrs>(piece.attrs);
+  const AxisPart& direction = piece.output_regions[0][1];
+  if (direction.whole()) return;
+  a.bidirectional = false;
+  a.reverse = direction.range.begin == 1;
+}
+
 Arithmetic recurrent_arithmetic(const Signature& s) {
   const Shape& x = s.shape(0);
   const auto hidden = static_cast<double>(s.as<RecurrentAttrs>().hidden);
@@ -109,6 +117,7 @@ OpInfo recurrent(OpKind kind, std::string_view name, size_t max_inputs) {
   info.infer = infer_recurrent;
   info.auxiliaries = recurrent_auxiliaries;
   info.loops = recurrent_loops;
+  info.piece = recurrent_piece;
   info.arithmetic = recurrent_arithmetic;
   info.gradient = recurrent_gradient;
   return info;

@@ -46,8 +46,11 @@ LoopNest reduce_loops(const Signature& s) {
     if (a.keep_dims) output.push_back({});
     LoopDim& loop = nest.loops[i];
     switch (a.fn) {
-      case ReduceFn::Sum:
       case ReduceFn::Mean:
+        // A mean of integers is rounded once.
+        loop.role = is_float(s.input(0).dtype) ? LoopRole::Reduced : LoopRole::Whole;
+        break;
+      case ReduceFn::Sum:
       case ReduceFn::L1:
       case ReduceFn::SumSquare: loop.role = LoopRole::Reduced; break;
       case ReduceFn::Max:
@@ -66,6 +69,11 @@ LoopNest reduce_loops(const Signature& s) {
   nest.inputs = {aligned_map(s.shape(0).size())};
   nest.outputs = {output};
   return nest;
+}
+
+void reduce_piece(const Signature& whole, OpPiece& piece) {
+  if (whole.as<ReduceAttrs>().fn == ReduceFn::Mean)
+    piece.facts.mean_count = elements(whole.input(0)) / elements(whole.outputs[0]);
 }
 
 Arithmetic reduce_arithmetic(const Signature& s) { return pointwise(elements(s.input(0))); }
@@ -160,6 +168,7 @@ std::vector<OpInfo> reduction_ops() {
        .memory_bound = true,
        .infer = infer_reduce,
        .loops = reduce_loops,
+       .piece = reduce_piece,
        .arithmetic = reduce_arithmetic,
        .gradient = reduce_gradient},
       {.kind = OpKind::CumSum,

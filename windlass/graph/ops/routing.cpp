@@ -60,6 +60,11 @@ LoopNest dispatch_loops(const Signature& s) {
   return nest;
 }
 
+// Rows of the order, or tokens of the weights: either is input 1.
+void routed_piece(const Signature&, OpPiece& piece) {
+  piece.facts.rows = piece.input_regions[1][0];
+}
+
 GradientRule dispatch_gradient(const Signature& s, const std::vector<bool>&) {
   GradientRule rule = no_gradient(2);
   rule.inputs[0] = GradientSource::Computed;
@@ -124,6 +129,7 @@ std::vector<OpInfo> routing_ops() {
        .memory_bound = true,
        .infer = infer_dispatch,
        .loops = dispatch_loops,
+       .piece = routed_piece,
        .arithmetic = no_arithmetic,
        .gradient = dispatch_gradient},
       {.kind = OpKind::Combine,
@@ -134,6 +140,7 @@ std::vector<OpInfo> routing_ops() {
        .memory_bound = true,
        .infer = infer_combine,
        .loops = combine_loops,
+       .piece = routed_piece,
        .arithmetic = combine_arithmetic,
        .gradient = combine_gradient},
   };

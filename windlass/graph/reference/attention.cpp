@@ -14,17 +14,23 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct AttentionSizes {
   int64_t batch, heads, key_heads, queries, keys, depth, value_depth;
+  const PieceFacts& facts;
   int64_t key_head(int64_t head) const { return head * key_heads / heads; }
 };
 
-AttentionSizes attention_sizes(const Shape& q, const Shape& k, const Shape& v) {
-  return {q[0], q[1], k[1], q[2], k[2], q[3], v[3]};
+AttentionSizes attention_sizes(const Shape& q, const Shape& k, const Shape& v,
+                               const PieceFacts& facts) {
+  return {q[0], q[1], k[1], q[2], k[2], q[3], v[3], facts};
 }
 
+// Queries and keys are told by their places in the whole op.
 bool visible(const AttentionAttrs& attrs, const AttentionSizes& s, int64_t query, int64_t key) {
-  const int64_t position = query + s.keys - s.queries;
-  if (attrs.causal && key > position) return false;
-  return attrs.window <= 0 || key > position - attrs.window;
+  const AxisPart &queries = s.facts.positions, &keys = s.facts.keys;
+  const int64_t position =
+      queries.to_whole(query) + keys.whole_size(s.keys) - queries.whole_size(s.queries);
+  const int64_t place = keys.to_whole(key);
+  if (attrs.causal && place > position) return false;
+  return attrs.window <= 0 || place > position - attrs.window;
 }
 
 // Scores of one query row against all keys: -infinity where the key is not visible.
@@ -82,14 +88,16 @@ double probability(double score, double lse) {
 }
 
 // Factor of a probability: 0 if dropped, else what makes up for the dropped ones.
-double dropout_factor(double ratio, RandomState random, int64_t element) {
+double dropout_factor(double ratio, RandomState random, const Region& region, int64_t element) {
   if (ratio <= 0) return 1;
-  const bool drop = random_chance(random.seed, random.op, static_cast<uint64_t>(element), ratio);
+  const auto word = static_cast<uint64_t>(whole_element(region, element));
+  const bool drop = random_chance(random.seed, random.op, word, ratio);
   return drop ? 0 : 1 / (1 - ratio);
 }
 
 // Rotates the pairs by their angles (direction 1) or back (-1).
-Array rotate(const RotaryAttrs& attrs, const Array& x, double direction) {
+Array rotate(const RotaryAttrs& attrs, const Array& x, double direction,
+             const AxisPart& positions) {
   Array y = x;
   const int64_t depth = x.shape[x.shape.size() - 1], steps = x.shape[x.shape.size() - 2];
   const int64_t rows = product(x.shape, 0, x.shape.size() - 1), half = attrs.dims / 2;
@@ -97,7 +105,8 @@ Array rotate(const RotaryAttrs& attrs, const Array& x, double direction) {
     for (int64_t i = 0; i < half; ++i) {
       const double frequency =
           std::pow(attrs.theta, -2 * static_cast<double>(i) / static_cast<double>(attrs.dims));
-      const double angle = direction * static_cast<double>(row % steps) * frequency;
+      const double angle =
+          direction * static_cast<double>(positions.to_whole(row % steps)) * frequency;
       const int64_t first = row * depth + (attrs.interleaved ? 2 * i : i);
       const int64_t second = attrs.interleaved ? first + 1 : first + half;
       const double a = x.values[first], b = x.values[second];
@@ -154,7 +163,8 @@ std::vector<Array> softmax_backward(const BackwardCall& call) {
 ForwardResult attention_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<AttentionAttrs>();
   const Array& v = call.input(2);
-  const AttentionSizes s = attention_sizes(call.input(0).shape, call.input(1).shape, v.shape);
+  const AttentionSizes s =
+      attention_sizes(call.input(0).shape, call.input(1).shape, v.shape, call.facts);
   const Scores scores(attrs, s, call.input(0), call.input(1),
                       call.has(3) ? &call.input(3) : nullptr);
   Array y({s.batch, s.heads, s.queries, s.value_depth}), lse({s.batch, s.heads, s.queries});
@@ -165,8 +175,9 @@ ForwardResult attention_forward(const ForwardCall& call) {
         const std::vector<double> score = scores.row(b, h, i);
         lse.values[row] = log_sum_exp(score);
         for (int64_t j = 0; j < s.keys; ++j) {
-          const double p = probability(score[j], lse.values[row]) *
-                           dropout_factor(attrs.dropout, call.random, row * s.keys + j);
+          const double p =
+              probability(score[j], lse.values[row]) *
+              dropout_factor(attrs.dropout, call.random, call.facts.random, row * s.keys + j);
           const int64_t value_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
           for (int64_t e = 0; e < s.value_depth; ++e)
             y.values[row * s.value_depth + e] += p * v.values[value_row * s.value_depth + e];
@@ -181,7 +192,8 @@ ForwardResult attention_forward(const ForwardCall& call) {
 // dS = P (dP - rowsum(dY Y)), dQ = scale dS K, dK = scale dS^T Q, dmask = dS.
 std::vector<Array> attention_backward(const BackwardCall& call) {
   const auto& attrs = call.attrs<AttentionAttrs>();
-  const AttentionSizes s = attention_sizes(call.shape(0), call.shape(1), call.shape(2));
+  const AttentionSizes s =
+      attention_sizes(call.shape(0), call.shape(1), call.shape(2), call.facts());
   const Array& dy = call.gradient();
   const Array& q = call.input(0);
   const Array& k = call.input(1);
@@ -205,7 +217,8 @@ std::vector<Array> attention_backward(const BackwardCall& call) {
         for (int64_t j = 0; j < s.keys; ++j) {
           const double p = probability(score[j], lse.values[row]);
           if (p == 0) continue;
-          const double factor = dropout_factor(attrs.dropout, call.random(), row * s.keys + j);
+          const double factor =
+              dropout_factor(attrs.dropout, call.random(), call.facts().random, row * s.keys + j);
           const int64_t key_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
           double dp = 0;
           for (int64_t e = 0; e < s.value_depth; ++e) {
@@ -229,12 +242,12 @@ std::vector<Array> attention_backward(const BackwardCall& call) {
 }
 
 ForwardResult rotary_forward(const ForwardCall& call) {
-  return {{rotate(call.attrs<RotaryAttrs>(), call.input(0), 1)}, {}};
+  return {{rotate(call.attrs<RotaryAttrs>(), call.input(0), 1, call.facts.positions)}, {}};
 }
 
 std::vector<Array> rotary_backward(const BackwardCall& call) {
   if (!call.wants(0)) return {Array()};
-  return {rotate(call.attrs<RotaryAttrs>(), call.gradient(), -1)};
+  return {rotate(call.attrs<RotaryAttrs>(), call.gradient(), -1, call.facts().positions)};
 }
 
 }  // namespace windlass::reference

@@ -17,6 +17,7 @@ struct ForwardCall {
   const Signature& signature;
   const std::vector<const Array*>& inputs;
   RandomState random;
+  const PieceFacts& facts;
 
   template <typename T>
   const T& attrs() const {
@@ -32,7 +33,7 @@ class BackwardCall {
  public:
   BackwardCall(const Signature& signature, const GradientRule& rule,
                const std::vector<bool>& wanted, const std::vector<const Array*>& gradients,
-               const std::vector<const Array*>& saved, RandomState random);
+               const std::vector<const Array*>& saved, RandomState random, const PieceFacts& facts);
 
   template <typename T>
   const T& attrs() const {
@@ -41,6 +42,7 @@ class BackwardCall {
   const Signature& signature() const { return signature_; }
   const Shape& shape(size_t i) const { return signature_.shape(i); }
   RandomState random() const { return random_; }
+  const PieceFacts& facts() const { return facts_; }
 
   // Whether the gradient of input i is to be computed.
   bool wants(size_t i) const;
@@ -66,6 +68,7 @@ class BackwardCall {
   const std::vector<const Array*>& gradients_;
   const std::vector<const Array*>& saved_;
   RandomState random_;
+  const PieceFacts& facts_;
 };
 
 // A forward function returns outputs and auxiliaries; a backward function the gradients of the

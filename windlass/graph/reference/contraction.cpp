@@ -46,7 +46,7 @@ Array sum_rows(const Array& x) { return sum_to(x, {x.shape.back()}); }
 
 int64_t row_count(const Shape& shape) { return product(shape, 0, shape.size() - 1); }
 
-// First row of each expert, and the end of the last.
+// First row of each expert of the whole op, and the end of the last.
 std::vector<int64_t> expert_starts(const Array& counts, int64_t rows) {
   std::vector<int64_t> starts = {0};
   for (double count : counts.values) starts.push_back(starts.back() + static_cast<int64_t>(count));
@@ -109,7 +109,8 @@ ForwardResult linear_forward(const ForwardCall& call) {
   ensure(x.shape.back() == k, "Linear input does not fit the weight");
   Shape shape = x.shape;
   shape.back() = n;
-  Array y = call.has(2) ? broadcast_to(call.input(2), shape) : Array(shape);
+  const bool biased = call.has(2) && call.facts.adds_bias;
+  Array y = biased ? broadcast_to(call.input(2), shape) : Array(shape);
   const int64_t rows = row_count(shape);
   add_product(matrix_at(x.values.data(), rows, k), matrix_at(w.values.data(), k, n, !input_major),
               matrix_at(y.values.data(), rows, n), rows, n, k);
@@ -144,10 +145,11 @@ ForwardResult grouped_linear_forward(const ForwardCall& call) {
   const std::vector<int64_t> starts = expert_starts(call.input(2), x.shape[0]);
   Array y({x.shape[0], n});
   for (int64_t e = 0; e < experts; ++e) {
-    add_product(matrix_at(x.values.data() + starts[e] * k, x.shape[0], k),
+    const int64_t expert = call.facts.rows.to_whole(e), start = starts[expert];
+    add_product(matrix_at(x.values.data() + start * k, x.shape[0], k),
                 matrix_at(w.values.data() + e * n * k, k, n, true),
-                matrix_at(y.values.data() + starts[e] * n, x.shape[0], n),
-                starts[e + 1] - starts[e], n, k);
+                matrix_at(y.values.data() + start * n, x.shape[0], n), starts[expert + 1] - start,
+                n, k);
   }
   return {{y}, {}};
 }
@@ -159,7 +161,8 @@ std::vector<Array> grouped_linear_backward(const BackwardCall& call) {
   const Array& g = call.gradient();
   Array gx = call.zeros_if_wanted(0), gw = call.zeros_if_wanted(1);
   for (int64_t e = 0; e < experts; ++e) {
-    const int64_t start = starts[e], count = starts[e + 1] - start;
+    const int64_t expert = call.facts().rows.to_whole(e);
+    const int64_t start = starts[expert], count = starts[expert + 1] - start;
     const auto g_matrix = matrix_at(g.values.data() + start * n, count, n);
     if (call.wants(0)) {
       add_product(g_matrix, matrix_at(call.input(1).values.data() + e * n * k, n, k),

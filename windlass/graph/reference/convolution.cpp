@@ -108,7 +108,7 @@ ForwardResult conv_forward(const ForwardCall& call) {
   const Array& w = call.input(1);
   const Shape shape = output_shape(attrs, x.shape, w.shape);
   Array y(shape);
-  if (call.has(2)) {
+  if (call.has(2) && call.facts.adds_bias) {
     const AxisView view = view_axis(shape, 1);
     for (size_t i = 0; i < y.values.size(); ++i)
       y.values[i] = call.input(2).values[static_cast<int64_t>(i) / view.inner % view.size];

@@ -154,7 +154,9 @@ ForwardResult dropout_forward(const ForwardCall& call) {
   const Array& x = call.input(0);
   Array y(x.shape), mask(x.shape);
   for (size_t i = 0; i < x.values.size(); ++i) {
-    if (!random_chance(call.random.seed, call.random.op, i, ratio)) {
+    const auto word =
+        static_cast<uint64_t>(whole_element(call.facts.random, static_cast<int64_t>(i)));
+    if (!random_chance(call.random.seed, call.random.op, word, ratio)) {
       mask.values[i] = 1;
       y.values[i] = x.values[i] / (1 - ratio);
     }
@@ -177,15 +179,17 @@ ForwardResult random_forward(const ForwardCall& call) {
   const auto [seed, stream] = call.random;
   Array y(attrs.shape);
   for (size_t i = 0; i < y.values.size(); ++i) {
+    const auto at =
+        static_cast<uint64_t>(whole_element(call.facts.random, static_cast<int64_t>(i)));
     switch (attrs.fn) {
       case RandomFn::Uniform:
-        y.values[i] = attrs.alpha + (attrs.beta - attrs.alpha) * random_fraction(seed, stream, i);
+        y.values[i] = attrs.alpha + (attrs.beta - attrs.alpha) * random_fraction(seed, stream, at);
         break;
       case RandomFn::Normal:
-        y.values[i] = attrs.alpha + attrs.beta * philox_normal(seed, stream, i);
+        y.values[i] = attrs.alpha + attrs.beta * philox_normal(seed, stream, at);
         break;
       case RandomFn::Bernoulli:
-        y.values[i] = random_chance(seed, stream, i, attrs.alpha) ? 1 : 0;
+        y.values[i] = random_chance(seed, stream, at, attrs.alpha) ? 1 : 0;
         break;
     }
   }

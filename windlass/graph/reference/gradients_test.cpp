@@ -163,15 +163,17 @@ void check_case(const OpCase& c, const std::string& name) {
 
 TEST(Gradients, AgreeWithCentralDifferences) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    for (const OpCase& c : op_cases(seed)) {
-      if (op_info(c.kind).gradient == nullptr) continue;
-      const std::string name = fmt::format("{} (seed {})", c.name, seed);
-      try {
-        check_case(c, name);
-      } catch (const Error& error) {
-        ADD_FAILURE() << name << ": " << error.what();
+    for (const auto& cases : {op_cases(seed), hard_op_cases(seed)}) {
+      for (const OpCase& c : cases) {
+        if (op_info(c.kind).gradient == nullptr) continue;
+        const std::string name = fmt::format("{} (seed {})", c.name, seed);
+        try {
+          check_case(c, name);
+        } catch (const Error& error) {
+          ADD_FAILURE() << name << ": " << error.what();
+        }
+        if (HasFatalFailure()) return;
       }
-      if (HasFatalFailure()) return;
     }
   }
 }

@@ -113,13 +113,15 @@ const Array& ForwardCall::input(size_t i) const {
 BackwardCall::BackwardCall(const Signature& signature, const GradientRule& rule,
                            const std::vector<bool>& wanted,
                            const std::vector<const Array*>& gradients,
-                           const std::vector<const Array*>& saved, RandomState random)
+                           const std::vector<const Array*>& saved, RandomState random,
+                           const PieceFacts& facts)
     : signature_(signature),
       rule_(rule),
       wanted_(wanted),
       gradients_(gradients),
       saved_(saved),
-      random_(random) {
+      random_(random),
+      facts_(facts) {
   ensure(rule.saved.size() == saved.size(), "saved tensors do not match the gradient rule");
 }
 
@@ -152,11 +154,11 @@ const Array& BackwardCall::saved(SavedRef::Source source, size_t index) const {
 }  // namespace reference
 
 ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
-                                RandomState random) {
+                                RandomState random, const PieceFacts& facts) {
   return reference::run_named(signature.kind, [&] {
     const reference::ForwardFunction forward = reference::functions_of(signature.kind).forward;
     ensure(forward != nullptr, "this op cannot be interpreted");
-    ForwardResult result = forward({signature, inputs, random});
+    ForwardResult result = forward({signature, inputs, random, facts});
     reference::check_shapes(result.outputs, signature.outputs, "output");
     reference::check_shapes(result.auxiliaries, signature.auxiliaries, "auxiliary");
     return result;
@@ -166,12 +168,13 @@ ForwardResult interpret_forward(const Signature& signature, const std::vector<co
 std::vector<Array> interpret_backward(const Signature& signature, const GradientRule& rule,
                                       const std::vector<bool>& wanted,
                                       const std::vector<const Array*>& output_gradients,
-                                      const std::vector<const Array*>& saved, RandomState random) {
+                                      const std::vector<const Array*>& saved, RandomState random,
+                                      const PieceFacts& facts) {
   return reference::run_named(signature.kind, [&] {
     const reference::BackwardFunction backward = reference::functions_of(signature.kind).backward;
     ensure(backward != nullptr, "this op has no gradient");
     std::vector<Array> result =
-        backward({signature, rule, wanted, output_gradients, saved, random});
+        backward({signature, rule, wanted, output_gradients, saved, random, facts});
     result.resize(signature.inputs.size());
     reference::check_gradients(result, signature, rule, wanted);
     return result;

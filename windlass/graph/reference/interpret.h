@@ -9,6 +9,7 @@
 
 #include "windlass/graph/graph.h"
 #include "windlass/graph/op_info.h"
+#include "windlass/graph/op_piece.h"
 
 namespace windlass {
 
@@ -39,8 +40,11 @@ struct RandomState {
 // The auxiliaries are always there. Where the signature has output types, the shapes found are
 // compared with them. Throws Error{Input} on values that make no sense (an index out of range),
 // Error{Internal} for Update, which is reference_update of update.h.
+//
+// A piece of an op has its own signature, operands as they lie in its regions, and its facts; the
+// random state is that of the whole op.
 ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
-                                RandomState random = {});
+                                RandomState random = {}, const PieceFacts& facts = {});
 
 // Runs one backward op: gradients of the forward inputs from the gradients of the forward outputs
 // (null where absent) and the saved tensors, parallel to `rule.saved`. It reads nothing else of the
@@ -50,7 +54,10 @@ std::vector<Array> interpret_backward(const Signature& signature, const Gradient
                                       const std::vector<bool>& wanted,
                                       const std::vector<const Array*>& output_gradients,
                                       const std::vector<const Array*>& saved,
-                                      RandomState random = {});
+                                      RandomState random = {}, const PieceFacts& facts = {});
+
+// How many labels of a CrossEntropy count: what its pieces add up for PieceFacts::mean_count.
+double counted_labels(const CrossEntropyAttrs& attrs, const Array& labels);
 
 // Whether the forward op is worth running on known values while a graph is built: what exporters
 // compute shapes, indices, masks and positions with. Not the ops of networks themselves, which take

@@ -16,15 +16,25 @@ int64_t resolve(double index, int64_t size, bool from_end) {
   return at < 0 ? at + size : at;
 }
 
-// Calls visit(selected, source) with the element offsets of every element of the selection of
-// `indices` along `axis` of an array of `shape`.
+// What is selected: along an axis, of which some rows are here.
+struct Selection {
+  int64_t axis;
+  const Array& indices;
+  bool from_end;
+  const AxisPart& rows;
+};
+
+// Calls visit(selected, source) with the element offsets of every element that is selected of an
+// array of `shape` and is here.
 template <class Visit>
-void for_each_selected(const Shape& shape, int64_t axis, const Array& indices, bool from_end,
-                       Visit&& visit) {
-  const AxisView view = view_axis(shape, axis);
-  const auto count = static_cast<int64_t>(indices.values.size());
+void for_each_selected(const Shape& shape, const Selection& selection, Visit&& visit) {
+  const AxisView view = view_axis(shape, selection.axis);
+  const AxisPart& rows = selection.rows;
+  const auto count = static_cast<int64_t>(selection.indices.values.size());
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = resolve(indices.values[i], view.size, from_end);
+    const int64_t from = rows.to_local(
+        resolve(selection.indices.values[i], rows.whole_size(view.size), selection.from_end));
+    if (from < 0) continue;
     for (int64_t o = 0; o < view.outer; ++o) {
       for (int64_t n = 0; n < view.inner; ++n)
         visit((o * count + i) * view.inner + n, (o * view.size + from) * view.inner + n);
@@ -32,20 +42,20 @@ void for_each_selected(const Shape& shape, int64_t axis, const Array& indices, b
   }
 }
 
-Array select(const Array& data, int64_t axis, const Array& indices, bool from_end) {
+Array select(const Array& data, const Selection& selection) {
+  const auto [axis, indices, from_end, rows] = selection;
   Shape shape(data.shape.begin(), data.shape.begin() + axis);
   shape.insert(shape.end(), indices.shape.begin(), indices.shape.end());
   shape.insert(shape.end(), data.shape.begin() + axis + 1, data.shape.end());
   Array result(shape);
-  for_each_selected(data.shape, axis, indices, from_end,
+  for_each_selected(data.shape, selection,
                     [&](int64_t to, int64_t from) { result.values[to] = data.values[from]; });
   return result;
 }
 
-Array scatter_add(const Shape& shape, int64_t axis, const Array& indices, bool from_end,
-                  const Array& gradient) {
+Array scatter_add(const Shape& shape, const Selection& selection, const Array& gradient) {
   Array result(shape);
-  for_each_selected(shape, axis, indices, from_end, [&](int64_t selected, int64_t source) {
+  for_each_selected(shape, selection, [&](int64_t selected, int64_t source) {
     result.values[source] += gradient.values[selected];
   });
   return result;
@@ -54,22 +64,25 @@ Array scatter_add(const Shape& shape, int64_t axis, const Array& indices, bool f
 }  // namespace
 
 ForwardResult embedding_forward(const ForwardCall& call) {
-  return {{select(call.input(1), 0, call.input(0), false)}, {}};
+  return {{select(call.input(1), {0, call.input(0), false, call.facts.rows})}, {}};
 }
 
 std::vector<Array> embedding_backward(const BackwardCall& call) {
   if (!call.wants(1)) return {};
-  return {Array(), scatter_add(call.shape(1), 0, call.input(0), false, call.gradient())};
+  return {Array(), scatter_add(call.shape(1), {0, call.input(0), false, call.facts().rows},
+                               call.gradient())};
 }
 
 ForwardResult gather_forward(const ForwardCall& call) {
-  return {{select(call.input(0), call.attrs<AxisAttrs>().axis, call.input(1), true)}, {}};
+  const int64_t axis = call.attrs<AxisAttrs>().axis;
+  return {{select(call.input(0), {axis, call.input(1), true, call.facts.rows})}, {}};
 }
 
 std::vector<Array> gather_backward(const BackwardCall& call) {
   if (!call.wants(0)) return {};
-  return {scatter_add(call.shape(0), call.attrs<AxisAttrs>().axis, call.input(1), true,
-                      call.gradient())};
+  const int64_t axis = call.attrs<AxisAttrs>().axis;
+  return {
+      scatter_add(call.shape(0), {axis, call.input(1), true, call.facts().rows}, call.gradient())};
 }
 
 // Calls visit(place, element) with the offsets of each index and of the element of the data that it

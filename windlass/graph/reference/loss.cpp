@@ -26,11 +26,6 @@ void for_each_labelled(const CrossEntropyAttrs& attrs, const Shape& logits, cons
   }
 }
 
-double labelled_count(const CrossEntropyAttrs& attrs, const Array& labels) {
-  const auto ignored = std::count(labels.values.begin(), labels.values.end(), attrs.ignore_index);
-  return static_cast<double>(static_cast<int64_t>(labels.values.size()) - ignored);
-}
-
 // log(sum(exp)) of every row, whatever its label.
 Array row_statistics(const CrossEntropyAttrs& attrs, const Array& logits, const Shape& rows) {
   const AxisView view = view_axis(logits.shape, attrs.axis);
@@ -49,6 +44,11 @@ Array row_statistics(const CrossEntropyAttrs& attrs, const Array& logits, const 
   return lse;
 }
 
+// What a mean over `own` elements here divides by.
+double divisor_of(const PieceFacts& facts, double own) {
+  return facts.mean_count < 0 ? own : facts.mean_count;
+}
+
 }  // namespace
 
 // The mean over no rows is NaN, as in PyTorch.
@@ -61,8 +61,8 @@ ForwardResult cross_entropy_forward(const ForwardCall& call) {
   for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {
     total += lse.values[row] - logits.values[at(label)];
   });
-  const double count = labelled_count(attrs, labels);
-  return {{Array(Shape{}, total / count)}, {lse, Array(Shape{}, count)}};
+  const double count = counted_labels(attrs, labels);
+  return {{Array(Shape{}, total / divisor_of(call.facts, count))}, {lse, Array(Shape{}, count)}};
 }
 
 std::vector<Array> cross_entropy_backward(const BackwardCall& call) {
@@ -71,7 +71,8 @@ std::vector<Array> cross_entropy_backward(const BackwardCall& call) {
   const Array& logits = call.input(0);
   const Array& labels = call.input(1);
   const Array& lse = call.auxiliary(0);
-  const double g = call.gradient().values[0] / call.auxiliary(1).values[0];
+  const double g =
+      call.gradient().values[0] / divisor_of(call.facts(), call.auxiliary(1).values[0]);
   const int64_t classes = logits.shape[attrs.axis];
   Array dlogits(logits.shape);
   for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {
@@ -90,13 +91,15 @@ ForwardResult mean_squared_error_forward(const ForwardCall& call) {
   double total = 0;
   for (size_t i = 0; i < a.values.size(); ++i)
     total += (a.values[i] - b.values[i]) * (a.values[i] - b.values[i]);
-  return {{Array(Shape{}, total / static_cast<double>(a.values.size()))}, {}};
+  const double count = divisor_of(call.facts, static_cast<double>(a.values.size()));
+  return {{Array(Shape{}, total / count)}, {}};
 }
 
 std::vector<Array> mean_squared_error_backward(const BackwardCall& call) {
   const Array& a = call.input(0);
   const Array& b = call.input(1);
-  const double g = 2 * call.gradient().values[0] / static_cast<double>(a.values.size());
+  const double count = divisor_of(call.facts(), static_cast<double>(a.values.size()));
+  const double g = 2 * call.gradient().values[0] / count;
   Array da = call.zeros_if_wanted(0), db = call.zeros_if_wanted(1);
   for (size_t i = 0; i < a.values.size(); ++i) {
     if (call.wants(0)) da.values[i] = g * (a.values[i] - b.values[i]);
@@ -106,3 +109,12 @@ std::vector<Array> mean_squared_error_backward(const BackwardCall& call) {
 }
 
 }  // namespace windlass::reference
+
+namespace windlass {
+
+double counted_labels(const CrossEntropyAttrs& attrs, const Array& labels) {
+  const auto ignored = std::count(labels.values.begin(), labels.values.end(), attrs.ignore_index);
+  return static_cast<double>(static_cast<int64_t>(labels.values.size()) - ignored);
+}
+
+}  // namespace windlass

@@ -145,6 +145,11 @@ Range lrn_window(const LrnAttrs& attrs, int64_t c, int64_t channels) {
   return {std::max(begin, int64_t{0}), std::min(begin + attrs.size, channels)};
 }
 
+// Channels of the input that have an output here.
+Range lrn_outputs(const PieceFacts& facts, int64_t channels) {
+  return facts.channels.size() == 0 ? Range{0, channels} : facts.channels;
+}
+
 // bias + alpha / size * (sum of squares over the window of each element).
 std::vector<double> lrn_denominators(const LrnAttrs& attrs, const Array& x) {
   const AxisView view = view_axis(x.shape, 1);
@@ -253,9 +258,17 @@ ForwardResult local_response_norm_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<LrnAttrs>();
   const Array& x = call.input(0);
   const std::vector<double> denominators = lrn_denominators(attrs, x);
+  const AxisView view = view_axis(x.shape, 1);
+  const Range out = lrn_outputs(call.facts, view.size);
   Array y(x.shape);
-  for (size_t e = 0; e < x.values.size(); ++e)
-    y.values[e] = x.values[e] * std::pow(denominators[e], -attrs.beta);
+  y.shape[1] = out.size();
+  y.values.clear();
+  for (int64_t b = 0; b < view.outer; ++b) {
+    for (int64_t i = out.begin * view.inner; i < out.end * view.inner; ++i) {
+      const int64_t e = b * view.size * view.inner + i;
+      y.values.push_back(x.values[e] * std::pow(denominators[e], -attrs.beta));
+    }
+  }
   return {{y}, {}};
 }
 
@@ -270,14 +283,15 @@ std::vector<Array> local_response_norm_backward(const BackwardCall& call) {
   const std::vector<double> denominators = lrn_denominators(attrs, x);
   const AxisView view = view_axis(x.shape, 1);
   const double factor = 2 * attrs.alpha * attrs.beta / static_cast<double>(attrs.size);
+  const Range out = lrn_outputs(call.facts(), view.size);
   Array dx(x.shape);
   for (int64_t b = 0; b < view.outer; ++b) {
-    for (int64_t n = 0; n < view.size; ++n) {
+    for (int64_t n = out.begin; n < out.end; ++n) {
       for (int64_t i = 0; i < view.inner; ++i) {
         const auto at = [&](int64_t c) { return (b * view.size + c) * view.inner + i; };
-        const int64_t e = at(n);
-        dx.values[e] += dy.values[e] * std::pow(denominators[e], -attrs.beta);
-        const double share = factor * dy.values[e] * y.values[e] / denominators[e];
+        const int64_t e = at(n), o = (b * out.size() + n - out.begin) * view.inner + i;
+        dx.values[e] += dy.values[o] * std::pow(denominators[e], -attrs.beta);
+        const double share = factor * dy.values[o] * y.values[o] / denominators[e];
         const Range window = lrn_window(attrs, n, view.size);
         for (int64_t c = window.begin; c < window.end; ++c)
           dx.values[at(c)] -= share * x.values[at(c)];

@@ -66,4 +66,9 @@ void add_loss_cases(CaseMaker& make);
 
 std::vector<OpCase> op_cases(uint64_t seed);
 
+// Less tame shapes, in a file of their own.
+std::vector<OpCase> hard_op_cases(uint64_t seed);
+// At points where a derivative jumps.
+std::vector<OpCase> tied_op_cases(uint64_t seed);
+
 }  // namespace windlass::reference

@@ -67,7 +67,10 @@ void for_each_place(const PoolAttrs& attrs, const Shape& x, const Shape& y, Visi
 }
 
 // Number each average is divided by, per spatial output position.
-std::vector<double> divisors(const PoolAttrs& attrs, const Shape& x, const Shape& y) {
+std::vector<double> divisors(PoolAttrs attrs, const Shape& x, const Shape& y,
+                             const PieceFacts& facts) {
+  for (size_t i = 0; i < facts.uncounted_padding.size(); ++i)
+    attrs.pad_end[i] -= facts.uncounted_padding[i];
   std::vector<double> result(static_cast<size_t>(product(y, 2, y.size())), 0);
   for_each_place(attrs, x, y, [&](int64_t o, int64_t, const Place& place) {
     if (attrs.count_include_pad ? place.padded : place.inside) result[o] += 1;
@@ -152,7 +155,7 @@ ForwardResult pool_forward(const ForwardCall& call) {
   const int64_t x_size = spatial_size(x.shape), y_size = spatial_size(shape);
   if (attrs.fn == PoolFn::Average) {
     Array y(shape);
-    const std::vector<double> divisor = divisors(attrs, x.shape, shape);
+    const std::vector<double> divisor = divisors(attrs, x.shape, shape, call.facts);
     for_each_place(attrs, x.shape, shape, [&](int64_t o, int64_t, const Place& place) {
       if (!place.inside) return;
       for (int64_t c = 0; c < channels; ++c)
@@ -184,7 +187,7 @@ std::vector<Array> pool_backward(const BackwardCall& call) {
   const int64_t x_size = spatial_size(gx.shape), y_size = spatial_size(g.shape);
   const bool average = attrs.fn == PoolFn::Average;
   const std::vector<double> divisor =
-      average ? divisors(attrs, gx.shape, g.shape) : std::vector<double>();
+      average ? divisors(attrs, gx.shape, g.shape, call.facts()) : std::vector<double>();
   const Array* where = average ? nullptr : &call.auxiliary(0);
   for_each_place(attrs, gx.shape, g.shape, [&](int64_t o, int64_t k, const Place& place) {
     if (!place.inside) return;

@@ -37,7 +37,8 @@ void for_each_reduced(const ReduceAttrs& attrs, const Shape& x, Visit&& visit) {
           [&](int64_t i, const auto& at) { visit(i, at[0]); });
 }
 
-double reduced_count(const ReduceAttrs& attrs, const Shape& x) {
+double reduced_count(const ReduceAttrs& attrs, const Shape& x, const PieceFacts& facts) {
+  if (facts.mean_count >= 0) return facts.mean_count;
   double count = 1;
   for (int64_t axis : attrs.axes) count *= static_cast<double>(x[axis]);
   return count;
@@ -119,7 +120,7 @@ ForwardResult reduce_forward(const ForwardCall& call) {
                    [&](int64_t i, int64_t o) { fold_in(attrs.fn, x.values[i], y.values[o]); });
   if (attrs.fn == ReduceFn::LogSumExp) finish_log_sum_exp(attrs, x, y);
   for (double& value : y.values) {
-    if (attrs.fn == ReduceFn::Mean) value /= reduced_count(attrs, x.shape);
+    if (attrs.fn == ReduceFn::Mean) value /= reduced_count(attrs, x.shape, call.facts);
     if (attrs.fn == ReduceFn::L2) value = std::sqrt(value);
     if (is_integer(call.dtype(0))) value = std::trunc(value);
   }
@@ -143,7 +144,8 @@ std::vector<Array> reduce_backward(const BackwardCall& call) {
   switch (attrs.fn) {
     case ReduceFn::Sum: return {by_slope([](int64_t, int64_t) { return 1.0; })};
     case ReduceFn::Mean:
-      return {by_slope([&](int64_t, int64_t) { return 1 / reduced_count(attrs, shape); })};
+      return {by_slope(
+          [&](int64_t, int64_t) { return 1 / reduced_count(attrs, shape, call.facts()); })};
     case ReduceFn::L1:
       return {by_slope([&](int64_t i, int64_t) { return x(i) > 0 ? 1.0 : x(i) < 0 ? -1.0 : 0.0; })};
     case ReduceFn::L2:

@@ -38,14 +38,23 @@ Array softmax_rows(const Array& logits) {
   return result;
 }
 
-// Flat index token * k + choice that sorted row r came from.
-int64_t source_of(const Array& order, int64_t row) {
+// Flat index token * k + choice that sorted row r came from, one of `count`.
+int64_t source_of(const Array& order, int64_t row, int64_t count) {
   const auto source = static_cast<int64_t>(order.values[row]);
-  if (source < 0 || source >= static_cast<int64_t>(order.values.size())) {
-    fail_input("entry {} of the expert order is {}, expected 0 to {}", row, source,
-               order.values.size() - 1);
-  }
+  if (source < 0 || source >= count)
+    fail_input("entry {} of the expert order is {}, expected 0 to {}", row, source, count - 1);
   return source;
+}
+
+// Calls visit(row, token, weight) for the sorted rows whose tokens are here: the token, and the
+// place of its weight for this row.
+template <class Visit>
+void for_each_weighted(const Array& order, int64_t k, const AxisPart& tokens, Visit&& visit) {
+  const int64_t rows = order.shape[0];
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t source = source_of(order, r, rows), token = tokens.to_local(source / k);
+    if (token >= 0) visit(r, token, token * k + source % k);
+  }
 }
 
 }  // namespace
@@ -105,10 +114,11 @@ std::vector<Array> route_backward(const BackwardCall& call) {
 ForwardResult dispatch_forward(const ForwardCall& call) {
   const Array& x = call.input(0);
   const Array& order = call.input(1);
-  const int64_t rows = order.shape[0], width = x.shape[1], k = rows / x.shape[0];
+  const int64_t rows = order.shape[0], width = x.shape[1];
+  const int64_t all = call.facts.rows.whole_size(rows), k = all / x.shape[0];
   Array y({rows, width});
   for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(x.values.begin() + source_of(order, r) / k * width, width,
+    std::copy_n(x.values.begin() + source_of(order, r, all) / k * width, width,
                 y.values.begin() + r * width);
   }
   return {{y}, {}};
@@ -119,10 +129,11 @@ std::vector<Array> dispatch_backward(const BackwardCall& call) {
   const Array& g = call.gradient();
   const Array& order = call.input(1);
   Array dx(call.shape(0));
-  const int64_t rows = order.shape[0], width = dx.shape[1], k = rows / dx.shape[0];
+  const int64_t rows = order.shape[0], width = dx.shape[1];
+  const int64_t all = call.facts().rows.whole_size(rows), k = all / dx.shape[0];
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t i = 0; i < width; ++i)
-      dx.values[source_of(order, r) / k * width + i] += g.values[r * width + i];
+      dx.values[source_of(order, r, all) / k * width + i] += g.values[r * width + i];
   }
   return {dx};
 }
@@ -133,27 +144,25 @@ ForwardResult combine_forward(const ForwardCall& call) {
   const Array& order = call.input(2);
   const int64_t tokens = weights.shape[0], k = weights.shape[1], width = rows.shape[1];
   Array y({tokens, width});
-  for (int64_t r = 0; r < tokens * k; ++r) {
-    const int64_t source = source_of(order, r);
+  for_each_weighted(order, k, call.facts.rows, [&](int64_t r, int64_t token, int64_t weight) {
     for (int64_t i = 0; i < width; ++i)
-      y.values[source / k * width + i] += weights.values[source] * rows.values[r * width + i];
-  }
+      y.values[token * width + i] += weights.values[weight] * rows.values[r * width + i];
+  });
   return {{y}, {}};
 }
 
 std::vector<Array> combine_backward(const BackwardCall& call) {
   const Array& g = call.gradient();
   const Array& order = call.input(2);
-  const int64_t count = call.shape(0)[0], width = call.shape(0)[1], k = call.shape(1)[1];
+  const int64_t width = call.shape(0)[1], k = call.shape(1)[1];
   Array drows = call.zeros_if_wanted(0), dweights = call.zeros_if_wanted(1);
-  for (int64_t r = 0; r < count; ++r) {
-    const int64_t source = source_of(order, r);
+  for_each_weighted(order, k, call.facts().rows, [&](int64_t r, int64_t token, int64_t weight) {
     for (int64_t i = 0; i < width; ++i) {
-      const double dy = g.values[source / k * width + i];
-      if (call.wants(0)) drows.values[r * width + i] = call.input(1).values[source] * dy;
-      if (call.wants(1)) dweights.values[source] += call.input(0).values[r * width + i] * dy;
+      const double dy = g.values[token * width + i];
+      if (call.wants(0)) drows.values[r * width + i] = call.input(1).values[weight] * dy;
+      if (call.wants(1)) dweights.values[weight] += call.input(0).values[r * width + i] * dy;
     }
-  }
+  });
   return {drows, dweights};
 }
 
