@@ -38,8 +38,9 @@ class TaskWalker {
     for (size_t i = 0; i < tasks_.size(); ++i) {
       try {
         visit(TaskId(i));
-      } catch (...) {
-        rethrow_within(fmt::format("task {} ({})", i, task_kind_name(tasks_.tasks[i].kind)));
+      } catch (const Error& error) {
+        fail(error.kind(), "task {} ({}): {}", i, task_kind_name(tasks_.tasks[i].kind),
+             error.message());
       }
     }
     finish();
