@@ -316,7 +316,7 @@ void Emitter::finish_term(int32_t u, int32_t index, Done done) {
       if (group != state.home) {
         sum.queued = true;
         add_extra(u, sum);
-      } else if (sum.micro_batch >= 0) {
+      } else if (sum.micro_batch >= 0 && state.terms_left > 0) {
         queue(u, static_cast<int32_t>(i));
       }
     }
@@ -330,20 +330,21 @@ void Emitter::finish_gradient(int32_t u) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   bool reduced = state.shard.valid();
   for (const Sum& sum : state.sums) reduced = reduced || sum.micro_batch >= 0;
-  int32_t main = -1;
+  std::vector<int32_t> last;
   for (size_t i = 0; i < state.sums.size(); ++i) {
     Sum& sum = state.sums[i];
     if (sum.queued || sum.value.group != state.home) continue;
-    if (!reduced && main < 0 && tables_.settled(sum.value.layout) == state.layout) {
-      main = static_cast<int32_t>(i);
+    const bool main = !reduced && last.empty() && tables_.settled(sum.value.layout) == state.layout;
+    if (main || sum.micro_batch >= 0) {
+      last.push_back(static_cast<int32_t>(i));
     } else {
       sum.queued = true;
       add_extra(u, sum);
     }
   }
-  // Last: a full bucket is updated at once.
-  if (main >= 0) queue(u, main);
-  if (reduced || main >= 0) return;
+  // A full bucket is updated at once, so that everything else must be there.
+  for (int32_t i : last) queue(u, i);
+  if (reduced || !last.empty()) return;
   Sum& sum = state.sums.emplace_back();
   sum.value = state.extra.front();
   sum.elements = state.elements;
