@@ -41,12 +41,14 @@ std::string_view family_name(OpFamily family);
 enum class LoopRole : uint8_t {
   Free,     // pieces are independent
   Reduced,  // outputs that lack the loop hold partial results, combined by `combine`
-  Coupled,  // pieces exchange `Coupling` values per point of the loops that are not coupled
+  Coupled,  // pieces exchange `Coupling` values; what lacks the loop comes out whole on each
   Whole,    // cannot be split
 };
 enum class CombineFn : uint8_t { Sum, Max, Min };
 
-// Scalars that each piece contributes to an all-reduce, per point of the other loops.
+// Scalars that each piece contributes to an exchange (coupled.h), per point of the loops that have
+// no coupling and are not Whole. A Reduced loop may have one as well: of a maximum's gradient the
+// pieces must know how many elements share it.
 struct Coupling {
   int64_t forward = 0;
   int64_t backward = 0;
@@ -139,7 +141,8 @@ struct GradientRule {
   Arithmetic arithmetic;        // of the backward op
 };
 
-struct OpPiece;  // op_piece.h
+struct OpPiece;   // op_piece.h
+struct Exchange;  // coupled.h
 
 struct OpInfo {
   OpKind kind;
@@ -159,6 +162,9 @@ struct OpInfo {
   // Completes a piece whose regions and types are there: attributes that depend on sizes, and what
   // it must know of the whole op. Null if a piece is the same op on smaller operands.
   void (*piece)(const Signature& whole, OpPiece& piece) = nullptr;
+  // What pieces of loops with a coupling exchange in a pass; null if there are none.
+  Exchange (*exchange)(const Signature& local, Pass pass,
+                       const std::vector<bool>& wanted) = nullptr;
   Arithmetic (*arithmetic)(const Signature&) = nullptr;
   // Which inputs can have gradients and what the backward op needs; null if none can. `wanted[i]`
   // says whether the gradient of input i is asked for.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/coupled.h"
 
 namespace windlass {
 namespace {
@@ -114,6 +115,8 @@ OpPiece piece_of(const Signature& whole, const LoopNest& nest, const std::vector
   cut(whole.outputs, nest.outputs, piece.outputs, piece.output_regions);
   cut(whole.auxiliaries, nest.auxiliaries, piece.auxiliaries, piece.auxiliary_regions);
   piece.facts.adds_bias = adds_bias(info.bias, nest, parts);
+  for (size_t l = 0; l < parts.size(); ++l)
+    piece.coupled = piece.coupled || (couples(nest.loops[l]) && is_cut(nest.loops[l], parts[l]));
   if (info.piece != nullptr) info.piece(whole, piece);
   return piece;
 }

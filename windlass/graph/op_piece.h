@@ -70,6 +70,8 @@ struct PieceFacts {
   // Rotary: positions. Attention: queries, and keys; both decide what is visible.
   AxisPart positions = {};
   AxisPart keys = {};
+  // Attention: the mask is the same for all keys of the whole op.
+  bool mask_lacks_keys = false;
   // Pool, by spatial axis: how many of the last elements of the padding lie beyond the padding of
   // the whole op, and do not count in an average. Empty: none.
   Ints uncounted_padding = {};
@@ -91,6 +93,7 @@ struct OpPiece {
   std::vector<Region> output_regions;
   std::vector<Region> auxiliary_regions;
   PieceFacts facts;
+  bool coupled = false;  // a loop with a coupling is cut: see coupled.h
 
   // Refers to `attrs` of this object.
   Signature signature() const { return {kind, &attrs, inputs, outputs, auxiliaries}; }

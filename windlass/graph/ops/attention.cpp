@@ -19,6 +19,13 @@ LoopNest softmax_loops(const Signature& s) {
   return nest;
 }
 
+Exchange softmax_exchange(const Signature& s, Pass pass, const std::vector<bool>&) {
+  Shape rows = s.shape(0);
+  rows.erase(rows.begin() + s.as<SoftmaxAttrs>().axis);
+  if (pass == Pass::Backward) return {statistics_type(s, rows, 1)};
+  return {statistics_type(s, rows, 2), MergeFn::Softmax, 1};
+}
+
 Arithmetic softmax_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 5); }
 
 GradientRule softmax_gradient(const Signature& s, const std::vector<bool>&) {
@@ -90,11 +97,26 @@ LoopNest attention_loops(const Signature& s) {
   return nest;
 }
 
-void attention_piece(const Signature&, OpPiece& piece) {
+void attention_piece(const Signature& whole, OpPiece& piece) {
   const Region &q = piece.input_regions[0], &k = piece.input_regions[1];
   piece.facts.positions = q[2];
   piece.facts.keys = k[2];
   piece.facts.random = {q[0], q[1], q[2], k[2]};
+  if (whole.has_input(3))
+    piece.facts.mask_lacks_keys =
+        k[2].size > 1 && (whole.shape(3).empty() || whole.shape(3).back() == 1);
+}
+
+// Forward: maximum, sum of exponentials and the output that is not yet divided by it. Backward: the
+// gradient of the queries.
+Exchange attention_exchange(const Signature& s, Pass pass, const std::vector<bool>& wanted) {
+  const Shape& q = s.shape(0);
+  const Shape rows = {q[0], q[1], q[2]};
+  if (pass != Pass::Backward) {
+    const int64_t width = s.shape(2)[3];
+    return {statistics_type(s, rows, width + 2), MergeFn::Softmax, width + 1};
+  }
+  return wanted[0] ? Exchange{statistics_type(s, rows, q[3])} : Exchange{};
 }
 
 double score_count(const Signature& s) {
@@ -170,6 +192,7 @@ std::vector<OpInfo> attention_ops() {
        .memory_bound = true,
        .infer = infer_softmax,
        .loops = softmax_loops,
+       .exchange = softmax_exchange,
        .arithmetic = softmax_arithmetic,
        .gradient = softmax_gradient},
       {.kind = OpKind::Attention,
@@ -181,6 +204,7 @@ std::vector<OpInfo> attention_ops() {
        .auxiliaries = attention_auxiliaries,
        .loops = attention_loops,
        .piece = attention_piece,
+       .exchange = attention_exchange,
        .arithmetic = attention_arithmetic,
        .gradient = attention_gradient},
       {.kind = OpKind::Rotary,

@@ -25,6 +25,11 @@ void require_shape(const Signature& s, size_t input, const Shape& expected, std:
                format_shape(expected));
 }
 
+TensorType statistics_type(const Signature& s, Shape points, int64_t width) {
+  points.push_back(width);
+  return {statistic_dtype(s.input(0).dtype), std::move(points)};
+}
+
 GradientRule no_gradient(size_t count) {
   GradientRule rule;
   rule.inputs.assign(count, GradientSource::None);

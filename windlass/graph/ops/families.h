@@ -6,6 +6,7 @@
 
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
+#include "windlass/graph/coupled.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/graph/op_piece.h"
 
@@ -40,6 +41,9 @@ void require_float(const Signature& s, size_t input);
 void require_integer(const Signature& s, size_t input);
 void require_rank(const Signature& s, size_t input, size_t rank);
 void require_shape(const Signature& s, size_t input, const Shape& expected, std::string_view what);
+
+// Type of `width` statistics for each point of `points`.
+TensorType statistics_type(const Signature& s, Shape points, int64_t width);
 
 // Rule with `count` inputs, all None.
 GradientRule no_gradient(size_t count);

@@ -53,6 +53,11 @@ void cross_entropy_piece(const Signature& whole, OpPiece& piece) {
   piece.facts.rows = piece.input_regions[0][axis];
 }
 
+Exchange cross_entropy_exchange(const Signature& s, Pass pass, const std::vector<bool>&) {
+  if (pass == Pass::Backward) return {};
+  return {statistics_type(s, rows_shape(s), 3), MergeFn::Softmax, 1};
+}
+
 Arithmetic cross_entropy_arithmetic(const Signature& s) {
   return pointwise(elements(s.input(0)) * 4);
 }
@@ -108,6 +113,7 @@ std::vector<OpInfo> loss_ops() {
        .auxiliaries = cross_entropy_auxiliaries,
        .loops = cross_entropy_loops,
        .piece = cross_entropy_piece,
+       .exchange = cross_entropy_exchange,
        .arithmetic = cross_entropy_arithmetic,
        .gradient = cross_entropy_gradient},
       {.kind = OpKind::MeanSquaredError,

@@ -6,10 +6,15 @@
 namespace windlass::ops {
 namespace {
 
-// Values exchanged per slice when a normalised loop is split: sum and sum of squares forward, the
-// two sums of the gradient formula backward. RMS normalisation needs one of each.
-constexpr Coupling kMomentCoupling = {.forward = 2, .backward = 2};
+// Values exchanged per slice when a normalised loop is split: count, mean and sum of squared
+// deviations forward, the two sums of the gradient formula backward. RMS normalisation needs one of
+// each.
+constexpr Coupling kMomentCoupling = {.forward = 3, .backward = 2};
 constexpr Coupling kRmsCoupling = {.forward = 1, .backward = 1};
+
+Exchange moments(const Signature& s, const Shape& points) {
+  return {statistics_type(s, points, kMomentCoupling.forward), MergeFn::Moments};
+}
 
 void require_channels(const Signature& s, size_t from, std::string_view kind) {
   if (s.shape(0).size() < 2)
@@ -50,6 +55,13 @@ LoopNest batch_norm_loops(const Signature& s) {
 
 void batch_norm_piece(const Signature& whole, OpPiece& piece) {
   piece.facts.mean_count = elements(whole.input(0)) / elements(whole.input(1));
+}
+
+// The backward sums are also the gradients of scale and bias.
+Exchange batch_norm_exchange(const Signature& s, Pass pass, const std::vector<bool>&) {
+  const Shape channels = {s.shape(0)[1]};
+  if (pass == Pass::Backward) return {statistics_type(s, channels, kMomentCoupling.backward)};
+  return moments(s, channels);
 }
 
 Arithmetic batch_norm_arithmetic(const Signature& s) {
@@ -99,7 +111,7 @@ std::vector<TensorType> rms_norm_auxiliaries(const Signature& s) {
   return {{statistic_dtype(s.input(0).dtype), leading_shape(s)}};
 }
 
-LoopNest trailing_norm_loops(const Signature& s, Coupling coupling) {
+LoopNest trailing_norm_loops(const Signature& s, Coupling coupling, size_t statistics) {
   const Shape& x = s.shape(0);
   const auto axis = static_cast<size_t>(s.as<LayerNormAttrs>().axis);
   LoopNest nest;
@@ -113,17 +125,29 @@ LoopNest trailing_norm_loops(const Signature& s, Coupling coupling) {
     nest.inputs.push_back(s.has_input(i) ? aligned_map(x.size() - axis, static_cast<int32_t>(axis))
                                          : OperandMap{});
   nest.outputs.push_back(aligned_map(x.size()));
-  nest.auxiliaries.assign(coupling.forward == 2 ? 2 : 1, aligned_map(axis));
+  nest.auxiliaries.assign(statistics, aligned_map(axis));
   return nest;
 }
 
-LoopNest layer_norm_loops(const Signature& s) { return trailing_norm_loops(s, kMomentCoupling); }
-LoopNest rms_norm_loops(const Signature& s) { return trailing_norm_loops(s, kRmsCoupling); }
+LoopNest layer_norm_loops(const Signature& s) { return trailing_norm_loops(s, kMomentCoupling, 2); }
+LoopNest rms_norm_loops(const Signature& s) { return trailing_norm_loops(s, kRmsCoupling, 1); }
 
 void trailing_norm_piece(const Signature& whole, OpPiece& piece) {
   const Shape& x = whole.shape(0);
   piece.facts.mean_count = static_cast<double>(
       element_count(Shape(x.begin() + whole.as<LayerNormAttrs>().axis, x.end())));
+}
+
+// Scale and bias have the loops that are cut: only the gradient of x needs the sums.
+Exchange layer_norm_exchange(const Signature& s, Pass pass, const std::vector<bool>& wanted) {
+  if (pass != Pass::Backward) return moments(s, leading_shape(s));
+  if (!wanted[0]) return {};
+  return {statistics_type(s, leading_shape(s), kMomentCoupling.backward)};
+}
+
+Exchange rms_norm_exchange(const Signature& s, Pass pass, const std::vector<bool>& wanted) {
+  if (pass == Pass::Backward && !wanted[0]) return {};
+  return {statistics_type(s, leading_shape(s), 1)};
 }
 
 Arithmetic layer_norm_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 8); }
@@ -167,6 +191,8 @@ std::vector<TensorType> group_norm_auxiliaries(const Signature& s) {
   return {statistic, statistic};
 }
 
+// The backward sums are those of each channel, since every piece is to know the whole gradients of
+// scale and bias.
 LoopNest group_norm_loops(const Signature& s) {
   const Shape& x = s.shape(0);
   const int64_t groups = s.as<GroupNormAttrs>().groups;
@@ -176,7 +202,7 @@ LoopNest group_norm_loops(const Signature& s) {
   nest.loops[1] = {.name = "group", .size = groups};
   for (size_t i = 2; i < x.size(); ++i) {
     nest.loops[i].role = LoopRole::Coupled;
-    nest.loops[i].coupling = kMomentCoupling;
+    nest.loops[i].coupling = {kMomentCoupling.forward, kMomentCoupling.backward * width};
   }
   const AxisMap channel = {.loop = 1, .stride = width, .window = width};
   OperandMap data = aligned_map(x.size());
@@ -195,6 +221,13 @@ void group_norm_piece(const Signature& whole, OpPiece& piece) {
   piece.facts.mean_count =
       static_cast<double>(element_count(Shape(x.begin() + 1, x.end())) / groups);
   groups = groups * piece.input_regions[0][1].count() / x[1];
+}
+
+Exchange group_norm_exchange(const Signature& s, Pass pass, const std::vector<bool>&) {
+  const Shape& x = s.shape(0);
+  const int64_t groups = s.as<GroupNormAttrs>().groups;
+  if (pass != Pass::Backward) return moments(s, {x[0], groups});
+  return {statistics_type(s, {x[0], groups}, kMomentCoupling.backward * x[1] / groups)};
 }
 
 GradientRule group_norm_gradient(const Signature& s, const std::vector<bool>& wanted) {
@@ -255,6 +288,7 @@ std::vector<OpInfo> normalization_ops() {
        .auxiliaries = batch_norm_auxiliaries,
        .loops = batch_norm_loops,
        .piece = batch_norm_piece,
+       .exchange = batch_norm_exchange,
        .arithmetic = batch_norm_arithmetic,
        .gradient = batch_norm_gradient,
        .writes = batch_norm_writes},
@@ -268,6 +302,7 @@ std::vector<OpInfo> normalization_ops() {
        .auxiliaries = layer_norm_auxiliaries,
        .loops = layer_norm_loops,
        .piece = trailing_norm_piece,
+       .exchange = layer_norm_exchange,
        .arithmetic = layer_norm_arithmetic,
        .gradient = layer_norm_gradient},
       {.kind = OpKind::RmsNorm,
@@ -280,6 +315,7 @@ std::vector<OpInfo> normalization_ops() {
        .auxiliaries = rms_norm_auxiliaries,
        .loops = rms_norm_loops,
        .piece = trailing_norm_piece,
+       .exchange = rms_norm_exchange,
        .arithmetic = rms_norm_arithmetic,
        .gradient = rms_norm_gradient},
       {.kind = OpKind::GroupNorm,
@@ -292,6 +328,7 @@ std::vector<OpInfo> normalization_ops() {
        .auxiliaries = group_norm_auxiliaries,
        .loops = group_norm_loops,
        .piece = group_norm_piece,
+       .exchange = group_norm_exchange,
        .arithmetic = layer_norm_arithmetic,
        .gradient = group_norm_gradient},
       {.kind = OpKind::LocalResponseNorm,

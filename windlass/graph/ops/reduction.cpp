@@ -56,10 +56,12 @@ LoopNest reduce_loops(const Signature& s) {
       case ReduceFn::Max:
         loop.role = LoopRole::Reduced;
         loop.combine = CombineFn::Max;
+        loop.coupling.backward = 1;
         break;
       case ReduceFn::Min:
         loop.role = LoopRole::Reduced;
         loop.combine = CombineFn::Min;
+        loop.coupling.backward = 1;
         break;
       case ReduceFn::Prod:
       case ReduceFn::L2:
@@ -74,6 +76,13 @@ LoopNest reduce_loops(const Signature& s) {
 void reduce_piece(const Signature& whole, OpPiece& piece) {
   if (whole.as<ReduceAttrs>().fn == ReduceFn::Mean)
     piece.facts.mean_count = elements(whole.input(0)) / elements(whole.outputs[0]);
+}
+
+// How many elements equal the maximum and share its gradient.
+Exchange reduce_exchange(const Signature& s, Pass pass, const std::vector<bool>&) {
+  const ReduceFn fn = s.as<ReduceAttrs>().fn;
+  if (pass != Pass::Backward || (fn != ReduceFn::Max && fn != ReduceFn::Min)) return {};
+  return {statistics_type(s, s.outputs[0].shape, 1)};
 }
 
 Arithmetic reduce_arithmetic(const Signature& s) { return pointwise(elements(s.input(0))); }
@@ -169,6 +178,7 @@ std::vector<OpInfo> reduction_ops() {
        .infer = infer_reduce,
        .loops = reduce_loops,
        .piece = reduce_piece,
+       .exchange = reduce_exchange,
        .arithmetic = reduce_arithmetic,
        .gradient = reduce_gradient},
       {.kind = OpKind::CumSum,

@@ -1,9 +1,12 @@
 // Indexing of dense arrays: strides, broadcasting, walks over an index space.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "windlass/graph/reference/interpret.h"
@@ -68,6 +71,23 @@ Array broadcast_to(const Array& x, const Shape& shape);
 // Sum of `x` over the axes along which an array of `shape` was broadcast to x.shape: the gradient
 // of broadcast_to.
 Array sum_to(const Array& x, const Shape& shape);
+
+// The maximum of some values and the sum of their exponentials relative to it; 0 if none is above
+// -infinity.
+struct Exponentials {
+  double top = -std::numeric_limits<double>::infinity();
+  double sum = 0;
+};
+
+template <class Value>
+Exponentials exponentials_of(int64_t count, Value&& value) {
+  Exponentials result;
+  const double none = result.top;
+  for (int64_t i = 0; i < count; ++i) result.top = std::max(result.top, value(i));
+  for (int64_t i = 0; i < count && result.top != none; ++i)
+    result.sum += std::exp(value(i) - result.top);
+  return result;
+}
 
 // A matrix inside an array.
 template <class T>

@@ -1,4 +1,4 @@
-// Softmax, attention and rotary position embedding.
+// Attention and rotary position embedding.
 
 #include <algorithm>
 #include <cmath>
@@ -74,15 +74,8 @@ class Scores {
   Strides mask_strides_;
 };
 
-double log_sum_exp(const std::vector<double>& values) {
-  double top = -kInfinity, sum = 0;
-  for (double value : values) top = std::max(top, value);
-  if (top == -kInfinity) return top;
-  for (double value : values) sum += std::exp(value - top);
-  return top + std::log(sum);
-}
-
-// A query that sees no key has probability 0 for all of them.
+// A query that sees no key has probability 0 for all of them. Relative to the maximum instead of
+// the logarithm of the sum it is not yet divided by the sum.
 double probability(double score, double lse) {
   return lse == -kInfinity ? 0 : std::exp(score - lse);
 }
@@ -93,6 +86,69 @@ double dropout_factor(double ratio, RandomState random, const Region& region, in
   const auto word = static_cast<uint64_t>(whole_element(region, element));
   const bool drop = random_chance(random.seed, random.op, word, ratio);
   return drop ? 0 : 1 / (1 - ratio);
+}
+
+struct AttentionGradients {
+  Array q, k, v, mask;
+};
+
+// With P the probabilities and F the dropout factors: dV = (P F)^T dY, dP = F (dY V^T),
+// dS = P (dP - rowsum(dY Y)), dQ = scale dS K, dK = scale dS^T Q, dmask = dS.
+AttentionGradients attention_gradients(const BackwardCall& call, bool of_queries, bool of_others) {
+  const auto& attrs = call.attrs<AttentionAttrs>();
+  const AttentionSizes s =
+      attention_sizes(call.shape(0), call.shape(1), call.shape(2), call.facts());
+  const Array& dy = call.gradient();
+  const Array& q = call.input(0);
+  const Array& k = call.input(1);
+  const Array& lse = call.auxiliary(0);
+  const Scores scores(attrs, s, q, k, call.signature().has_input(3) ? &call.input(3) : nullptr);
+  const auto wants = [&](size_t i) { return of_others && call.wants(i); };
+  const bool wants_scores = of_queries || wants(1) || wants(3);
+  // The same number added to all scores of a query changes nothing: such a mask has no gradient,
+  // and none that pieces would have to add up.
+  const bool wants_mask = wants(3) && !call.facts().mask_lacks_keys;
+  AttentionGradients result;
+  if (of_queries) result.q = Array(call.shape(0));
+  if (wants(1)) result.k = Array(call.shape(1));
+  if (wants(2)) result.v = Array(call.shape(2));
+  if (wants(3)) result.mask = Array(call.shape(3));
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t i = 0; i < s.queries; ++i) {
+        const int64_t row = (b * s.heads + h) * s.queries + i;
+        const std::vector<double> score = scores.row(b, h, i);
+        double total = 0;
+        if (wants_scores) {
+          for (int64_t e = 0; e < s.value_depth; ++e) {
+            total +=
+                dy.values[row * s.value_depth + e] * call.output(0).values[row * s.value_depth + e];
+          }
+        }
+        for (int64_t j = 0; j < s.keys; ++j) {
+          const double p = probability(score[j], lse.values[row]);
+          if (p == 0) continue;
+          const double factor =
+              dropout_factor(attrs.dropout, call.random(), call.facts().random, row * s.keys + j);
+          const int64_t key_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
+          double dp = 0;
+          for (int64_t e = 0; e < s.value_depth; ++e) {
+            const double g = dy.values[row * s.value_depth + e];
+            if (wants(2)) result.v.values[key_row * s.value_depth + e] += p * factor * g;
+            if (wants_scores) dp += factor * g * call.input(2).values[key_row * s.value_depth + e];
+          }
+          const double ds = p * (dp - total);
+          for (int64_t d = 0; d < s.depth; ++d) {
+            const int64_t at_q = row * s.depth + d, at_k = key_row * s.depth + d;
+            if (of_queries) result.q.values[at_q] += attrs.scale * ds * k.values[at_k];
+            if (wants(1)) result.k.values[at_k] += attrs.scale * ds * q.values[at_q];
+          }
+          if (wants_mask) result.mask.values[scores.mask_offset(b, h, i, j)] += ds;
+        }
+      }
+    }
+  }
+  return result;
 }
 
 // Rotates the pairs by their angles (direction 1) or back (-1).
@@ -119,126 +175,64 @@ Array rotate(const RotaryAttrs& attrs, const Array& x, double direction,
 
 }  // namespace
 
-ForwardResult softmax_forward(const ForwardCall& call) {
-  const auto& attrs = call.attrs<SoftmaxAttrs>();
-  const Array& x = call.input(0);
-  const AxisView view = view_axis(x.shape, attrs.axis);
-  Array y(x.shape);
-  std::vector<double> row(view.size);
-  for (int64_t o = 0; o < view.outer; ++o) {
-    for (int64_t n = 0; n < view.inner; ++n) {
-      const auto at = [&](int64_t i) { return (o * view.size + i) * view.inner + n; };
-      for (int64_t i = 0; i < view.size; ++i) row[i] = x.values[at(i)];
-      const double lse = log_sum_exp(row);
-      for (int64_t i = 0; i < view.size; ++i)
-        y.values[at(i)] = attrs.log ? row[i] - lse : std::exp(row[i] - lse);
-    }
-  }
-  return {{y}, {}};
-}
-
-// dx = y (dy - sum(y dy)), or dy - exp(y) sum(dy) for the logarithm.
-std::vector<Array> softmax_backward(const BackwardCall& call) {
-  const auto& attrs = call.attrs<SoftmaxAttrs>();
-  if (!call.wants(0)) return {Array()};
-  const Array& dy = call.gradient();
-  const Array& y = call.output(0);
-  const AxisView view = view_axis(y.shape, attrs.axis);
-  Array dx(y.shape);
-  for (int64_t o = 0; o < view.outer; ++o) {
-    for (int64_t n = 0; n < view.inner; ++n) {
-      const auto at = [&](int64_t i) { return (o * view.size + i) * view.inner + n; };
-      double sum = 0;
-      for (int64_t i = 0; i < view.size; ++i)
-        sum += attrs.log ? dy.values[at(i)] : y.values[at(i)] * dy.values[at(i)];
-      for (int64_t i = 0; i < view.size; ++i) {
-        const double value = y.values[at(i)], g = dy.values[at(i)];
-        dx.values[at(i)] = attrs.log ? g - std::exp(value) * sum : value * (g - sum);
-      }
-    }
-  }
-  return {dx};
-}
-
-ForwardResult attention_forward(const ForwardCall& call) {
+// Of each query: the maximum of the scores, the sum of their exponentials relative to it, and the
+// sum of the values weighted with those exponentials that are not dropped.
+Array attention_begin(const ForwardCall& call) {
   const auto& attrs = call.attrs<AttentionAttrs>();
   const Array& v = call.input(2);
   const AttentionSizes s =
       attention_sizes(call.input(0).shape, call.input(1).shape, v.shape, call.facts);
   const Scores scores(attrs, s, call.input(0), call.input(1),
                       call.has(3) ? &call.input(3) : nullptr);
-  Array y({s.batch, s.heads, s.queries, s.value_depth}), lse({s.batch, s.heads, s.queries});
+  const int64_t width = s.value_depth + 2;
+  Array statistics({s.batch, s.heads, s.queries, width});
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
       for (int64_t i = 0; i < s.queries; ++i) {
         const int64_t row = (b * s.heads + h) * s.queries + i;
         const std::vector<double> score = scores.row(b, h, i);
-        lse.values[row] = log_sum_exp(score);
+        const Exponentials found =
+            exponentials_of(s.keys, [&](int64_t j) { return score[static_cast<size_t>(j)]; });
+        double* out = &statistics.values[row * width];
+        out[0] = found.top;
+        out[1] = found.sum;
         for (int64_t j = 0; j < s.keys; ++j) {
           const double p =
-              probability(score[j], lse.values[row]) *
+              probability(score[j], found.top) *
               dropout_factor(attrs.dropout, call.random, call.facts.random, row * s.keys + j);
           const int64_t value_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
           for (int64_t e = 0; e < s.value_depth; ++e)
-            y.values[row * s.value_depth + e] += p * v.values[value_row * s.value_depth + e];
+            out[e + 2] += p * v.values[value_row * s.value_depth + e];
         }
       }
     }
+  }
+  return statistics;
+}
+
+ForwardResult attention_forward(const ForwardCall& call) {
+  const Shape& q = call.input(0).shape;
+  const int64_t rows = q[0] * q[1] * q[2], depth = call.input(2).shape[3], width = depth + 2;
+  const Array statistics = call.statistics != nullptr ? *call.statistics : attention_begin(call);
+  Array y({q[0], q[1], q[2], depth}), lse({q[0], q[1], q[2]});
+  for (int64_t row = 0; row < rows; ++row) {
+    const double* found = &statistics.values[row * width];
+    lse.values[row] = found[0] + std::log(found[1]);
+    for (int64_t e = 0; e < depth; ++e)
+      y.values[row * depth + e] = found[1] == 0 ? 0 : found[e + 2] / found[1];
   }
   return {{y}, {lse}};
 }
 
-// With P the probabilities and F the dropout factors: dV = (P F)^T dY, dP = F (dY V^T),
-// dS = P (dP - rowsum(dY Y)), dQ = scale dS K, dK = scale dS^T Q, dmask = dS.
+Array attention_begin_backward(const BackwardCall& call) {
+  return attention_gradients(call, true, false).q;
+}
+
 std::vector<Array> attention_backward(const BackwardCall& call) {
-  const auto& attrs = call.attrs<AttentionAttrs>();
-  const AttentionSizes s =
-      attention_sizes(call.shape(0), call.shape(1), call.shape(2), call.facts());
-  const Array& dy = call.gradient();
-  const Array& q = call.input(0);
-  const Array& k = call.input(1);
-  const Array& lse = call.auxiliary(0);
-  const Scores scores(attrs, s, q, k, call.signature().has_input(3) ? &call.input(3) : nullptr);
-  const bool wants_scores = call.wants(0) || call.wants(1) || call.wants(3);
-  Array dq = call.zeros_if_wanted(0), dk = call.zeros_if_wanted(1), dv = call.zeros_if_wanted(2);
-  Array dmask = call.zeros_if_wanted(3);
-  for (int64_t b = 0; b < s.batch; ++b) {
-    for (int64_t h = 0; h < s.heads; ++h) {
-      for (int64_t i = 0; i < s.queries; ++i) {
-        const int64_t row = (b * s.heads + h) * s.queries + i;
-        const std::vector<double> score = scores.row(b, h, i);
-        double total = 0;
-        if (wants_scores) {
-          for (int64_t e = 0; e < s.value_depth; ++e) {
-            total +=
-                dy.values[row * s.value_depth + e] * call.output(0).values[row * s.value_depth + e];
-          }
-        }
-        for (int64_t j = 0; j < s.keys; ++j) {
-          const double p = probability(score[j], lse.values[row]);
-          if (p == 0) continue;
-          const double factor =
-              dropout_factor(attrs.dropout, call.random(), call.facts().random, row * s.keys + j);
-          const int64_t key_row = (b * s.key_heads + s.key_head(h)) * s.keys + j;
-          double dp = 0;
-          for (int64_t e = 0; e < s.value_depth; ++e) {
-            const double g = dy.values[row * s.value_depth + e];
-            if (call.wants(2)) dv.values[key_row * s.value_depth + e] += p * factor * g;
-            if (wants_scores) dp += factor * g * call.input(2).values[key_row * s.value_depth + e];
-          }
-          const double ds = p * (dp - total);
-          for (int64_t d = 0; d < s.depth; ++d) {
-            if (call.wants(0))
-              dq.values[row * s.depth + d] += attrs.scale * ds * k.values[key_row * s.depth + d];
-            if (call.wants(1))
-              dk.values[key_row * s.depth + d] += attrs.scale * ds * q.values[row * s.depth + d];
-          }
-          if (call.wants(3)) dmask.values[scores.mask_offset(b, h, i, j)] += ds;
-        }
-      }
-    }
-  }
-  return {dq, dk, dv, dmask};
+  const Array* shared = call.statistics();
+  AttentionGradients found = attention_gradients(call, shared == nullptr && call.wants(0), true);
+  if (shared != nullptr && call.wants(0)) found.q = *shared;
+  return {found.q, found.k, found.v, found.mask};
 }
 
 ForwardResult rotary_forward(const ForwardCall& call) {

@@ -18,6 +18,7 @@ struct ForwardCall {
   const std::vector<const Array*>& inputs;
   RandomState random;
   const PieceFacts& facts;
+  const Array* statistics = nullptr;  // merged, of a coupled op whose pieces exchange some
 
   template <typename T>
   const T& attrs() const {
@@ -33,7 +34,8 @@ class BackwardCall {
  public:
   BackwardCall(const Signature& signature, const GradientRule& rule,
                const std::vector<bool>& wanted, const std::vector<const Array*>& gradients,
-               const std::vector<const Array*>& saved, RandomState random, const PieceFacts& facts);
+               const std::vector<const Array*>& saved, RandomState random, const PieceFacts& facts,
+               const Array* statistics = nullptr);
 
   template <typename T>
   const T& attrs() const {
@@ -43,6 +45,7 @@ class BackwardCall {
   const Shape& shape(size_t i) const { return signature_.shape(i); }
   RandomState random() const { return random_; }
   const PieceFacts& facts() const { return facts_; }
+  const Array* statistics() const { return statistics_; }
 
   // Whether the gradient of input i is to be computed.
   bool wants(size_t i) const;
@@ -69,12 +72,17 @@ class BackwardCall {
   const std::vector<const Array*>& saved_;
   RandomState random_;
   const PieceFacts& facts_;
+  const Array* statistics_;
 };
 
 // A forward function returns outputs and auxiliaries; a backward function the gradients of the
 // inputs in order, where trailing ones may be missing and those not wanted are Array().
 using ForwardFunction = ForwardResult (*)(const ForwardCall&);
 using BackwardFunction = std::vector<Array> (*)(const BackwardCall&);
+// Statistics of coupled ops. Forward and backward functions make their own where they are given
+// none: then the op is whole.
+using BeginFunction = Array (*)(const ForwardCall&);
+using BeginBackwardFunction = Array (*)(const BackwardCall&);
 
 // contraction.cpp
 ForwardResult matmul_forward(const ForwardCall& call);
@@ -95,20 +103,37 @@ ForwardResult resize_forward(const ForwardCall& call);
 std::vector<Array> resize_backward(const BackwardCall& call);
 
 // normalization.cpp
+Array batch_norm_begin(const ForwardCall& call);
+Array batch_norm_begin_backward(const BackwardCall& call);
+std::vector<Array> batch_norm_writes(const ForwardCall& call, const ForwardResult& result);
 ForwardResult batch_norm_forward(const ForwardCall& call);
 std::vector<Array> batch_norm_backward(const BackwardCall& call);
+Array layer_norm_begin(const ForwardCall& call);
+Array layer_norm_begin_backward(const BackwardCall& call);
 ForwardResult layer_norm_forward(const ForwardCall& call);
 std::vector<Array> layer_norm_backward(const BackwardCall& call);
+Array rms_norm_begin(const ForwardCall& call);
+Array rms_norm_begin_backward(const BackwardCall& call);
 ForwardResult rms_norm_forward(const ForwardCall& call);
 std::vector<Array> rms_norm_backward(const BackwardCall& call);
+Array group_norm_begin(const ForwardCall& call);
+Array group_norm_begin_backward(const BackwardCall& call);
 ForwardResult group_norm_forward(const ForwardCall& call);
 std::vector<Array> group_norm_backward(const BackwardCall& call);
+
+// local_response_norm.cpp
 ForwardResult local_response_norm_forward(const ForwardCall& call);
 std::vector<Array> local_response_norm_backward(const BackwardCall& call);
 
-// attention.cpp
+// softmax.cpp
+Array softmax_begin(const ForwardCall& call);
+Array softmax_begin_backward(const BackwardCall& call);
 ForwardResult softmax_forward(const ForwardCall& call);
 std::vector<Array> softmax_backward(const BackwardCall& call);
+
+// attention.cpp
+Array attention_begin(const ForwardCall& call);
+Array attention_begin_backward(const BackwardCall& call);
 ForwardResult attention_forward(const ForwardCall& call);
 std::vector<Array> attention_backward(const BackwardCall& call);
 ForwardResult rotary_forward(const ForwardCall& call);
@@ -157,6 +182,7 @@ ForwardResult expand_forward(const ForwardCall& call);
 std::vector<Array> expand_backward(const BackwardCall& call);
 
 // reduction.cpp
+Array reduce_begin_backward(const BackwardCall& call);
 ForwardResult reduce_forward(const ForwardCall& call);
 std::vector<Array> reduce_backward(const BackwardCall& call);
 ForwardResult cumsum_forward(const ForwardCall& call);
@@ -180,6 +206,7 @@ ForwardResult combine_forward(const ForwardCall& call);
 std::vector<Array> combine_backward(const BackwardCall& call);
 
 // loss.cpp
+Array cross_entropy_begin(const ForwardCall& call);
 ForwardResult cross_entropy_forward(const ForwardCall& call);
 std::vector<Array> cross_entropy_backward(const BackwardCall& call);
 ForwardResult mean_squared_error_forward(const ForwardCall& call);

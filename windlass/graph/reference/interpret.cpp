@@ -12,6 +12,8 @@ namespace {
 struct Functions {
   ForwardFunction forward = nullptr;
   BackwardFunction backward = nullptr;  // null if the op has no gradient
+  BeginFunction begin = nullptr;        // null if nothing is exchanged
+  BeginBackwardFunction begin_backward = nullptr;
 };
 
 Functions functions_of(OpKind kind) {
@@ -22,14 +24,20 @@ Functions functions_of(OpKind kind) {
     case OpKind::Conv: return {conv_forward, conv_backward};
     case OpKind::Pool: return {pool_forward, pool_backward};
     case OpKind::Resize: return {resize_forward, resize_backward};
-    case OpKind::BatchNorm: return {batch_norm_forward, batch_norm_backward};
-    case OpKind::LayerNorm: return {layer_norm_forward, layer_norm_backward};
-    case OpKind::RmsNorm: return {rms_norm_forward, rms_norm_backward};
-    case OpKind::GroupNorm: return {group_norm_forward, group_norm_backward};
+    case OpKind::BatchNorm:
+      return {batch_norm_forward, batch_norm_backward, batch_norm_begin, batch_norm_begin_backward};
+    case OpKind::LayerNorm:
+      return {layer_norm_forward, layer_norm_backward, layer_norm_begin, layer_norm_begin_backward};
+    case OpKind::RmsNorm:
+      return {rms_norm_forward, rms_norm_backward, rms_norm_begin, rms_norm_begin_backward};
+    case OpKind::GroupNorm:
+      return {group_norm_forward, group_norm_backward, group_norm_begin, group_norm_begin_backward};
     case OpKind::LocalResponseNorm:
       return {local_response_norm_forward, local_response_norm_backward};
-    case OpKind::Softmax: return {softmax_forward, softmax_backward};
-    case OpKind::Attention: return {attention_forward, attention_backward};
+    case OpKind::Softmax:
+      return {softmax_forward, softmax_backward, softmax_begin, softmax_begin_backward};
+    case OpKind::Attention:
+      return {attention_forward, attention_backward, attention_begin, attention_begin_backward};
     case OpKind::Rotary: return {rotary_forward, rotary_backward};
     case OpKind::Unary: return {unary_forward, unary_backward};
     case OpKind::Binary: return {binary_forward, binary_backward};
@@ -48,7 +56,7 @@ Functions functions_of(OpKind kind) {
     case OpKind::Split: return {split_forward, split_backward};
     case OpKind::Pad: return {pad_forward, pad_backward};
     case OpKind::Expand: return {expand_forward, expand_backward};
-    case OpKind::Reduce: return {reduce_forward, reduce_backward};
+    case OpKind::Reduce: return {reduce_forward, reduce_backward, nullptr, reduce_begin_backward};
     case OpKind::CumSum: return {cumsum_forward, cumsum_backward};
     case OpKind::ArgMax: return {argmax_forward};
     case OpKind::TopK: return {top_k_forward, top_k_backward};
@@ -57,7 +65,8 @@ Functions functions_of(OpKind kind) {
     case OpKind::Route: return {route_forward, route_backward};
     case OpKind::Dispatch: return {dispatch_forward, dispatch_backward};
     case OpKind::Combine: return {combine_forward, combine_backward};
-    case OpKind::CrossEntropy: return {cross_entropy_forward, cross_entropy_backward};
+    case OpKind::CrossEntropy:
+      return {cross_entropy_forward, cross_entropy_backward, cross_entropy_begin};
     case OpKind::MeanSquaredError: return {mean_squared_error_forward, mean_squared_error_backward};
     case OpKind::Accumulate: return {accumulate_forward};
     case OpKind::Update: return {};  // reference_update
@@ -114,14 +123,15 @@ BackwardCall::BackwardCall(const Signature& signature, const GradientRule& rule,
                            const std::vector<bool>& wanted,
                            const std::vector<const Array*>& gradients,
                            const std::vector<const Array*>& saved, RandomState random,
-                           const PieceFacts& facts)
+                           const PieceFacts& facts, const Array* statistics)
     : signature_(signature),
       rule_(rule),
       wanted_(wanted),
       gradients_(gradients),
       saved_(saved),
       random_(random),
-      facts_(facts) {
+      facts_(facts),
+      statistics_(statistics) {
   ensure(rule.saved.size() == saved.size(), "saved tensors do not match the gradient rule");
 }
 
@@ -154,11 +164,12 @@ const Array& BackwardCall::saved(SavedRef::Source source, size_t index) const {
 }  // namespace reference
 
 ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
-                                RandomState random, const PieceFacts& facts) {
+                                RandomState random, const PieceFacts& facts,
+                                const Array* statistics) {
   return reference::run_named(signature.kind, [&] {
     const reference::ForwardFunction forward = reference::functions_of(signature.kind).forward;
     ensure(forward != nullptr, "this op cannot be interpreted");
-    ForwardResult result = forward({signature, inputs, random, facts});
+    ForwardResult result = forward({signature, inputs, random, facts, statistics});
     reference::check_shapes(result.outputs, signature.outputs, "output");
     reference::check_shapes(result.auxiliaries, signature.auxiliaries, "auxiliary");
     return result;
@@ -169,16 +180,55 @@ std::vector<Array> interpret_backward(const Signature& signature, const Gradient
                                       const std::vector<bool>& wanted,
                                       const std::vector<const Array*>& output_gradients,
                                       const std::vector<const Array*>& saved, RandomState random,
-                                      const PieceFacts& facts) {
+                                      const PieceFacts& facts, const Array* statistics) {
   return reference::run_named(signature.kind, [&] {
     const reference::BackwardFunction backward = reference::functions_of(signature.kind).backward;
     ensure(backward != nullptr, "this op has no gradient");
     std::vector<Array> result =
-        backward({signature, rule, wanted, output_gradients, saved, random, facts});
+        backward({signature, rule, wanted, output_gradients, saved, random, facts, statistics});
     result.resize(signature.inputs.size());
     reference::check_gradients(result, signature, rule, wanted);
     return result;
   });
+}
+
+Array interpret_statistics(const Signature& signature, const std::vector<const Array*>& inputs,
+                           RandomState random, const PieceFacts& facts) {
+  return reference::run_named(signature.kind, [&] {
+    const reference::BeginFunction begin = reference::functions_of(signature.kind).begin;
+    ensure(begin != nullptr, "this op exchanges nothing forward");
+    return begin({signature, inputs, random, facts});
+  });
+}
+
+Array interpret_gradient_statistics(const Signature& signature, const GradientRule& rule,
+                                    const std::vector<bool>& wanted,
+                                    const std::vector<const Array*>& output_gradients,
+                                    const std::vector<const Array*>& saved, RandomState random,
+                                    const PieceFacts& facts) {
+  return reference::run_named(signature.kind, [&] {
+    const auto begin = reference::functions_of(signature.kind).begin_backward;
+    ensure(begin != nullptr, "this op exchanges nothing backward");
+    return begin({signature, rule, wanted, output_gradients, saved, random, facts});
+  });
+}
+
+Array merge_statistics(const Exchange& exchange, const std::vector<Array>& members) {
+  std::vector<const double*> values;
+  for (const Array& member : members) {
+    ensure(member.shape == exchange.type.shape, "statistics differ in shape");
+    values.push_back(member.values.data());
+  }
+  Array result(exchange.type.shape);
+  merge_statistics(exchange, values, result.values.data());
+  return result;
+}
+
+std::vector<Array> interpret_writes(const Signature& signature,
+                                    const std::vector<const Array*>& inputs,
+                                    const ForwardResult& result, const PieceFacts& facts) {
+  if (signature.kind != OpKind::BatchNorm) return {};
+  return reference::batch_norm_writes({signature, inputs, {}, facts}, result);
 }
 
 bool can_fold(OpKind kind) {

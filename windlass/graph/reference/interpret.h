@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "windlass/graph/coupled.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/graph/op_piece.h"
@@ -42,9 +43,11 @@ struct RandomState {
 // Error{Internal} for Update, which is reference_update of update.h.
 //
 // A piece of an op has its own signature, operands as they lie in its regions, and its facts; the
-// random state is that of the whole op.
+// random state is that of the whole op. A piece of a coupled loop has the merged statistics of all
+// pieces, if there is an exchange (coupled.h).
 ForwardResult interpret_forward(const Signature& signature, const std::vector<const Array*>& inputs,
-                                RandomState random = {}, const PieceFacts& facts = {});
+                                RandomState random = {}, const PieceFacts& facts = {},
+                                const Array* statistics = nullptr);
 
 // Runs one backward op: gradients of the forward inputs from the gradients of the forward outputs
 // (null where absent) and the saved tensors, parallel to `rule.saved`. It reads nothing else of the
@@ -54,7 +57,27 @@ std::vector<Array> interpret_backward(const Signature& signature, const Gradient
                                       const std::vector<bool>& wanted,
                                       const std::vector<const Array*>& output_gradients,
                                       const std::vector<const Array*>& saved,
-                                      RandomState random = {}, const PieceFacts& facts = {});
+                                      RandomState random = {}, const PieceFacts& facts = {},
+                                      const Array* statistics = nullptr);
+
+// The first step of a coupled op, forward and backward: statistics of one piece, in the shape that
+// exchange_of says.
+Array interpret_statistics(const Signature& signature, const std::vector<const Array*>& inputs,
+                           RandomState random = {}, const PieceFacts& facts = {});
+Array interpret_gradient_statistics(const Signature& signature, const GradientRule& rule,
+                                    const std::vector<bool>& wanted,
+                                    const std::vector<const Array*>& output_gradients,
+                                    const std::vector<const Array*>& saved, RandomState random = {},
+                                    const PieceFacts& facts = {});
+
+// The second: statistics of all pieces from those of each, in the order of the members.
+Array merge_statistics(const Exchange& exchange, const std::vector<Array>& members);
+
+// What a forward op leaves in the inputs that OpInfo::writes names, in that order: the running
+// statistics of a batch norm, given what interpret_forward returned.
+std::vector<Array> interpret_writes(const Signature& signature,
+                                    const std::vector<const Array*>& inputs,
+                                    const ForwardResult& result, const PieceFacts& facts = {});
 
 // How many labels of a CrossEntropy count: what its pieces add up for PieceFacts::mean_count.
 double counted_labels(const CrossEntropyAttrs& attrs, const Array& labels);

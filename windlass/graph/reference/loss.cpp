@@ -9,39 +9,24 @@
 namespace windlass::reference {
 namespace {
 
-// Calls visit(row, label, at) for each row whose label counts, at(c) being the offset of class c.
+// Calls visit(row, label, at) for each row whose label counts, at(c) being the offset of class c;
+// the label is -1 if its class is not one of those here.
 template <class Visit>
 void for_each_labelled(const CrossEntropyAttrs& attrs, const Shape& logits, const Array& labels,
-                       Visit&& visit) {
+                       const AxisPart& here, Visit&& visit) {
   const AxisView view = view_axis(logits, attrs.axis);
   for (int64_t o = 0; o < view.outer; ++o) {
     for (int64_t n = 0; n < view.inner; ++n) {
       const int64_t row = o * view.inner + n;
       const auto label = static_cast<int64_t>(labels.values[row]);
       if (label == attrs.ignore_index) continue;
-      if (label < 0 || label >= view.size)
-        fail_input("label {} of row {} is out of range for {} classes", label, row, view.size);
-      visit(row, label, [&](int64_t c) { return (o * view.size + c) * view.inner + n; });
+      const int64_t classes = here.whole_size(view.size);
+      if (label < 0 || label >= classes)
+        fail_input("label {} of row {} is out of range for {} classes", label, row, classes);
+      visit(row, here.to_local(label),
+            [&](int64_t c) { return (o * view.size + c) * view.inner + n; });
     }
   }
-}
-
-// log(sum(exp)) of every row, whatever its label.
-Array row_statistics(const CrossEntropyAttrs& attrs, const Array& logits, const Shape& rows) {
-  const AxisView view = view_axis(logits.shape, attrs.axis);
-  Array lse(rows);
-  for (int64_t o = 0; o < view.outer; ++o) {
-    for (int64_t n = 0; n < view.inner; ++n) {
-      const auto logit = [&](int64_t c) {
-        return logits.values[(o * view.size + c) * view.inner + n];
-      };
-      double top = logit(0), sum = 0;
-      for (int64_t c = 1; c < view.size; ++c) top = std::max(top, logit(c));
-      for (int64_t c = 0; c < view.size; ++c) sum += std::exp(logit(c) - top);
-      lse.values[o * view.inner + n] = top + std::log(sum);
-    }
-  }
-  return lse;
 }
 
 // What a mean over `own` elements here divides by.
@@ -51,16 +36,44 @@ double divisor_of(const PieceFacts& facts, double own) {
 
 }  // namespace
 
-// The mean over no rows is NaN, as in PyTorch.
-ForwardResult cross_entropy_forward(const ForwardCall& call) {
+// Of every row, whatever its label: the maximum, the sum of exponentials relative to it, and the
+// logit of the label if that counts and is here.
+Array cross_entropy_begin(const ForwardCall& call) {
   const auto& attrs = call.attrs<CrossEntropyAttrs>();
   const Array& logits = call.input(0);
   const Array& labels = call.input(1);
-  const Array lse = row_statistics(attrs, logits, labels.shape);
+  const AxisView view = view_axis(logits.shape, attrs.axis);
+  Shape shape = labels.shape;
+  shape.push_back(3);
+  Array statistics(shape);
+  for (int64_t row = 0; row < view.outer * view.inner; ++row) {
+    const Exponentials found = exponentials_of(view.size, [&](int64_t c) {
+      return logits.values[(row / view.inner * view.size + c) * view.inner + row % view.inner];
+    });
+    statistics.values[row * 3] = found.top;
+    statistics.values[row * 3 + 1] = found.sum;
+  }
+  for_each_labelled(attrs, logits.shape, labels, call.facts.rows,
+                    [&](int64_t row, int64_t label, const auto& at) {
+                      if (label >= 0) statistics.values[row * 3 + 2] = logits.values[at(label)];
+                    });
+  return statistics;
+}
+
+// The mean over no rows is NaN, as in PyTorch.
+ForwardResult cross_entropy_forward(const ForwardCall& call) {
+  const auto& attrs = call.attrs<CrossEntropyAttrs>();
+  const Array& labels = call.input(1);
+  const Array statistics =
+      call.statistics != nullptr ? *call.statistics : cross_entropy_begin(call);
+  Array lse(labels.shape);
   double total = 0;
-  for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {
-    total += lse.values[row] - logits.values[at(label)];
-  });
+  for (size_t row = 0; row < lse.values.size(); ++row) {
+    const double* found = &statistics.values[row * 3];
+    lse.values[row] = found[0] + std::log(found[1]);
+    const bool counts = static_cast<int64_t>(labels.values[row]) != attrs.ignore_index;
+    if (counts) total += lse.values[row] - found[2];
+  }
   const double count = counted_labels(attrs, labels);
   return {{Array(Shape{}, total / divisor_of(call.facts, count))}, {lse, Array(Shape{}, count)}};
 }
@@ -75,12 +88,14 @@ std::vector<Array> cross_entropy_backward(const BackwardCall& call) {
       call.gradient().values[0] / divisor_of(call.facts(), call.auxiliary(1).values[0]);
   const int64_t classes = logits.shape[attrs.axis];
   Array dlogits(logits.shape);
-  for_each_labelled(attrs, logits.shape, labels, [&](int64_t row, int64_t label, const auto& at) {
-    for (int64_t c = 0; c < classes; ++c) {
-      dlogits.values[at(c)] =
-          g * (std::exp(logits.values[at(c)] - lse.values[row]) - (c == label ? 1 : 0));
-    }
-  });
+  for_each_labelled(
+      attrs, logits.shape, labels, call.facts().rows,
+      [&](int64_t row, int64_t label, const auto& at) {
+        for (int64_t c = 0; c < classes; ++c) {
+          dlogits.values[at(c)] =
+              g * (std::exp(logits.values[at(c)] - lse.values[row]) - (c == label ? 1 : 0));
+        }
+      });
   return {dlogits};
 }
 

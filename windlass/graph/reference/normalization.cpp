@@ -3,10 +3,12 @@
 // formula:
 //   xhat = (x - mean) rstd,  y = xhat scale + bias,  g = dy scale,
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),
-// where RMS normalisation has mean 0 and lacks the term mean(g).
+// where RMS normalisation has mean 0 and lacks the term mean(g). What pieces of a group exchange
+// are the moments of x forward, and the sums of g and g xhat backward.
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/reference/calls.h"
@@ -17,12 +19,26 @@ namespace {
 // Group i consists of the runs of `inner` elements that begin at i * inner + o * outer_stride.
 // Element e takes parameter e / parameter_inner % parameter_count.
 struct Groups {
-  int64_t count = 1;
+  Shape shape;  // of the statistics: one for each group
   int64_t outer = 1, outer_stride = 0, inner = 1;
   int64_t parameter_inner = 1, parameter_count = 1;
+  // Parameters of one group if no other elements of the group than those of one channel take each;
+  // 0 if every element of a group has its own.
+  int64_t channels = 0;
 
+  int64_t count() const { return element_count(shape); }
   double size() const { return static_cast<double>(outer * inner); }
   int64_t parameter(int64_t element) const { return element / parameter_inner % parameter_count; }
+  // Parameter of channel `c` of a group.
+  int64_t parameter_of(int64_t group, int64_t c) const {
+    return group % (parameter_count / channels) * channels + c;
+  }
+
+  Array rows(int64_t width) const {
+    Shape whole = shape;
+    whole.push_back(width);
+    return Array(whole);
+  }
 
   template <class Visit>
   void for_each(int64_t group, Visit&& visit) const {
@@ -33,34 +49,59 @@ struct Groups {
 
 Groups batch_groups(const Shape& x) {
   const AxisView view = view_axis(x, 1);
-  return {view.size, view.outer, view.size * view.inner, view.inner, view.inner, view.size};
+  return {{view.size}, view.outer, view.size * view.inner, view.inner, view.inner, view.size, 1};
 }
 
 Groups trailing_groups(const Shape& x, int64_t axis) {
   const auto from = static_cast<size_t>(axis);
   const int64_t size = product(x, from, x.size());
-  return {product(x, 0, from), 1, 0, size, 1, size};
+  return {Shape(x.begin(), x.begin() + axis), 1, 0, size, 1, size, 0};
 }
 
 Groups channel_groups(const Shape& x, int64_t groups) {
   const AxisView view = view_axis(x, 1);
-  return {view.outer * groups, 1, 0, view.size / groups * view.inner, view.inner, view.size};
+  const int64_t width = view.size / groups;
+  return {{view.outer, groups}, 1, 0, width * view.inner, view.inner, view.size, width};
 }
 
-// Mean (0 if not `centered`) and 1 / sqrt(mean square deviation + epsilon) of each group.
+// What a mean over a group divides by.
+double group_size(const Groups& groups, const PieceFacts& facts) {
+  return facts.mean_count < 0 ? groups.size() : facts.mean_count;
+}
+
+// Count, mean and sum of squared deviations of each group.
+Array moments_of(const Groups& groups, const Array& x) {
+  Array result = groups.rows(3);
+  for (int64_t group = 0; group < groups.count(); ++group) {
+    double mean = 0, square = 0;
+    groups.for_each(group, [&](int64_t e) { mean += x.values[e] / groups.size(); });
+    groups.for_each(group,
+                    [&](int64_t e) { square += (x.values[e] - mean) * (x.values[e] - mean); });
+    result.values[group * 3] = groups.size();
+    result.values[group * 3 + 1] = mean;
+    result.values[group * 3 + 2] = square;
+  }
+  return result;
+}
+
+Array squares_of(const Groups& groups, const Array& x) {
+  Array result = groups.rows(1);
+  for (int64_t group = 0; group < groups.count(); ++group)
+    groups.for_each(group, [&](int64_t e) { result.values[group] += x.values[e] * x.values[e]; });
+  return result;
+}
+
+// Mean and 1 / sqrt(mean square deviation + epsilon) of each group.
 struct Statistics {
   std::vector<double> mean, rstd;
 };
 
-Statistics statistics_of(const Groups& groups, const std::vector<double>& x, double epsilon,
-                         bool centered) {
+Statistics statistics_of(const Array& moments, double epsilon) {
   Statistics result;
-  for (int64_t group = 0; group < groups.count; ++group) {
-    double mean = 0, square = 0;
-    if (centered) groups.for_each(group, [&](int64_t e) { mean += x[e] / groups.size(); });
-    groups.for_each(group, [&](int64_t e) { square += (x[e] - mean) * (x[e] - mean); });
-    result.mean.push_back(mean);
-    result.rstd.push_back(1 / std::sqrt(square / groups.size() + epsilon));
+  for (size_t at = 0; at < moments.values.size(); at += 3) {
+    const double variance = moments.values[at + 2] / moments.values[at];
+    result.mean.push_back(moments.values[at + 1]);
+    result.rstd.push_back(1 / std::sqrt(variance + epsilon));
   }
   return result;
 }
@@ -69,7 +110,7 @@ Statistics statistics_of(const Groups& groups, const std::vector<double>& x, dou
 Array normalize(const Groups& groups, const Array& x, const Statistics& statistics,
                 const Array* scale, const Array* bias, double scale_offset = 0) {
   Array y(x.shape);
-  for (int64_t group = 0; group < groups.count; ++group) {
+  for (int64_t group = 0; group < groups.count(); ++group) {
     groups.for_each(group, [&](int64_t e) {
       const int64_t p = groups.parameter(e);
       const double xhat = (x.values[e] - statistics.mean[group]) * statistics.rstd[group];
@@ -80,58 +121,117 @@ Array normalize(const Groups& groups, const Array& x, const Statistics& statisti
   return y;
 }
 
-enum class Form : uint8_t {
-  Centered,  // statistics depend on x
-  Rms,       // so does the root mean square, there is no mean
-  Fixed,     // statistics are given
-};
+// A normalisation seen from its gradients.
+class NormGradient {
+ public:
+  enum class Form : uint8_t {
+    Centered,  // statistics depend on x
+    Rms,       // so does the root mean square, there is no mean
+    Fixed,     // statistics are given
+  };
 
-// Gradients of x, scale and bias. `statistics` is asked for only if x or scale is wanted.
-template <class GetStatistics>
-std::vector<Array> normalization_backward(const BackwardCall& call, const Groups& groups, Form form,
-                                          double scale_offset, GetStatistics&& get_statistics) {
-  const Array& dy = call.gradient();
-  Array dx = call.zeros_if_wanted(0), dscale = call.zeros_if_wanted(1);
-  Array dbias = call.zeros_if_wanted(2);
-  if (call.wants(2)) {
-    for (size_t e = 0; e < dy.values.size(); ++e)
-      dbias.values[groups.parameter(static_cast<int64_t>(e))] += dy.values[e];
+  // `statistics` is asked for only if x or scale is wanted.
+  template <class GetStatistics>
+  NormGradient(const BackwardCall& call, Groups groups, Form form, double scale_offset,
+               GetStatistics&& statistics)
+      : call_(call), groups_(std::move(groups)), form_(form), scale_offset_(scale_offset) {
+    if (!call.wants(0) && !call.wants(1)) return;
+    statistics_ = statistics();
+    // With fixed statistics dx does not depend on x.
+    if (call.wants(1) || form != Form::Fixed) x_ = call.input(0).values.data();
+    if (call.signature().has_input(1) && call.wants(0)) scale_ = call.input(1).values.data();
   }
-  if (!call.wants(0) && !call.wants(1)) return {dx, dscale, dbias};
 
-  const Statistics statistics = get_statistics();
-  // With fixed statistics dx does not depend on x.
-  const bool needs_x = call.wants(1) || form != Form::Fixed;
-  const double* x = needs_x ? call.input(0).values.data() : nullptr;
-  const bool scaled = call.signature().has_input(1);
-  const double* scale = scaled && call.wants(0) ? call.input(1).values.data() : nullptr;
-  for (int64_t group = 0; group < groups.count; ++group) {
-    const double rstd = statistics.rstd[group];
-    const auto xhat = [&](int64_t e) {
-      return x != nullptr ? (x[e] - statistics.mean[group]) * rstd : 0;
-    };
-    const auto g = [&](int64_t e) {
-      return dy.values[e] * (scale != nullptr ? scale[groups.parameter(e)] + scale_offset : 1);
-    };
-    double mean_g = 0, mean_gxhat = 0;
-    groups.for_each(group, [&](int64_t e) {
-      if (form == Form::Centered) mean_g += g(e) / groups.size();
-      if (form != Form::Fixed) mean_gxhat += g(e) * xhat(e) / groups.size();
-      if (call.wants(1)) dscale.values[groups.parameter(e)] += dy.values[e] * xhat(e);
-    });
-    if (call.wants(0)) {
-      groups.for_each(
-          group, [&](int64_t e) { dx.values[e] = rstd * (g(e) - mean_g - xhat(e) * mean_gxhat); });
+  // The sums that pieces of a group share. If channels take one parameter each, the sums of dy of
+  // each channel, then those of dy xhat, which are also the gradients of bias and scale. Otherwise
+  // the sum of g (but for the RMS), and that of g xhat.
+  Array sums() const {
+    const int64_t c = groups_.channels, width = c > 0 ? 2 * c : form_ == Form::Rms ? 1 : 2;
+    Array result = groups_.rows(width);
+    for (int64_t group = 0; group < groups_.count(); ++group) {
+      double* row = &result.values[group * width];
+      groups_.for_each(group, [&](int64_t e) {
+        const double dy = call_.gradient().values[e];
+        if (c > 0) {
+          row[groups_.parameter(e) % c] += dy;
+          row[c + groups_.parameter(e) % c] += dy * xhat(group, e);
+        } else {
+          if (width == 2) row[0] += g(e);
+          row[width - 1] += g(e) * xhat(group, e);
+        }
+      });
     }
+    return result;
   }
-  return {dx, dscale, dbias};
-}
+
+  // Gradients of x, scale and bias.
+  std::vector<Array> run() const {
+    const Array found = call_.statistics() != nullptr ? *call_.statistics() : sums();
+    Array dx = call_.zeros_if_wanted(0), dscale = call_.zeros_if_wanted(1);
+    Array dbias = call_.zeros_if_wanted(2);
+    for (int64_t group = 0; group < groups_.count(); ++group) {
+      add_parameter_gradients(group, found, dscale, dbias);
+      if (!call_.wants(0)) continue;
+      const auto [mean_g, mean_gxhat] = means(group, found);
+      groups_.for_each(group, [&](int64_t e) {
+        dx.values[e] = statistics_.rstd[group] * (g(e) - mean_g - xhat(group, e) * mean_gxhat);
+      });
+    }
+    return {dx, dscale, dbias};
+  }
+
+ private:
+  double xhat(int64_t group, int64_t e) const {
+    return x_ != nullptr ? (x_[e] - statistics_.mean[group]) * statistics_.rstd[group] : 0;
+  }
+  double weight(int64_t parameter) const {
+    return scale_ != nullptr ? scale_[parameter] + scale_offset_ : 1;
+  }
+  double g(int64_t e) const { return call_.gradient().values[e] * weight(groups_.parameter(e)); }
+
+  void add_parameter_gradients(int64_t group, const Array& found, Array& dscale,
+                               Array& dbias) const {
+    const int64_t c = groups_.channels;
+    for (int64_t i = 0; i < c; ++i) {
+      const int64_t p = groups_.parameter_of(group, i);
+      if (call_.wants(2)) dbias.values[p] += found.values[group * 2 * c + i];
+      if (call_.wants(1)) dscale.values[p] += found.values[(group * 2 + 1) * c + i];
+    }
+    if (c > 0) return;
+    groups_.for_each(group, [&](int64_t e) {
+      const double dy = call_.gradient().values[e];
+      if (call_.wants(2)) dbias.values[groups_.parameter(e)] += dy;
+      if (call_.wants(1)) dscale.values[groups_.parameter(e)] += dy * xhat(group, e);
+    });
+  }
+
+  // Of g and of g xhat.
+  std::pair<double, double> means(int64_t group, const Array& found) const {
+    const int64_t c = groups_.channels, width = found.shape.back();
+    const double* row = &found.values[group * width];
+    double of_g = 0, of_gxhat = 0;
+    for (int64_t i = 0; i < c; ++i) {
+      of_g += row[i] * weight(groups_.parameter_of(group, i));
+      of_gxhat += row[c + i] * weight(groups_.parameter_of(group, i));
+    }
+    if (c == 0) of_g = width == 2 ? row[0] : 0, of_gxhat = row[width - 1];
+    if (form_ == Form::Fixed) return {0, 0};
+    const double size = group_size(groups_, call_.facts());
+    return {of_g / size, of_gxhat / size};
+  }
+
+  const BackwardCall& call_;
+  Groups groups_;
+  Form form_;
+  double scale_offset_;
+  Statistics statistics_;
+  const double* x_ = nullptr;
+  const double* scale_ = nullptr;
+};
 
 const Array* optional_input(const ForwardCall& call, size_t i) {
   return call.has(i) ? &call.input(i) : nullptr;
 }
-
-Shape leading_shape(const Shape& x, int64_t axis) { return Shape(x.begin(), x.begin() + axis); }
 
 std::vector<double> inverse_deviation(const std::vector<double>& variance, double epsilon) {
   std::vector<double> result = variance;
@@ -139,166 +239,133 @@ std::vector<double> inverse_deviation(const std::vector<double>& variance, doubl
   return result;
 }
 
-// Window of the channels around `c`: floor((size - 1) / 2) before, the rest after, as in ONNX.
-Range lrn_window(const LrnAttrs& attrs, int64_t c, int64_t channels) {
-  const int64_t begin = c - (attrs.size - 1) / 2;
-  return {std::max(begin, int64_t{0}), std::min(begin + attrs.size, channels)};
+// Output and auxiliaries of a norm with mean and deviation.
+ForwardResult centered_forward(const ForwardCall& call, const Groups& groups, double epsilon) {
+  const Array moments =
+      call.statistics != nullptr ? *call.statistics : moments_of(groups, call.input(0));
+  const Statistics statistics = statistics_of(moments, epsilon);
+  return {{normalize(groups, call.input(0), statistics, optional_input(call, 1),
+                     optional_input(call, 2))},
+          {Array(groups.shape, statistics.mean), Array(groups.shape, statistics.rstd)}};
 }
 
-// Channels of the input that have an output here.
-Range lrn_outputs(const PieceFacts& facts, int64_t channels) {
-  return facts.channels.size() == 0 ? Range{0, channels} : facts.channels;
+NormGradient centered_gradient(const BackwardCall& call, const Groups& groups) {
+  return {call, groups, NormGradient::Form::Centered, 0, [&] {
+            return Statistics{call.auxiliary(0).values, call.auxiliary(1).values};
+          }};
 }
 
-// bias + alpha / size * (sum of squares over the window of each element).
-std::vector<double> lrn_denominators(const LrnAttrs& attrs, const Array& x) {
-  const AxisView view = view_axis(x.shape, 1);
-  std::vector<double> result(x.values.size());
-  for (int64_t b = 0; b < view.outer; ++b) {
-    for (int64_t c = 0; c < view.size; ++c) {
-      for (int64_t i = 0; i < view.inner; ++i) {
-        const Range window = lrn_window(attrs, c, view.size);
-        double sum = 0;
-        for (int64_t n = window.begin; n < window.end; ++n) {
-          const double value = x.values[(b * view.size + n) * view.inner + i];
-          sum += value * value;
-        }
-        result[(b * view.size + c) * view.inner + i] =
-            attrs.bias + attrs.alpha / static_cast<double>(attrs.size) * sum;
-      }
-    }
-  }
-  return result;
+Groups layer_groups(const Signature& s) {
+  return trailing_groups(s.shape(0), s.as<LayerNormAttrs>().axis);
+}
+Groups group_groups(const Signature& s) {
+  return channel_groups(s.shape(0), s.as<GroupNormAttrs>().groups);
+}
+
+NormGradient rms_gradient(const BackwardCall& call) {
+  const Groups groups = layer_groups(call.signature());
+  const double offset = call.attrs<LayerNormAttrs>().scale_offset;
+  return {call, groups, NormGradient::Form::Rms, offset, [&] {
+            return Statistics{std::vector<double>(groups.count(), 0), call.auxiliary(0).values};
+          }};
 }
 
 }  // namespace
 
+Array batch_norm_begin(const ForwardCall& call) {
+  return moments_of(batch_groups(call.input(0).shape), call.input(0));
+}
+
 ForwardResult batch_norm_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<BatchNormAttrs>();
-  const Array& x = call.input(0);
-  const Groups groups = batch_groups(x.shape);
-  if (!attrs.training) {
-    const Statistics running = {call.input(3).values,
-                                inverse_deviation(call.input(4).values, attrs.epsilon)};
-    return {{normalize(groups, x, running, &call.input(1), &call.input(2))}, {}};
+  const Groups groups = batch_groups(call.input(0).shape);
+  if (attrs.training) return centered_forward(call, groups, attrs.epsilon);
+  const Statistics running = {call.input(3).values,
+                              inverse_deviation(call.input(4).values, attrs.epsilon)};
+  return {{normalize(groups, call.input(0), running, &call.input(1), &call.input(2))}, {}};
+}
+
+// The running variance takes the unbiased one of the batch, as in PyTorch.
+std::vector<Array> batch_norm_writes(const ForwardCall& call, const ForwardResult& result) {
+  const auto& attrs = call.attrs<BatchNormAttrs>();
+  if (!attrs.training) return {};
+  const double size = group_size(batch_groups(call.input(0).shape), call.facts);
+  Array mean = call.input(3), variance = call.input(4);
+  for (size_t c = 0; c < mean.values.size(); ++c) {
+    const double rstd = result.auxiliaries[1].values[c];
+    const double unbiased = (1 / (rstd * rstd) - attrs.epsilon) * size / (size - 1);
+    mean.values[c] += attrs.momentum * (result.auxiliaries[0].values[c] - mean.values[c]);
+    variance.values[c] += attrs.momentum * (unbiased - variance.values[c]);
   }
-  const Statistics batch = statistics_of(groups, x.values, attrs.epsilon, true);
-  const Shape channels = {x.shape[1]};
-  return {{normalize(groups, x, batch, &call.input(1), &call.input(2))},
-          {Array(channels, batch.mean), Array(channels, batch.rstd)}};
+  return {mean, variance};
+}
+
+Array batch_norm_begin_backward(const BackwardCall& call) {
+  return centered_gradient(call, batch_groups(call.shape(0))).sums();
 }
 
 std::vector<Array> batch_norm_backward(const BackwardCall& call) {
   const auto& attrs = call.attrs<BatchNormAttrs>();
   const Groups groups = batch_groups(call.shape(0));
-  if (attrs.training) {
-    return normalization_backward(call, groups, Form::Centered, 0, [&] {
-      return Statistics{call.auxiliary(0).values, call.auxiliary(1).values};
-    });
-  }
-  return normalization_backward(call, groups, Form::Fixed, 0, [&] {
+  if (attrs.training) return centered_gradient(call, groups).run();
+  const auto running = [&] {
     // The mean enters only the gradient of the scale.
-    return Statistics{call.wants(1) ? call.input(3).values : std::vector<double>(groups.count, 0),
+    return Statistics{call.wants(1) ? call.input(3).values : std::vector<double>(groups.count(), 0),
                       inverse_deviation(call.input(4).values, attrs.epsilon)};
-  });
+  };
+  return NormGradient(call, groups, NormGradient::Form::Fixed, 0, running).run();
+}
+
+Array layer_norm_begin(const ForwardCall& call) {
+  return moments_of(layer_groups(call.signature), call.input(0));
 }
 
 ForwardResult layer_norm_forward(const ForwardCall& call) {
-  const auto& attrs = call.attrs<LayerNormAttrs>();
-  const Array& x = call.input(0);
-  const Groups groups = trailing_groups(x.shape, attrs.axis);
-  const Statistics statistics = statistics_of(groups, x.values, attrs.epsilon, true);
-  const Shape leading = leading_shape(x.shape, attrs.axis);
-  return {{normalize(groups, x, statistics, optional_input(call, 1), optional_input(call, 2))},
-          {Array(leading, statistics.mean), Array(leading, statistics.rstd)}};
+  return centered_forward(call, layer_groups(call.signature), call.attrs<LayerNormAttrs>().epsilon);
+}
+
+Array layer_norm_begin_backward(const BackwardCall& call) {
+  return centered_gradient(call, layer_groups(call.signature())).sums();
 }
 
 std::vector<Array> layer_norm_backward(const BackwardCall& call) {
-  const Groups groups = trailing_groups(call.shape(0), call.attrs<LayerNormAttrs>().axis);
-  return normalization_backward(call, groups, Form::Centered, 0, [&] {
-    return Statistics{call.auxiliary(0).values, call.auxiliary(1).values};
-  });
+  return centered_gradient(call, layer_groups(call.signature())).run();
+}
+
+Array rms_norm_begin(const ForwardCall& call) {
+  return squares_of(layer_groups(call.signature), call.input(0));
 }
 
 ForwardResult rms_norm_forward(const ForwardCall& call) {
   const auto& attrs = call.attrs<LayerNormAttrs>();
-  const Array& x = call.input(0);
-  const Groups groups = trailing_groups(x.shape, attrs.axis);
-  const Statistics statistics = statistics_of(groups, x.values, attrs.epsilon, false);
-  return {{normalize(groups, x, statistics, optional_input(call, 1), nullptr, attrs.scale_offset)},
-          {Array(leading_shape(x.shape, attrs.axis), statistics.rstd)}};
+  const Groups groups = layer_groups(call.signature);
+  const Array squares = call.statistics != nullptr ? *call.statistics : rms_norm_begin(call);
+  Statistics statistics = {std::vector<double>(groups.count(), 0), squares.values};
+  for (double& value : statistics.rstd)
+    value = 1 / std::sqrt(value / group_size(groups, call.facts) + attrs.epsilon);
+  return {{normalize(groups, call.input(0), statistics, optional_input(call, 1), nullptr,
+                     attrs.scale_offset)},
+          {Array(groups.shape, statistics.rstd)}};
 }
 
-std::vector<Array> rms_norm_backward(const BackwardCall& call) {
-  const auto& attrs = call.attrs<LayerNormAttrs>();
-  const Groups groups = trailing_groups(call.shape(0), attrs.axis);
-  return normalization_backward(call, groups, Form::Rms, attrs.scale_offset, [&] {
-    return Statistics{std::vector<double>(groups.count, 0), call.auxiliary(0).values};
-  });
+Array rms_norm_begin_backward(const BackwardCall& call) { return rms_gradient(call).sums(); }
+
+std::vector<Array> rms_norm_backward(const BackwardCall& call) { return rms_gradient(call).run(); }
+
+Array group_norm_begin(const ForwardCall& call) {
+  return moments_of(group_groups(call.signature), call.input(0));
 }
 
 ForwardResult group_norm_forward(const ForwardCall& call) {
-  const auto& attrs = call.attrs<GroupNormAttrs>();
-  const Array& x = call.input(0);
-  const Groups groups = channel_groups(x.shape, attrs.groups);
-  const Statistics statistics = statistics_of(groups, x.values, attrs.epsilon, true);
-  const Shape shape = {x.shape[0], attrs.groups};
-  return {{normalize(groups, x, statistics, optional_input(call, 1), optional_input(call, 2))},
-          {Array(shape, statistics.mean), Array(shape, statistics.rstd)}};
+  return centered_forward(call, group_groups(call.signature), call.attrs<GroupNormAttrs>().epsilon);
+}
+
+Array group_norm_begin_backward(const BackwardCall& call) {
+  return centered_gradient(call, group_groups(call.signature())).sums();
 }
 
 std::vector<Array> group_norm_backward(const BackwardCall& call) {
-  const Groups groups = channel_groups(call.shape(0), call.attrs<GroupNormAttrs>().groups);
-  return normalization_backward(call, groups, Form::Centered, 0, [&] {
-    return Statistics{call.auxiliary(0).values, call.auxiliary(1).values};
-  });
-}
-
-ForwardResult local_response_norm_forward(const ForwardCall& call) {
-  const auto& attrs = call.attrs<LrnAttrs>();
-  const Array& x = call.input(0);
-  const std::vector<double> denominators = lrn_denominators(attrs, x);
-  const AxisView view = view_axis(x.shape, 1);
-  const Range out = lrn_outputs(call.facts, view.size);
-  Array y(x.shape);
-  y.shape[1] = out.size();
-  y.values.clear();
-  for (int64_t b = 0; b < view.outer; ++b) {
-    for (int64_t i = out.begin * view.inner; i < out.end * view.inner; ++i) {
-      const int64_t e = b * view.size * view.inner + i;
-      y.values.push_back(x.values[e] * std::pow(denominators[e], -attrs.beta));
-    }
-  }
-  return {{y}, {}};
-}
-
-// With D the denominators: dx_c = dy_c D_c^-beta - 2 alpha beta / size x_c sum of dy_n y_n / D_n
-// over the channels n whose window has c.
-std::vector<Array> local_response_norm_backward(const BackwardCall& call) {
-  const auto& attrs = call.attrs<LrnAttrs>();
-  if (!call.wants(0)) return {Array()};
-  const Array& dy = call.gradient();
-  const Array& x = call.input(0);
-  const Array& y = call.output(0);
-  const std::vector<double> denominators = lrn_denominators(attrs, x);
-  const AxisView view = view_axis(x.shape, 1);
-  const double factor = 2 * attrs.alpha * attrs.beta / static_cast<double>(attrs.size);
-  const Range out = lrn_outputs(call.facts(), view.size);
-  Array dx(x.shape);
-  for (int64_t b = 0; b < view.outer; ++b) {
-    for (int64_t n = out.begin; n < out.end; ++n) {
-      for (int64_t i = 0; i < view.inner; ++i) {
-        const auto at = [&](int64_t c) { return (b * view.size + c) * view.inner + i; };
-        const int64_t e = at(n), o = (b * out.size() + n - out.begin) * view.inner + i;
-        dx.values[e] += dy.values[o] * std::pow(denominators[e], -attrs.beta);
-        const double share = factor * dy.values[o] * y.values[o] / denominators[e];
-        const Range window = lrn_window(attrs, n, view.size);
-        for (int64_t c = window.begin; c < window.end; ++c)
-          dx.values[at(c)] -= share * x.values[at(c)];
-      }
-    }
-  }
-  return {dx};
+  return centered_gradient(call, group_groups(call.signature())).run();
 }
 
 }  // namespace windlass::reference

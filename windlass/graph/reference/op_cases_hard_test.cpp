@@ -37,7 +37,7 @@ void add_hard_conv(CaseMaker& make, size_t rank, bool transposed) {
     attrs.pad_end.push_back(make.integer(0, transposed ? extent - 1 : 5));
     if (transposed) attrs.output_padding.push_back(make.integer(0, attrs.stride[i] - 1));
     const int64_t least =
-        transposed ? 1 + (attrs.pad_begin[i] + attrs.pad_end[i]) / attrs.stride[i]
+        transposed ? 2 + (attrs.pad_begin[i] + attrs.pad_end[i]) / attrs.stride[i]
                    : std::max<int64_t>(1, extent - attrs.pad_begin[i] - attrs.pad_end[i]);
     x.push_back(least + make.integer(0, rank == 1 ? 9 : 4));
   }
@@ -268,6 +268,12 @@ std::vector<OpCase> hard_op_cases(uint64_t seed) {
 
 std::vector<OpCase> tied_op_cases(uint64_t seed) {
   CaseMaker make(seed * 104729 + 1);
+  for (const ReduceFn fn : {ReduceFn::Max, ReduceFn::Min}) {
+    Operand x = make.indices({4, 3, 5}, 0, 2);
+    x.dtype = DType::F32;
+    make.add("Reduce with ties", OpKind::Reduce, ReduceAttrs{fn, {0, 2}, make.rng().chance(0.5)},
+             {x});
+  }
   make.add("Reduce integers", OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, {1}, true},
            {make.indices({3, 5}, -9, 9)});
   Operand a = make.indices({3, 4}, 0, 1), b = make.indices({4}, 0, 1);

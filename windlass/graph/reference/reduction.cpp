@@ -99,13 +99,11 @@ Array prod_gradient(const ReduceAttrs& attrs, const Array& x, const Array& g) {
 }
 
 // The gradient goes to the elements equal to the extremum in equal shares.
-Array extremum_gradient(const ReduceAttrs& attrs, const Array& x, const Array& y, const Array& g) {
-  std::vector<double> ties(g.values.size(), 0);
-  for_each_reduced(attrs, x.shape,
-                   [&](int64_t i, int64_t o) { ties[o] += x.values[i] == y.values[o] ? 1 : 0; });
+Array extremum_gradient(const ReduceAttrs& attrs, const Array& x, const Array& y, const Array& g,
+                        const Array& ties) {
   Array dx(x.shape);
   for_each_reduced(attrs, x.shape, [&](int64_t i, int64_t o) {
-    if (x.values[i] == y.values[o]) dx.values[i] = g.values[o] / ties[o];
+    if (x.values[i] == y.values[o]) dx.values[i] = g.values[o] / ties.values[o];
   });
   return dx;
 }
@@ -125,6 +123,19 @@ ForwardResult reduce_forward(const ForwardCall& call) {
     if (is_integer(call.dtype(0))) value = std::trunc(value);
   }
   return {{y}, {}};
+}
+
+// How many elements equal the extremum.
+Array reduce_begin_backward(const BackwardCall& call) {
+  const Array& x = call.input(0);
+  const Array& y = call.output(0);
+  Shape shape = y.shape;
+  shape.push_back(1);
+  Array ties(shape);
+  for_each_reduced(call.attrs<ReduceAttrs>(), x.shape, [&](int64_t i, int64_t o) {
+    ties.values[o] += x.values[i] == y.values[o] ? 1 : 0;
+  });
+  return ties;
 }
 
 std::vector<Array> reduce_backward(const BackwardCall& call) {
@@ -155,7 +166,11 @@ std::vector<Array> reduce_backward(const BackwardCall& call) {
       return {by_slope([&](int64_t i, int64_t o) { return std::exp(x(i) - y(o)); })};
     case ReduceFn::Prod: return {prod_gradient(attrs, call.input(0), g)};
     case ReduceFn::Max:
-    case ReduceFn::Min: return {extremum_gradient(attrs, call.input(0), call.output(0), g)};
+    case ReduceFn::Min: {
+      const Array ties =
+          call.statistics() != nullptr ? *call.statistics() : reduce_begin_backward(call);
+      return {extremum_gradient(attrs, call.input(0), call.output(0), g, ties)};
+    }
   }
   return {};
 }
