@@ -11,7 +11,7 @@
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/machine.h"
 #include "windlass/cli/model_flags.h"
-#include "windlass/search/sharding/sharding_problem.h"
+#include "windlass/search/exact/sharding/sharding_problem.h"
 
 namespace windlass {
 namespace {

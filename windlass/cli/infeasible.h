@@ -8,7 +8,7 @@
 
 #include "windlass/cli/planning.h"
 #include "windlass/report/simulation.h"
-#include "windlass/search/advice.h"
+#include "windlass/search/advice/advice.h"
 
 namespace windlass {
 

@@ -6,7 +6,7 @@
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/batch_size.h"
+#include "windlass/search/advice/batch_size.h"
 
 namespace windlass {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/harmony/stream_search.h"
-#include "windlass/search/harmony/synthetic.h"
+#include "windlass/search/packs/stream_search.h"
+#include "windlass/search/packs/synthetic.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {

@@ -6,7 +6,7 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
-#include "windlass/search/harmony/search.h"
+#include "windlass/search/packs/search_layers.h"
 
 namespace windlass {
 namespace {

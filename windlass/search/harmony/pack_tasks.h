@@ -21,9 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "windlass/search/harmony/pack_strategy.h"
 #include "windlass/search/harmony/pack_teams.h"
-#include "windlass/search/harmony/volume.h"
+#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/volume.h"
 #include "windlass/sim/simulate.h"
 
 namespace windlass {

@@ -4,10 +4,10 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/search/harmony/long_run.h"
-#include "windlass/search/harmony/packers.h"
-#include "windlass/search/harmony/stream_bounds.h"
-#include "windlass/search/harmony/stream_search.h"
-#include "windlass/search/harmony/synthetic.h"
+#include "windlass/search/packs/stream_bounds.h"
+#include "windlass/search/packs/stream_search.h"
+#include "windlass/search/packs/synthetic.h"
+#include "windlass/search/peers/harmony/packers.h"
 #include "windlass/sim/timeline_check.h"
 
 namespace windlass {
