@@ -10,10 +10,10 @@
 #include "windlass/cli/packs_text.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/subject.h"
+#include "windlass/cost/model_chain.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/harmony/check_packs.h"
-#include "windlass/search/harmony/long_run.h"
-#include "windlass/search/harmony/model_chain.h"
+#include "windlass/plan/packs/check_packs.h"
+#include "windlass/plan/packs/long_run.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {

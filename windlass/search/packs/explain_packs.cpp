@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/search/peers/harmony/harmony_runtime.h"
 
 namespace windlass {
 namespace {

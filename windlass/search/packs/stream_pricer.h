@@ -3,7 +3,8 @@
 
 #include <optional>
 
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
 

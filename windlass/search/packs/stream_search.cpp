@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "windlass/search/packs/stream_searcher.h"
+#include "windlass/search/peers/harmony/volume.h"
 
 namespace windlass {
 

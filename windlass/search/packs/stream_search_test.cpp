@@ -7,9 +7,10 @@
 
 #include "windlass/base/test_data.h"
 #include "windlass/machine/read_machine.h"
-#include "windlass/search/harmony/check_packs.h"
+#include "windlass/plan/packs/check_packs.h"
 #include "windlass/search/packs/synthetic.h"
 #include "windlass/search/peers/harmony/packers.h"
+#include "windlass/search/peers/harmony/volume.h"
 
 namespace windlass {
 namespace {

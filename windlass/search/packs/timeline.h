@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "windlass/search/harmony/pack_tasks.h"
 #include "windlass/search/packs/search_layers.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
 

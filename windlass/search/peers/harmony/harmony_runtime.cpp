@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "windlass/base/error.h"
-
 namespace windlass {
 
 HarmonyPlan harmony_plan_of(const PackStrategy& strategy) {
@@ -36,14 +34,8 @@ PackStrategy harmony_runtime(const HarmonyPlan& plan) {
   return strategy;
 }
 
-void check_pack_strategy(const LayerProfile& profile, const PackStrategy& strategy,
-                         int64_t minibatch, int64_t devices) {
-  check_packs(strategy, static_cast<int64_t>(profile.layers()), minibatch, devices);
-  // The share of a pipeline is what one alone would be asked to do.
-  HarmonyPlan plan = harmony_plan_of(strategy);
-  plan.mode = HarmonyMode::Pipeline;
-  plan.devices = strategy.depth;
-  check_harmony_plan(profile, plan, (minibatch + strategy.replicas - 1) / strategy.replicas);
+void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, int64_t minibatch) {
+  check_pack_strategy(profile, harmony_runtime(plan), minibatch, plan.devices);
 }
 
 }  // namespace windlass

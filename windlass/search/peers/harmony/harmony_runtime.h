@@ -10,9 +10,7 @@ HarmonyPlan harmony_plan_of(const PackStrategy& strategy);
 // A plan as Harmony's runtime carries it out.
 PackStrategy harmony_runtime(const HarmonyPlan& plan);
 
-// check_packs(), and that the profile knows the micro-batch sizes, that of the remaining samples
-// included. Throws Error{Input}.
-void check_pack_strategy(const LayerProfile& profile, const PackStrategy& strategy,
-                         int64_t minibatch, int64_t devices);
+// check_pack_strategy() of a plan as Harmony's runtime carries it out.
+void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, int64_t minibatch);
 
 }  // namespace windlass

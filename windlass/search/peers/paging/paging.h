@@ -2,10 +2,10 @@
 // The baseline that memory virtualisation is.
 #pragma once
 
-#include "windlass/search/harmony/pack_teams.h"
 #include "windlass/search/peers/harmony/harmony_plan.h"
 #include "windlass/search/peers/harmony/volume.h"
 #include "windlass/sim/simulate.h"
+#include "windlass/task/packs/pack_teams.h"
 
 namespace windlass {
 

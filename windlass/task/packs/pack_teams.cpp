@@ -1,6 +1,6 @@
 // Traffic of one sort between the same ends differs in size only, so that links are shared out once
 // for a model of each sort, and further sizes are scaled.
-#include "windlass/search/harmony/pack_teams.h"
+#include "windlass/task/packs/pack_teams.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "windlass/search/harmony/model_chain.h"
+#include "windlass/cost/model_chain.h"
 
 #include <algorithm>
 #include <set>

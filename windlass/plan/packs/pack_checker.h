@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "windlass/plan/checker.h"
-#include "windlass/search/harmony/check_packs.h"
+#include "windlass/plan/packs/check_packs.h"
 
 namespace windlass {
 

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
 

@@ -1,13 +1,14 @@
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 #include <gtest/gtest.h>
 
 #include "windlass/machine/read_machine.h"
-#include "windlass/search/harmony/long_run.h"
+#include "windlass/plan/packs/long_run.h"
 #include "windlass/search/packs/stream_bounds.h"
 #include "windlass/search/packs/stream_search.h"
 #include "windlass/search/packs/synthetic.h"
 #include "windlass/search/peers/harmony/packers.h"
+#include "windlass/search/peers/harmony/volume.h"
 #include "windlass/sim/timeline_check.h"
 
 namespace windlass {

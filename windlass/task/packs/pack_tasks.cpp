@@ -1,7 +1,7 @@
 // The program of a step in the order of Harmony's tasks. Weights, stashes, gradients and peer
 // transfers have lanes of their own, so that each runs ahead as far as its data and the window for
 // weights allow; nothing else orders them. O(pieces + tasks x micro-batches) tasks a step.
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/search/harmony/pack_program.h"
+#include "windlass/task/packs/pack_program.h"
 
 namespace windlass {
 

@@ -1,4 +1,4 @@
-#include "windlass/search/harmony/check_packs.h"
+#include "windlass/plan/packs/check_packs.h"
 
 #include <functional>
 

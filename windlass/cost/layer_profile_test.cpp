@@ -1,4 +1,4 @@
-#include "windlass/model/layer_profile.h"
+#include "windlass/cost/layer_profile.h"
 
 #include <string>
 

@@ -1,7 +1,7 @@
 // Packs of layers as a task graph, for the simulator.
 //
 // Times and peaks come from a layer profile, bytes go over the machine's links. Beside what
-// pack_strategy.h says:
+// strategy/packs.h says:
 //  - A forward pass frees what a layer computes besides its output: a task needs the largest of its
 //    layers, not their sum. A backward pass holds the activations of the whole pack.
 //  - Micro-batches at the ends of a task are computed piece by piece, so that the first one waits
@@ -21,10 +21,9 @@
 #include <string>
 #include <vector>
 
-#include "windlass/search/harmony/pack_teams.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
-#include "windlass/search/peers/harmony/volume.h"
-#include "windlass/sim/simulate.h"
+#include "windlass/task/packs/chain_tables.h"
+#include "windlass/task/packs/pack_teams.h"
+#include "windlass/task/packs/swap_volume.h"
 
 namespace windlass {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "windlass/search/harmony/pack_program.h"
+#include "windlass/task/packs/pack_program.h"
 
 namespace windlass {
 

@@ -1,6 +1,6 @@
 // What leaves a device or comes to it: gradients and updates, stashes, and what the task before
 // made.
-#include "windlass/search/harmony/pack_program.h"
+#include "windlass/task/packs/pack_program.h"
 
 namespace windlass {
 

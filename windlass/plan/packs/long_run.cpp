@@ -1,4 +1,4 @@
-#include "windlass/search/harmony/long_run.h"
+#include "windlass/plan/packs/long_run.h"
 
 #include <algorithm>
 #include <tuple>

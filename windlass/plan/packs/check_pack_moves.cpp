@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "windlass/cost/traffic.h"
-#include "windlass/search/harmony/pack_checker.h"
+#include "windlass/plan/packs/pack_checker.h"
 
 namespace windlass {
 

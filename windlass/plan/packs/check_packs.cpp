@@ -1,10 +1,10 @@
-#include "windlass/search/harmony/check_packs.h"
+#include "windlass/plan/packs/check_packs.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "windlass/base/error.h"
-#include "windlass/search/harmony/pack_checker.h"
+#include "windlass/plan/packs/pack_checker.h"
 
 namespace windlass {
 

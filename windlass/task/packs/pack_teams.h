@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "windlass/machine/machine.h"
-#include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
+#include "windlass/task/task_times.h"
 
 namespace windlass {
 

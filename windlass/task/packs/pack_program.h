@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
 

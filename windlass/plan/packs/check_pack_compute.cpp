@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "windlass/search/harmony/pack_checker.h"
+#include "windlass/plan/packs/pack_checker.h"
 
 namespace windlass {
 

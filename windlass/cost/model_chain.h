@@ -3,9 +3,9 @@
 #pragma once
 
 #include "windlass/cost/cost_model.h"
+#include "windlass/cost/layer_profile.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
-#include "windlass/model/layer_profile.h"
 
 namespace windlass {
 

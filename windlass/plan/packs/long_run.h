@@ -5,7 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "windlass/search/harmony/pack_tasks.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
 
