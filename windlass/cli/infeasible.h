@@ -14,7 +14,6 @@ namespace windlass {
 
 // What the user asked for.
 struct InfeasibleRequest {
-  const ModelFlags& model;
   const MachineFlags& machine;
   const std::string& host_memory;
   const SearchFlags& search;

@@ -90,7 +90,7 @@ std::vector<std::string> compare(const PackSubject& subject, const LongRun& foun
 
 LayerProfile load_chain(const ModelRequest& request, const Machine& machine) {
   if (is_layer_profile_file(request.source)) return load_layer_profile(request.source);
-  const Model model = load_model(request.source, options_of(request));
+  const Model model = load_model(request);
   return chain_of_network(model.graph, request.training, machine, *analytic_cost_model());
 }
 

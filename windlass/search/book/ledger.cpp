@@ -92,10 +92,9 @@ Cut& Ledger::cut(int64_t micro_batches) {
   if (known != cuts_->end()) return *known->second;
   auto made = std::make_unique<Cut>();
   made->micro_batches = micro_batches;
-  const bool whole = micro_batches == 1;
-  const Graph part = whole ? Graph{} : cut_batch(problem_.network, batch_, micro_batches);
-  made->batch = whole ? batch_ : find_batch(part);
-  made->training = differentiate(whole ? problem_.network : part, problem_.training);
+  MicroBatch part = cut_training(problem_.network, batch_, micro_batches, problem_.training);
+  made->batch = std::move(part.batch);
+  made->training = std::move(part.training);
   made->evaluator = std::make_unique<Evaluator>(problem_, made->training);
   return *cuts_->emplace(micro_batches, std::move(made)).first->second;
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "windlass/base/stopwatch.h"
-#include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/search/book/evaluate.h"
 #include "windlass/strategy/baselines.h"
 

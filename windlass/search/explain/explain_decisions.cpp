@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/search/explain/explain.h"
 #include "windlass/strategy/baselines.h"
 
@@ -156,7 +156,7 @@ void Explainer::add_cuts(std::vector<Alternative>& list) {
     const std::string choice = fmt::format("{} instead of {}", parts, now);
     try {
       const TrainingGraph training =
-          differentiate(cut_batch(problem_.network, batch, parts), problem_.training);
+          cut_training(problem_.network, batch, parts, problem_.training).training;
       Strategy changed = strategy_;
       changed.micro_batches = parts;
       add_unless_same(list, measured("micro-batches", choice, training, changed));
