@@ -13,11 +13,11 @@
 #include "windlass/base/error.h"
 #include "windlass/base/table.h"
 #include "windlass/machine/read_machine.h"
-#include "windlass/search/harmony/pack_search.h"
-#include "windlass/search/harmony/packers.h"
-#include "windlass/search/harmony/paging.h"
-#include "windlass/search/harmony/runtime_baseline.h"
-#include "windlass/search/harmony/stream_search.h"
+#include "windlass/search/packs/pack_search.h"
+#include "windlass/search/packs/stream_search.h"
+#include "windlass/search/peers/harmony/packers.h"
+#include "windlass/search/peers/harmony/runtime_baseline.h"
+#include "windlass/search/peers/paging/paging.h"
 
 namespace windlass {
 namespace {

@@ -19,7 +19,7 @@
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/ledger.h"
+#include "windlass/search/book/ledger.h"
 #include "windlass/search/peers/peers.h"
 
 namespace windlass {

@@ -13,7 +13,7 @@
 #include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
-#include "windlass/search/mcmc/chain.h"
+#include "windlass/search/mcmc/markov_chain.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass {

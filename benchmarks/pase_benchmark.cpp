@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 
 #include "windlass/search/exact/eliminate.h"
-#include "windlass/search/pase/pase_problem.h"
+#include "windlass/search/peers/pase/pase_problem.h"
 
 namespace {
 

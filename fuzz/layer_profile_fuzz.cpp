@@ -2,7 +2,7 @@
 
 #include "fuzz/exercise.h"
 
-#include "windlass/model/layer_profile.h"
+#include "windlass/cost/layer_profile.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace windlass;

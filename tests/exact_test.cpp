@@ -15,9 +15,9 @@
 #include "windlass/model/model.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/pase/pase_problem.h"
+#include "windlass/search/exact/sharding/sharding_problem.h"
+#include "windlass/search/peers/pase/pase_problem.h"
 #include "windlass/search/search.h"
-#include "windlass/search/sharding/sharding_problem.h"
 
 namespace windlass {
 namespace {

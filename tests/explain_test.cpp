@@ -1,7 +1,7 @@
 // `windlass explain`: numbers that agree with the simulator, alternatives that are real, and clear
 // errors.
 
-#include "windlass/search/explain.h"
+#include "windlass/search/explain/explain.h"
 
 #include <filesystem>
 #include <string>

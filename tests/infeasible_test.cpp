@@ -9,7 +9,7 @@
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/cases.h"
-#include "windlass/search/advice.h"
+#include "windlass/search/advice/advice.h"
 
 namespace windlass {
 namespace {

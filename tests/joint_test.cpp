@@ -9,9 +9,9 @@
 #include "windlass/base/rng.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/evaluate.h"
+#include "windlass/search/book/evaluate.h"
+#include "windlass/search/exact/sharding/sharding_options.h"
 #include "windlass/search/search.h"
-#include "windlass/search/sharding/options.h"
 
 namespace windlass {
 namespace {

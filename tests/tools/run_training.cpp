@@ -32,7 +32,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
-#include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/machine/local.h"
 #include "windlass/model/safetensors.h"
 #include "windlass/model/weights.h"
@@ -213,7 +213,7 @@ class Tool {
     int64_t cuts = request.batch.obstacle.empty() ? rng.integer(1, samples) : 1;
     while (samples % cuts != 0) --cuts;
     candidate.training =
-        differentiate(cut_batch(request.model.graph, request.batch, cuts), request.training);
+        cut_training(request.model.graph, request.batch, cuts, request.training).training;
     candidate.strategy =
         cases::random_strategy(candidate.training, candidate.machine, rng,
                                {.pipeline = false, .compress = false, .in_turn = true});

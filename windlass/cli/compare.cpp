@@ -117,7 +117,7 @@ void add_searchers(std::vector<Row>& rows, const Subject& subject, const Compare
                    Pricing& pricing) {
   const Problem problem = {.network = subject.model.graph,
                            .machine = subject.machine,
-                           .training = flags.model.training_options(),
+                           .training = flags.model.request.training,
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
   for (std::string_view name : peer_names()) {
@@ -155,8 +155,8 @@ ExitCode run_compare(const CompareFlags& flags) {
                                              ? usual_strategies(subject.machine.devices.size())
                                              : flags.strategies;
   for (const std::string& name : names)
-    rows.push_back(row_of(name, subject.model.graph, subject.machine,
-                          flags.model.training_options(), pricing));
+    rows.push_back(
+        row_of(name, subject.model.graph, subject.machine, flags.model.request.training, pricing));
   if (flags.searchers) add_searchers(rows, subject, flags, pricing);
   const int64_t samples = planned.search.samples;
   const ExitCode code = planned.fits ? ExitCode::Done : ExitCode::NoPlan;
@@ -165,8 +165,9 @@ ExitCode run_compare(const CompareFlags& flags) {
                            .dump(2, ' ', false, ordered_json::error_handler_t::replace));
     return code;
   }
-  fmt::print("{} on {}, {} samples a step, {} a device; simulated, {}\n", flags.model.model,
-             subject.machine.name, samples, limit_text(subject.machine), pricing.provenance());
+  fmt::print("{} on {}, {} samples a step, {} a device; simulated, {}\n",
+             flags.model.request.source, subject.machine.name, samples, limit_text(subject.machine),
+             pricing.provenance());
   Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Left});
   table.add({"", "step", "samples/s", "peak", "against windlass", ""});
   const auto add = [&](const Row& row) {

@@ -1,6 +1,6 @@
 // `windlass explain`: why a plan is as it is, and what other choices would have cost.
 
-#include "windlass/search/explain.h"
+#include "windlass/search/explain/explain.h"
 
 #include <algorithm>
 #include <memory>

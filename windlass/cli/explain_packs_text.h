@@ -2,7 +2,7 @@
 #pragma once
 
 #include "windlass/plan/plan.h"
-#include "windlass/search/harmony/explain_packs.h"
+#include "windlass/search/packs/explain_packs.h"
 
 namespace windlass {
 

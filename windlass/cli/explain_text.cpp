@@ -9,7 +9,7 @@
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/machine/device_names.h"
-#include "windlass/search/explain.h"
+#include "windlass/search/explain/explain.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {

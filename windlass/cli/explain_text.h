@@ -8,7 +8,7 @@
 
 #include "windlass/cli/subject.h"
 #include "windlass/report/parts.h"
-#include "windlass/search/explain.h"
+#include "windlass/search/explain/explain.h"
 
 namespace windlass {
 

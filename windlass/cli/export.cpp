@@ -11,7 +11,7 @@
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/machine.h"
 #include "windlass/cli/model_flags.h"
-#include "windlass/search/sharding/sharding_problem.h"
+#include "windlass/search/exact/sharding/sharding_problem.h"
 
 namespace windlass {
 namespace {
@@ -27,22 +27,23 @@ CostNetwork sharding_network(const ExportFlags& flags) {
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name the machine, e.g. --on 4x3090");
   const Machine machine = flags.machine.load();
-  const Model model = load_model(flags.model.model, flags.model.model_options());
-  const TrainingGraph training = differentiate(model.graph, flags.model.training_options());
+  const Model model = load_model(flags.model.model());
+  const TrainingGraph training = differentiate(model.graph, flags.model.request.training);
   const auto cost = analytic_cost_model();
   return weighted(make_sharding_problem(training, machine, *cost).network(), {});
 }
 
 void run_export(const ExportFlags& flags) {
   CostNetwork network;
-  if (const auto graph = find_layer_graph(flags.model.model, flags.model.batch)) {
+  if (const auto graph =
+          find_layer_graph(flags.model.request.source, flags.model.request.batch.value_or(0))) {
     if (!flags.machine.devices)
       fail_input("--devices is missing: how many devices share the graph?");
     network = make_pase_problem(*graph, {.devices = *flags.machine.devices}).network;
   } else {
     network = sharding_network(flags);
   }
-  const std::string text = to_wcsp(network, flags.model.model);
+  const std::string text = to_wcsp(network, flags.model.request.source);
   if (flags.output.empty()) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return;

@@ -18,10 +18,9 @@ using nlohmann::ordered_json;
 
 constexpr double kMostSeconds = 15;
 
-Graph network_of(ModelFlags flags, int64_t samples) {
-  flags.batch = samples;
-  flags.batch_choice = BatchChoice::Given;
-  return load_model(flags.model, flags.model_options()).graph;
+Graph network_of(ModelRequest request, int64_t samples) {
+  request.batch = samples;
+  return load_model(request).graph;
 }
 
 bool in_fp32(const Graph& graph) {
@@ -55,24 +54,23 @@ std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
   const CostModel* const prices = measured ? &analytic : nullptr;
   std::vector<ProblemChange> list;
   if (in_fp32(planned.subject.model.graph)) {
-    ModelFlags flags = request.model;
-    flags.dtype = "bf16";
+    ModelRequest half = planned.subject.request;
+    half.dtype = DType::BF16;
     list.push_back({.change = "weights and activations of 16 bits",
                     .flags = "--dtype bf16",
-                    .network = [flags, samples] { return network_of(flags, samples); },
+                    .network = [half, samples] { return network_of(half, samples); },
                     .cost = prices,
                     .same_result = false});
   }
   const auto tokens = planned.subject.facts.tokens_per_sample;
   if (tokens && *tokens >= 2) {
-    ModelFlags flags = request.model;
-    flags.sequence = *tokens / 2;
-    list.push_back(
-        {.change = fmt::format("{} tokens a sample instead of {}", flags.sequence, *tokens),
-         .flags = fmt::format("--seq {}", flags.sequence),
-         .network = [flags, samples] { return network_of(flags, samples); },
-         .cost = prices,
-         .same_result = false});
+    ModelRequest shorter = planned.subject.request;
+    shorter.sequence = *tokens / 2;
+    list.push_back({.change = fmt::format("{} tokens a sample instead of {}", *tokens / 2, *tokens),
+                    .flags = fmt::format("--seq {}", *tokens / 2),
+                    .network = [shorter, samples] { return network_of(shorter, samples); },
+                    .cost = prices,
+                    .same_result = false});
   }
   const size_t devices = planned.subject.machine.devices.size();
   const MachineFlags twice = doubled(request.machine, devices);
@@ -115,7 +113,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
   options.stop = [] { return InterruptScope::interrupted(); };
   const Problem problem = {.network = subject.model.graph,
                            .machine = subject.machine,
-                           .training = request.model.training_options(),
+                           .training = subject.request.training,
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
   const std::unique_ptr<CostModel> analytic = analytic_cost_model();
@@ -125,7 +123,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
       .options = options,
       .frugal = subject.strategy,
       .least_limit = planned.search.least_limit,
-      .network = [&](int64_t samples) { return network_of(request.model, samples); },
+      .network = [&](int64_t samples) { return network_of(subject.request, samples); },
       .batch_cost = measured ? analytic.get() : nullptr,
       .changes = changes_for(request, planned, *analytic, measured)};
   const double limit = request.search.time_limit;

@@ -8,13 +8,12 @@
 
 #include "windlass/cli/planning.h"
 #include "windlass/report/simulation.h"
-#include "windlass/search/advice.h"
+#include "windlass/search/advice/advice.h"
 
 namespace windlass {
 
 // What the user asked for.
 struct InfeasibleRequest {
-  const ModelFlags& model;
   const MachineFlags& machine;
   const std::string& host_memory;
   const SearchFlags& search;

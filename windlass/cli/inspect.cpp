@@ -45,13 +45,13 @@ struct Inspection {
 
 Inspection inspect(const InspectFlags& flags) {
   Inspection result;
-  result.model = load_model(flags.model.model, flags.model.model_options());
+  result.model = load_model(flags.model.model());
   const Graph& graph = result.model.graph;
   try {
-    result.training = differentiate(graph, flags.model.training_options());
+    result.training = differentiate(graph, flags.model.request.training);
     result.totals = totals_of(result.training);
   } catch (const Error& error) {
-    throw error.within(flags.model.model);
+    throw error.within(flags.model.request.source);
   }
   result.blocks = find_blocks(graph);
   for (const Op& op : graph.ops) {
@@ -101,7 +101,7 @@ nlohmann::ordered_json to_json(const InspectFlags& flags, const Inspection& resu
   const Graph& graph = result.model.graph;
   const TrainingTotals& totals = result.totals;
   nlohmann::ordered_json json;
-  json["model"] = flags.model.model;
+  json["model"] = flags.model.request.source;
   json["source"] = result.model.source;
   json["parameters"] = parameter_count(graph);
   json["forward_flops"] = totals.forward.flops().value;
@@ -114,7 +114,7 @@ nlohmann::ordered_json to_json(const InspectFlags& flags, const Inspection& resu
   json["optimizer_bytes"] = totals.optimizer.value;
   json["saved_activation_bytes"] = totals.saved.value;
   json["input_bytes"] = totals.inputs.value;
-  json["optimizer"] = flags.model.optimizer;
+  json["optimizer"] = enum_name(flags.model.request.training.optimizer);
   json["ops"] = graph.ops.size();
   json["training_ops"] = result.training.graph.ops.size();
   auto& families = json["ops_by_family"] = nlohmann::ordered_json::object();
@@ -162,7 +162,7 @@ void print_report(const InspectFlags& flags, const Inspection& result) {
   const Flops forward = totals.forward.flops();
   const Flops training = Flops(forward.value + totals.backward.flops().value);
 
-  fmt::print("{} ({})\n", flags.model.model, result.model.source);
+  fmt::print("{} ({})\n", flags.model.request.source, result.model.source);
   Table facts({Align::Left, Align::Left});
   facts.add({"inputs", format_inputs(graph)});
   facts.add({"parameters", fmt::format("{} ({})", format_integer(parameters),
@@ -176,7 +176,8 @@ void print_report(const InspectFlags& flags, const Inspection& result) {
   facts.add({"structure", format_blocks(result.blocks)});
   fmt::print("{}", facts.text("  "));
 
-  fmt::print("\nbytes of a training step, all on one device ({})\n", flags.model.optimizer);
+  fmt::print("\nbytes of a training step, all on one device ({})\n",
+             enum_name(flags.model.request.training.optimizer));
   Table memory({Align::Left, Align::Right});
   memory.add({"weights", format_bytes(totals.weights)});
   if (totals.buffers.value > 0) memory.add({"buffers", format_bytes(totals.buffers)});

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "windlass/model/pase/layer_graph.h"
-#include "windlass/search/pase/pase_problem.h"
+#include "windlass/search/peers/pase/pase_problem.h"
 
 namespace windlass {
 

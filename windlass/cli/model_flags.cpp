@@ -27,15 +27,17 @@ int64_t parse_dimension(std::string_view text, std::string_view flag) {
 
 void ModelFlags::add_to(CLI::App& verb) {
   const CLI::Option* named = verb.add_option(
-      "MODEL", model,
+      "MODEL", request.source,
       "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
       "or gpt2:layers=10,hidden=256");
   // A list takes all that follows: what came last is the model, if there is none.
   verb.parse_complete_callback([this, named] {
     if (named->count() > 0) return;
-    std::vector<std::string>* list = train.empty() ? &freeze : freeze.empty() ? &train : nullptr;
+    std::vector<std::string>* list = request.train.empty()    ? &request.freeze
+                                     : request.freeze.empty() ? &request.train
+                                                              : nullptr;
     if (list == nullptr || list->size() < 2) throw CLI::RequiredError("MODEL");
-    model = list->back();
+    request.source = list->back();
     list->pop_back();
   });
   verb.add_option_function<std::string>(
@@ -44,44 +46,56 @@ void ModelFlags::add_to(CLI::App& verb) {
             batch_choice = text == "max"    ? BatchChoice::Largest
                            : text == "auto" ? BatchChoice::Fastest
                                             : BatchChoice::Given;
-            batch = 0;
+            request.batch.reset();
             if (batch_choice != BatchChoice::Given) return;
-            batch = parse_dimension(text, "--batch");
-            if (batch < 1) fail_input("--batch: \"{}\" is not a number from 1", text);
+            request.batch = parse_dimension(text, "--batch");
+            if (request.batch < 1) fail_input("--batch: \"{}\" is not a number from 1", text);
           },
           "samples per step; plan also takes max (the most that fit at once) and auto (the most "
           "samples a second)")
       ->type_name("N");
-  verb.add_option("--seq", sequence, "tokens per sample")
+  verb.add_option("--seq", request.sequence, "tokens per sample")
       ->check(CLI::Range(int64_t{1}, kMaxDimension));
-  verb.add_option("--image", image, "image height and width in pixels")
+  verb.add_option("--image", request.image, "image height and width in pixels")
       ->check(CLI::Range(int64_t{1}, kMaxDimension));
   verb.add_option("--dim", dimensions, "size of a symbolic dimension of an ONNX file")
       ->type_name("NAME=N")
       ->allow_extra_args(false);
   verb.add_option(
-          "--loss", loss,
+          "--loss", request.loss,
           "loss to attach if the model has none: cross-entropy[:axis=N,ignore=N] (default), "
           "mse, bce (of logits), l1, huber[:delta=X]")
       ->type_name("LOSS");
-  verb.add_option("--dtype", dtype, "type of weights and activations")
+  verb.add_option_function<std::string>(
+          "--dtype", [this](const std::string& name) { request.dtype = dtype_from_name(name); },
+          "type of weights and activations")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  verb.add_option("--gradient-dtype", gradient_dtype,
-                  "type of weight gradients (default: that of the weights)")
+  verb.add_option_function<std::string>(
+          "--gradient-dtype",
+          [this](const std::string& name) {
+            request.training.gradient_dtype = dtype_from_name(name);
+          },
+          "type of weight gradients (default: that of the weights)")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  verb.add_option("--optimizer", optimizer, "decides the bytes of state per weight")
+  verb.add_option_function<std::string>(
+          "--optimizer",
+          [this](const std::string& name) {
+            request.training.optimizer = optimizer_from_name(name).value();
+          },
+          "decides the bytes of state per weight")
       ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
-      ->capture_default_str();
-  verb.add_flag(
-      "--no-fuse", no_fuse,
+      ->default_str("adam");
+  verb.add_flag_callback(
+      "--no-fuse", [this] { request.fuse = false; },
       "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "
       "they are");
-  verb.add_flag("--as-exported", as_exported,
+  verb.add_flag("--as-exported", request.as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");
-  verb.add_option("--freeze", freeze, "weights that are not trained, e.g. 'encoder.*' '*.bias'")
+  verb.add_option("--freeze", request.freeze,
+                  "weights that are not trained, e.g. 'encoder.*' '*.bias'")
       ->type_name("GLOB...");
-  verb.add_option("--train", train,
+  verb.add_option("--train", request.train,
                   "weights that are, against --freeze or where a stored tensor was taken for a "
                   "buffer, e.g. 'pe.table'")
       ->type_name("GLOB...");
@@ -94,40 +108,39 @@ void ModelFlags::add_to(CLI::App& verb) {
 
 void ModelFlags::refuse_beside_plan() const {
   if (!given.empty())
-    fail_input("{}: a plan has its own model and optimizer; leave {} away, or plan again", model,
-               given.front());
+    fail_input("{}: a plan has its own model and optimizer; leave {} away, or plan again",
+               request.source, given.front());
 }
 
-ModelOptions ModelFlags::model_options() const {
-  ModelOptions options;
-  if (batch_choice != BatchChoice::Given && batch == 0)
+ModelRequest ModelFlags::model() const {
+  ModelRequest model = request;
+  if (batch_choice != BatchChoice::Given && !request.batch)
     fail_input("--batch max and auto are for plan and compare; give a number");
-  if (batch > 0) options.batch = batch;
-  if (sequence > 0) options.sequence = sequence;
-  if (image > 0) options.image = image;
   for (const std::string& dimension : dimensions) {
     const size_t equals = dimension.rfind('=');
     if (equals == std::string::npos || equals == 0)
       fail_input("--dim \"{}\": expected NAME=N", dimension);
     const std::string name = dimension.substr(0, equals);
     const int64_t value = parse_dimension(std::string_view(dimension).substr(equals + 1), "--dim");
-    if (!options.dimensions.emplace(name, value).second)
-      fail_input("--dim {} is given twice", name);
+    if (!model.dimensions.emplace(name, value).second) fail_input("--dim {} is given twice", name);
   }
-  if (!loss.empty()) options.loss = parse_loss(loss);
-  if (!dtype.empty()) options.dtype = dtype_from_name(dtype);
-  options.fuse = !no_fuse;
-  options.as_exported = as_exported;
-  options.freeze = freeze;
-  options.train = train;
-  return options;
+  if (!request.loss.empty()) model.loss = format_loss(parse_loss(request.loss));
+  return model;
 }
 
-TrainingOptions ModelFlags::training_options() const {
-  TrainingOptions options;
-  options.optimizer = optimizer_from_name(optimizer).value();
-  if (!gradient_dtype.empty()) options.gradient_dtype = dtype_from_name(gradient_dtype);
-  return options;
+Model load_model(const ModelRequest& request) {
+  ModelOptions options;
+  options.batch = request.batch;
+  options.sequence = request.sequence;
+  options.image = request.image;
+  options.dimensions = request.dimensions;
+  if (!request.loss.empty()) options.loss = parse_loss(request.loss);
+  options.dtype = request.dtype;
+  options.fuse = request.fuse;
+  options.as_exported = request.as_exported;
+  options.freeze = request.freeze;
+  options.train = request.train;
+  return load_model(request.source, options);
 }
 
 }  // namespace windlass

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "windlass/graph/differentiate.h"
 #include "windlass/model/model.h"
+#include "windlass/plan/plan.h"
 
 namespace CLI {
 class App;
@@ -15,22 +15,11 @@ namespace windlass {
 
 enum class BatchChoice : uint8_t { Given, Largest, Fastest };
 
-// Raw values of the flags, to be turned into options after parsing.
 struct ModelFlags {
-  std::string model;
-  int64_t batch = 0;
-  BatchChoice batch_choice = BatchChoice::Given;  // --batch max, auto
-  int64_t sequence = 0;
-  int64_t image = 0;
+  ModelRequest request;  // as it was typed: see model()
   std::vector<std::string> dimensions;
-  std::string loss;
-  std::string dtype;
-  std::string gradient_dtype;
-  std::string optimizer = "adam";
-  bool no_fuse = false;
-  bool as_exported = false;
-  std::vector<std::string> freeze, train;
-  std::vector<std::string> given;  // names of the flags that were
+  BatchChoice batch_choice = BatchChoice::Given;  // --batch max, auto
+  std::vector<std::string> given;                 // names of the flags that were
 
   void add_to(CLI::App& verb);
 
@@ -38,9 +27,10 @@ struct ModelFlags {
   // plan.
   void refuse_beside_plan() const;
 
-  // Throw Error{Input} naming the flag.
-  ModelOptions model_options() const;
-  TrainingOptions training_options() const;
+  // What was asked for. Throws Error{Input} naming the flag that is wrong or leaves the batch open.
+  ModelRequest model() const;
 };
+
+Model load_model(const ModelRequest& request);
 
 }  // namespace windlass

@@ -10,10 +10,10 @@
 #include "windlass/cli/packs_text.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/subject.h"
+#include "windlass/cost/model_chain.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/harmony/check_packs.h"
-#include "windlass/search/harmony/long_run.h"
-#include "windlass/search/harmony/model_chain.h"
+#include "windlass/plan/packs/check_packs.h"
+#include "windlass/plan/packs/long_run.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {
@@ -90,7 +90,7 @@ std::vector<std::string> compare(const PackSubject& subject, const LongRun& foun
 
 LayerProfile load_chain(const ModelRequest& request, const Machine& machine) {
   if (is_layer_profile_file(request.source)) return load_layer_profile(request.source);
-  const Model model = load_model(request.source, options_of(request));
+  const Model model = load_model(request);
   return chain_of_network(model.graph, request.training, machine, *analytic_cost_model());
 }
 

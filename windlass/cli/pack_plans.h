@@ -7,7 +7,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/machine.h"
 #include "windlass/plan/plan.h"
-#include "windlass/search/harmony/search.h"
+#include "windlass/search/packs/search_layers.h"
 
 namespace windlass {
 

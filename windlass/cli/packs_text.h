@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "windlass/search/harmony/search.h"
+#include "windlass/search/packs/search_layers.h"
 
 namespace windlass {
 

@@ -167,7 +167,7 @@ std::string splits_text(const Subject& subject) {
 
 ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
   const InfeasibleAnswer answer = answer_infeasible(
-      {flags.model, flags.machine, flags.host_memory, flags.search, flags.top}, planned, pricing);
+      {flags.machine, flags.host_memory, flags.search, flags.top}, planned, pricing);
   if (flags.json) {
     ordered_json json = infeasible_json(answer, planned);
     json["most_frugal"] = decisions_json(planned.subject);
@@ -181,16 +181,18 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned,
 
 // Graphs of layers have PaSE's costs and devices without names.
 std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
-  if (is_layer_profile_file(flags.model.model)) return std::nullopt;
-  const auto graph = find_layer_graph(flags.model.model, flags.model.batch, flags.cost == "pase");
+  if (is_layer_profile_file(flags.model.request.source)) return std::nullopt;
+  const auto graph = find_layer_graph(flags.model.request.source,
+                                      flags.model.request.batch.value_or(0), flags.cost == "pase");
   if (!graph && flags.cost != "pase") return std::nullopt;
   if (!graph)
     fail_input(
         "--cost pase: \"{}\" is no graph of layers (an object with vertices and edges); give "
         "a graph file or pase:NAME",
-        flags.model.model);
+        flags.model.request.source);
   if (flags.cost != "pase")
-    fail_input("{}: a graph of layers has PaSE's costs only; add --cost pase", flags.model.model);
+    fail_input("{}: a graph of layers has PaSE's costs only; add --cost pase",
+               flags.model.request.source);
   if (flags.search.method != "auto" && flags.search.method != "exact")
     fail_input("--search {}: a graph of layers is searched exactly; use --search exact",
                flags.search.method);
@@ -212,12 +214,12 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
 PlanLayersFlags pack_flags(const PlanFlags& flags, bool profile) {
   PlanLayersFlags layers;
   if (profile)
-    layers.profile = flags.model.model;
+    layers.profile = flags.model.request.source;
   else
     layers.model = flags.model;
   layers.machine = flags.machine;
   layers.host_memory = flags.host_memory;
-  layers.batch = flags.model.batch;
+  layers.batch = flags.model.request.batch.value_or(0);
   layers.mode = flags.mode;
   layers.cost = flags.cost;
   layers.prefetch = flags.prefetch;
@@ -228,7 +230,7 @@ PlanLayersFlags pack_flags(const PlanFlags& flags, bool profile) {
 
 // Chains of layers, measured or priced by the cost model, that are moved through the devices.
 std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
-  const bool profile = is_layer_profile_file(flags.model.model);
+  const bool profile = is_layer_profile_file(flags.model.request.source);
   if (!profile && flags.search.method != "harmony") {
     if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
     return std::nullopt;

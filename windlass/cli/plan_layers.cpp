@@ -56,8 +56,8 @@ Searched search(const PlanLayersFlags& flags) {
   searched.request.source = flags.profile;
   if (flags.model) {
     ModelFlags model = *flags.model;
-    model.batch = flags.batch;
-    searched.request = request_of(model);
+    model.request.batch = flags.batch;
+    searched.request = model.model();
   }
   searched.profile = load_chain(searched.request, searched.machine);
   searched.result = search_layers(searched.profile, searched.machine, flags.batch, options);

@@ -5,8 +5,9 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/batch_size.h"
+#include "windlass/search/advice/batch_size.h"
 
 namespace windlass {
 namespace {
@@ -19,8 +20,8 @@ StartStrategy start_of(const std::string& path, const Graph& network,
     fail_input("--from {}: a plan of packs of layers is none that a search can go on from", path);
   try {
     check_model(plan, network);
-    const Graph cut = cut_batch(network, find_batch(network), plan.strategy.micro_batches);
-    return {strategy_of(plan, differentiate(cut, training)), "--from " + path};
+    const MicroBatch part = cut_training(network, plan.strategy.micro_batches, training);
+    return {strategy_of(plan, part.training), "--from " + path};
   } catch (const Error& error) {
     throw error.within("--from " + path);
   }
@@ -33,11 +34,11 @@ int64_t choose_batch(const ModelFlags& model, const Machine& machine, Pricing& p
           [&](int64_t samples) {
             progress.show(fmt::format("choosing the batch: {} samples", samples));
             ModelFlags sized = model;
-            sized.batch = samples;
-            return load_model(model.model, sized.model_options()).graph;
+            sized.request.batch = samples;
+            return load_model(sized.model()).graph;
           },
       .machine = machine,
-      .training = model.training_options(),
+      .training = model.request.training,
       .cost = pricing.cost(),
       .reprice = pricing.reprice()};
   const bool largest = model.batch_choice == BatchChoice::Largest;
@@ -72,22 +73,22 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
 
   ModelFlags model = given;
   if (model.batch_choice != BatchChoice::Given) {
-    model.batch = choose_batch(model, subject.machine, pricing, options, progress);
+    model.request.batch = choose_batch(model, subject.machine, pricing, options, progress);
     // The largest batch is that of one pass.
     if (model.batch_choice == BatchChoice::Largest && options.micro_batches == 0)
       options.micro_batches = 1;
     model.batch_choice = BatchChoice::Given;
   }
-  subject.request = request_of(model);
-  subject.model = load_model(model.model, model.model_options());
+  subject.request = model.model();
+  subject.model = load_model(subject.request);
   const Problem problem = {.network = subject.model.graph,
                            .machine = subject.machine,
-                           .training = model.training_options(),
+                           .training = subject.request.training,
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice()};
   if (!planning.from.empty())
     options.starts.push_back(
-        start_of(planning.from, subject.model.graph, model.training_options()));
+        start_of(planning.from, subject.model.graph, subject.request.training));
   planned.search = method.search(problem, options);
   subject.training = std::move(planned.search.training);
   subject.strategy = std::move(planned.search.strategy);
@@ -95,7 +96,7 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
                                {}, pricing.reprice());
   planned.measuring = pricing.measuring();
   planned.fits = planned.search.termination != Termination::Infeasible;
-  fill_facts(subject, model.model, planned.search.samples);
+  fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();
   return planned;
 }

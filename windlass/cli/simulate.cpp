@@ -46,11 +46,12 @@ void save_trace(const std::string& path, const SimulatedStep& step, const Subjec
 }
 
 Subject load_subject(const SimulateFlags& flags) {
-  if (is_plan_file(flags.model.model)) {
+  if (is_plan_file(flags.model.request.source)) {
     if (!flags.strategy.empty())
-      fail_input("{}: a plan has its own strategy; leave --strategy away", flags.model.model);
+      fail_input("{}: a plan has its own strategy; leave --strategy away",
+                 flags.model.request.source);
     flags.model.refuse_beside_plan();
-    return subject_from_plan(flags.model.model, flags.machine);
+    return subject_from_plan(flags.model.request.source, flags.machine);
   }
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
@@ -61,13 +62,13 @@ Subject load_subject(const SimulateFlags& flags) {
 
 // Plans of packs of layers have a report of their own.
 std::optional<ExitCode> simulate_packs_of(const SimulateFlags& flags) {
-  if (!is_plan_file(flags.model.model)) return std::nullopt;
-  if (!read_plan(flags.model.model).packs) return std::nullopt;
+  if (!is_plan_file(flags.model.request.source)) return std::nullopt;
+  if (!read_plan(flags.model.request.source).packs) return std::nullopt;
   if (!flags.strategy.empty() || !flags.trace.empty() || !flags.save.empty())
     fail_input("{}: a plan of packs of layers goes without --strategy, --trace and --save",
-               flags.model.model);
+               flags.model.request.source);
   flags.model.refuse_beside_plan();
-  return simulate_pack_plan(flags.model.model, flags.machine, flags.json);
+  return simulate_pack_plan(flags.model.request.source, flags.machine, flags.json);
 }
 
 ExitCode run_simulate(const SimulateFlags& flags) {

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "windlass/base/error.h"
-#include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass {
@@ -20,24 +20,9 @@ std::optional<int64_t> tokens_per_sample(const Graph& graph) {
 
 }  // namespace
 
-ModelOptions options_of(const ModelRequest& request) {
-  ModelOptions options;
-  options.batch = request.batch;
-  options.sequence = request.sequence;
-  options.image = request.image;
-  options.dimensions = request.dimensions;
-  if (!request.loss.empty()) options.loss = parse_loss(request.loss);
-  options.dtype = request.dtype;
-  options.fuse = request.fuse;
-  options.as_exported = request.as_exported;
-  options.freeze = request.freeze;
-  options.train = request.train;
-  return options;
-}
-
-void fill_facts(Subject& subject, const std::string& model, int64_t samples) {
+void fill_facts(Subject& subject, int64_t samples) {
   StepFacts& facts = subject.facts;
-  facts.model = model;
+  facts.model = subject.request.source;
   facts.machine = subject.machine.name;
   facts.strategy = subject.strategy.name;
   facts.samples = samples;
@@ -46,24 +31,6 @@ void fill_facts(Subject& subject, const std::string& model, int64_t samples) {
   const TrainingTotals totals = totals_of(subject.training);
   facts.model_flops = Flops((totals.forward.flops() + totals.backward.flops()).value *
                             static_cast<double>(subject.strategy.micro_batches));
-}
-
-ModelRequest request_of(const ModelFlags& flags) {
-  const ModelOptions options = flags.model_options();
-  ModelRequest request;
-  request.source = flags.model;
-  request.batch = options.batch;
-  request.sequence = options.sequence;
-  request.image = options.image;
-  request.dimensions = options.dimensions;
-  if (options.loss) request.loss = format_loss(*options.loss);
-  request.dtype = options.dtype;
-  request.fuse = options.fuse;
-  request.as_exported = options.as_exported;
-  request.freeze = options.freeze;
-  request.train = options.train;
-  request.training = flags.training_options();
-  return request;
 }
 
 bool is_plan_file(const std::string& path) {
@@ -87,13 +54,13 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
   const BaselineSpec spec = parse_baseline(strategy);
   Subject subject;
   subject.machine = machine.load();
-  subject.request = request_of(model);
-  subject.model = load_model(model.model, model.model_options());
+  subject.request = model.model();
+  subject.model = load_model(subject.request);
   PreparedStep prepared =
-      prepare_step(subject.model.graph, spec, subject.machine, model.training_options());
+      prepare_step(subject.model.graph, spec, subject.machine, subject.request.training);
   subject.training = std::move(prepared.training);
   subject.strategy = std::move(prepared.strategy);
-  fill_facts(subject, model.model, prepared.samples);
+  fill_facts(subject, prepared.samples);
   return subject;
 }
 
@@ -110,16 +77,16 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   try {
     check_machine(plan, subject.machine);
     subject.request = plan.model;
-    subject.model = load_model(plan.model.source, options_of(plan.model));
+    subject.model = load_model(plan.model);
     check_model(plan, subject.model.graph);
-    const Graph cut = cut_batch(subject.model.graph, find_batch(subject.model.graph),
-                                plan.strategy.micro_batches);
-    subject.training = differentiate(cut, plan.model.training);
+    subject.training =
+        cut_training(subject.model.graph, plan.strategy.micro_batches, plan.model.training)
+            .training;
     subject.strategy = strategy_of(plan, subject.training);
   } catch (const Error& error) {
     throw error.within(path);
   }
-  fill_facts(subject, plan.model.source, plan.samples);
+  fill_facts(subject, plan.samples);
   return subject;
 }
 

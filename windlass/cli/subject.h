@@ -27,10 +27,8 @@ struct Subject {
 // Whether the argument is a plan file rather than a model.
 bool is_plan_file(const std::string& path);
 
-ModelRequest request_of(const ModelFlags& flags);
-ModelOptions options_of(const ModelRequest& request);
-// What a report says about the step: model, machine, strategy and training are there.
-void fill_facts(Subject& subject, const std::string& model, int64_t samples);
+// What a report says about the step: all but the facts is there.
+void fill_facts(Subject& subject, int64_t samples);
 
 // Throw Error{Input} as loading a model, a machine or a plan does.
 Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,

@@ -140,14 +140,15 @@ Prepared prepare(const TrainFlags& flags, int& threads) {
           "{}: training runs on one device of this host so far: plan with --on local --devices 1",
           machine.name);
   };
-  if (is_plan_file(flags.model.model)) {
+  if (is_plan_file(flags.model.request.source)) {
     if (!flags.strategy.empty())
-      fail_input("{}: a plan has its own strategy; leave --strategy away", flags.model.model);
+      fail_input("{}: a plan has its own strategy; leave --strategy away",
+                 flags.model.request.source);
     flags.model.refuse_beside_plan();
     MachineFlags machine = flags.machine;
     const std::string memory = machine.memory;
     machine.memory.clear();
-    prepared.subject = subject_from_plan(flags.model.model, machine);
+    prepared.subject = subject_from_plan(flags.model.request.source, machine);
     check_machine(prepared.subject.machine);
     if (!memory.empty()) {
       // A tighter limit than the plan was made for.

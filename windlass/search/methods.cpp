@@ -1,4 +1,4 @@
-#include <algorithm>
+// The table of search methods.
 
 #include <fmt/format.h>
 
@@ -6,17 +6,6 @@
 #include "windlass/search/search.h"
 
 namespace windlass {
-
-std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
-                                       const std::function<Seconds(Nanoseconds)>& step_time) {
-  std::ranges::sort(points);
-  std::vector<FrontierPoint> frontier;
-  for (const auto& [peak, time] : points)
-    if (const Seconds seconds = step_time(time);
-        frontier.empty() || seconds < frontier.back().step_time)
-      frontier.push_back({Bytes(peak), seconds});
-  return frontier;
-}
 
 const std::vector<SearchMethod>& search_methods() {
   static const std::vector<SearchMethod> methods = {

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "windlass/cost/cost_model.h"
@@ -129,15 +128,15 @@ struct SearchResult {
 SearchResult search_one_device(const Problem& problem, const SearchOptions& options = {});
 
 // All devices as one group, each op split in its own way: the sum of all times is minimised exactly
-// (search/sharding/sharding_problem.h says what is in it), and so is its trade against memory. What
-// is found is simulated, and beside it the strategies that a user would name; the fastest that fits
-// is returned. Optimal: the sum is proven least. The lower bound is the work that no sharding
-// avoids.
+// (search/exact/sharding/sharding_problem.h says what is in it), and so is its trade against
+// memory. What is found is simulated, and beside it the strategies that a user would name; the
+// fastest that fits is returned. Optimal: the sum is proven least. The lower bound is the work that
+// no sharding avoids.
 SearchResult search_exact(const Problem& problem, const SearchOptions& options = {});
 
 // Several groups of devices: replicas x tensor-parallel parts x pipeline stages, micro-batches, and
 // the usual remedies against full memory, all simulated; the fastest that fits. On all devices, and
-// on some of them where that may be faster (search/subsets.h). Never Optimal.
+// on some of them where that may be faster (search/grid/subsets.h). Never Optimal.
 SearchResult search_grid(const Problem& problem, const SearchOptions& options = {});
 
 // All devices as one group of replicas, or one device: numbers of micro-batches, homes of weights,
@@ -149,14 +148,11 @@ SearchResult search_chain(const Problem& problem, const SearchOptions& options =
 // and from SearchOptions::starts. Never Optimal.
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
 
-// All methods that suit the machine, then Markov chains from the best they found; the same on some
-// of the devices where that may be faster. The lower bound is that of work_bound().
+// search/auto.cpp: all methods that suit the machine, then Markov chains from the best they found;
+// the same on some of the devices where that may be faster. The lower bound is that of
+// work_bound().
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
-// Limits ascending, times descending, of points (peak, makespan): a larger limit never makes it
-// slower.
-std::vector<FrontierPoint> frontier_of(std::vector<std::pair<int64_t, Nanoseconds>> points,
-                                       const std::function<Seconds(Nanoseconds)>& step_time);
 // No step is faster: what its kernels take, each cut as suits it best, shared out evenly over all
 // devices. With measured prices, arithmetic at full speed.
 Seconds work_bound(const Problem& problem);

@@ -6,24 +6,8 @@
 #include "windlass/sim/simulate.h"
 
 namespace windlass {
-namespace {
-
-Nanoseconds nanoseconds(Seconds time) {
-  constexpr double kLongest = 1e17;  // three years
-  const double value = std::round(time.value * 1e9);
-  ensure(value >= 0, "the price of a task is negative");
-  if (!(value <= kLongest))
-    fail_input(
-        "a task takes {:.0e} s on this machine: too long to be simulated; the model is too "
-        "large, or a rate of the machine too low",
-        time.value);
-  return static_cast<Nanoseconds>(value);
-}
-
-}  // namespace
-
 TaskPricer::Entry TaskPricer::entry_of(const Price& price) {
-  return {std::max<Nanoseconds>(1, nanoseconds(price.time)), price.workspace.value};
+  return {std::max<Nanoseconds>(1, nanoseconds_of(price.time)), price.workspace.value};
 }
 
 const TaskPricer::Entry& TaskPricer::on_device(const TaskGraph& graph, size_t work, size_t type) {
@@ -66,8 +50,6 @@ const TaskTimes& TaskPricer::price(const TaskGraph& graph) {
   }
   return times_;
 }
-
-Nanoseconds latency_of(const Traffic& traffic) { return nanoseconds(traffic.latency); }
 
 TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost) {
   TaskPricer pricer(machine, cost);

@@ -36,19 +36,10 @@
 
 #include "windlass/cost/cost_model.h"
 #include "windlass/task/task_graph.h"
+#include "windlass/task/task_times.h"
 
 namespace windlass {
 
-using Nanoseconds = int64_t;
-
-// What each task of a graph takes, priced once for each different work and device type.
-struct TaskTimes {
-  // Of tasks that do not move bytes: all of it, at least 1. Of those that do: the latency.
-  std::vector<Nanoseconds> duration;
-  // Bytes in the memory of the first lane's team while the task runs. Of tasks that move bytes or
-  // run on a host: 0.
-  std::vector<int64_t> workspace;
-};
 // Work on a Host lane is priced on the node of the first device of the lane's team.
 
 // Prices graph after graph, each work once. The graphs must come from one Lowering: their works and
@@ -77,7 +68,6 @@ class TaskPricer {
   TaskTimes times_;
 };
 
-Nanoseconds latency_of(const Traffic& traffic);
 TaskTimes price_tasks(const TaskGraph& graph, const Machine& machine, const CostModel& cost);
 
 enum class SimStatus : uint8_t { Done, OutOfMemory, Deadlock };
@@ -112,17 +102,6 @@ struct SimResult {
   // first of its lanes where it is not next itself. The cycle is the one that the first task that
   // never ran leads to, from where it is entered.
   std::vector<TaskId> cycle;
-};
-
-// A graph of the same tasks again and again: task i of one repetition is task i + tasks of the
-// next. The run ends when it has come round: at a mark, all tasks of the repetitions before have
-// ended, and on every lane what runs and waits is what it was at the same mark one repetition
-// earlier, with as much left to do. From there on everything would happen again, one period later.
-// A task may wait for tasks of the repetition before, and then does so in all but the first one;
-// beside that, repetitions are alike.
-struct Repetition {
-  size_t tasks = 0;
-  std::span<const TaskId> marks;  // of the first repetition, ascending, all on one lane alone
 };
 
 struct SimOptions {

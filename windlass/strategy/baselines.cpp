@@ -4,6 +4,7 @@
 #include <map>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/stages.h"
 #include "windlass/strategy/tensor_parallel.h"
 
@@ -257,16 +258,15 @@ PreparedStep prepare_step(const Graph& graph, const BaselineSpec& spec, const Ma
                           const TrainingOptions& options) {
   PreparedStep step;
   step.spec = spec;
-  BatchAxes batch = find_batch(graph);
+  const BatchAxes batch = find_batch(graph);
   step.samples = batch.samples;
   // A batch that must stay whole goes through a pipeline as one, unless the user wants it cut.
   if (!batch.obstacle.empty() && spec.micro == 0 && spec.micro_batches == 0)
     step.spec.micro_batches = 1;
   resolve(step.spec, machine, batch.samples);
-  const Graph cut = cut_batch(graph, batch, step.spec.micro_batches);
-  if (step.spec.micro_batches > 1) batch = find_batch(cut);
-  step.training = differentiate(cut, options);
-  step.strategy = make_baseline(step.spec, step.training, batch, machine);
+  MicroBatch part = cut_training(graph, batch, step.spec.micro_batches, options);
+  step.training = std::move(part.training);
+  step.strategy = make_baseline(step.spec, step.training, part.batch, machine);
   return step;
 }
 

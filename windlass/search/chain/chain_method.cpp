@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
+#include "windlass/search/book/ledger.h"
 #include "windlass/search/chain/chain_search.h"
 #include "windlass/search/chain/policies.h"
-#include "windlass/search/ledger.h"
 
 namespace windlass {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "windlass/search/chain/profile.h"
-#include "windlass/search/spend_memory.h"
+#include "windlass/search/book/spend_memory.h"
+#include "windlass/search/chain/chain_profile.h"
 
 namespace windlass {
 

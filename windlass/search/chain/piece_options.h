@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "windlass/search/chain/chain.h"
-#include "windlass/search/chain/measure.h"
-#include "windlass/search/chain/pieces.h"
+#include "windlass/search/chain/chain_pieces.h"
+#include "windlass/search/chain/measure_step.h"
 
 namespace windlass {
 

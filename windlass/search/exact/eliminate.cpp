@@ -10,9 +10,9 @@
 #include "windlass/base/error.h"
 #include "windlass/base/parallel.h"
 #include "windlass/search/exact/dead_ends.h"
+#include "windlass/search/exact/elimination_order.h"
+#include "windlass/search/exact/improve.h"
 #include "windlass/search/exact/join.h"
-#include "windlass/search/exact/local_search.h"
-#include "windlass/search/exact/order.h"
 
 namespace windlass {
 namespace {

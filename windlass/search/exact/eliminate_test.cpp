@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/search/exact/dead_ends.h"
-#include "windlass/search/exact/order.h"
+#include "windlass/search/exact/elimination_order.h"
 #include "windlass/search/exact/reference/brute_force.h"
 
 namespace windlass {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "windlass/search/exact/order.h"
+#include "windlass/search/exact/elimination_order.h"
 
 namespace windlass {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "windlass/search/evaluate.h"
+#include "windlass/search/book/evaluate.h"
 
 namespace windlass {
 

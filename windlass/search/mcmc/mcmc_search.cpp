@@ -2,11 +2,9 @@
 
 #include <algorithm>
 
-#include "windlass/base/error.h"
-#include "windlass/search/ledger.h"
+#include "windlass/search/book/ledger.h"
+#include "windlass/search/book/tidy.h"
 #include "windlass/search/mcmc/walks.h"
-#include "windlass/search/subsets.h"
-#include "windlass/search/tidy.h"
 
 namespace windlass {
 namespace {
@@ -150,21 +148,6 @@ void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts) {
   Walks(ledger, share_of_time, facts).run();
 }
 
-void consider_starts(Ledger& ledger) {
-  for (const StartStrategy& start : ledger.options().starts) {
-    const int64_t micro = start.strategy.micro_batches;
-    if (!ledger.can_cut(micro))
-      fail_input("{}: the batch cannot be cut into {} micro-batches", start.origin, micro);
-    try {
-      check_strategy(ledger.cut(micro).training, ledger.problem().machine, start.strategy);
-    } catch (const Error& error) {
-      fail_input("{}: not a strategy for this model on this machine: {}", start.origin,
-                 error.message());
-    }
-    ledger.consider(start.strategy, micro);
-  }
-}
-
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
   consider_starts(ledger);
@@ -183,40 +166,6 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
   run_walks(ledger, 1, facts);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
-  result.proposals = facts.proposals;
-  return result;
-}
-
-SearchResult search_all(const Problem& problem, const SearchOptions& options) {
-  Ledger ledger(problem, options);
-  SearchResult facts;
-  consider_starts(ledger);
-  bool settled = false;
-  std::vector<DeviceSubset> subsets;
-  Nanoseconds ceiling = ledger.ceiling();
-  if (problem.machine.devices.size() == 1) {
-    // If nothing fits, what needs least is known.
-    settled = run_one_device(ledger) || !ledger.fits();
-  } else {
-    const std::vector<DeviceId> all = all_devices(problem.machine);
-    run_grid(ledger, 0.4, {all});
-    // Small steps are fastest on one device.
-    if (!options.fixed.structure())
-      for (const char* name : {"single", "single:host-update=on"})
-        if (const auto strategy =
-                ledger.named(parse_baseline(name), ledger.micro_batches(1).front()))
-          ledger.consider(*strategy, strategy->micro_batches);
-    subsets = promising_subsets(ledger);
-    ceiling = ledger.ceiling();
-    if (!options.fixed.any()) run_exact(ledger, subsets.empty() ? 0.8 : 0.6, all, facts);
-  }
-  if (!settled) run_walks(ledger, subsets.empty() ? 1 : 0.75, facts);
-  if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
-  SearchResult result = ledger.finish();
-  // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
-  result.lower_bound = work_bound(problem);
-  take_exact_facts(result, facts);
-  result.objective = result.objective_bound = std::nullopt;
   result.proposals = facts.proposals;
   return result;
 }

@@ -7,9 +7,9 @@
 #include "windlass/model/model.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
-#include "windlass/search/ledger.h"
+#include "windlass/search/book/ledger.h"
+#include "windlass/search/bounds/step_bound.h"
 #include "windlass/search/mcmc/walks.h"
-#include "windlass/search/step_bound.h"
 
 namespace windlass {
 namespace {

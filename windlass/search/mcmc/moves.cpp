@@ -5,7 +5,7 @@
 
 #include "windlass/base/hash.h"
 #include "windlass/graph/blocks.h"
-#include "windlass/search/sharding/options.h"
+#include "windlass/search/exact/sharding/sharding_options.h"
 
 namespace windlass {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "windlass/search/mcmc/chain.h"
+#include "windlass/search/mcmc/markov_chain.h"
 
 namespace windlass {
 

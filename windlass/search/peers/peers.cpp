@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "windlass/base/error.h"
-#include "windlass/search/ledger.h"
+#include "windlass/search/book/ledger.h"
 #include "windlass/search/mcmc/walks.h"
 #include "windlass/task/tables.h"
 

@@ -1,0 +1,54 @@
+// What would help where nothing fits: changes to the problem, each searched for real.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "windlass/search/advice/batch_size.h"
+#include "windlass/search/search.h"
+
+namespace windlass {
+
+// A change, and what was found with it.
+struct Advice {
+  std::string change;       // "a batch of 4 instead of 16"
+  std::string flags = {};   // how the command line says it: "--batch 4"
+  bool same_result = true;  // false: changes the mathematics
+  bool fits = false;        // what was found fits the limits
+  int64_t samples = 0;      // of the batch
+  Seconds step_time = {};   // if it fits
+  Bytes least_limit = {};   // of each device: that would do with the change; if it does not fit
+};
+
+// A problem that differs in one thing from the one that nothing fits. What is empty is as it was.
+// The functions may throw Error{Input}: then there is no such change.
+struct ProblemChange {
+  std::string change, flags = {};
+  std::function<Graph()> network = {};
+  std::function<Machine()> machine = {};
+  const CostModel* cost = nullptr;  // prices instead of the problem's; then nothing is repriced
+  std::optional<TrainingOptions> training = {};
+  std::optional<SearchOptions> options = {};
+  bool same_result = true;
+};
+
+struct AdviceProblem {
+  const Problem& problem;
+  const SearchOptions& options;  // of the search that found nothing
+  const Strategy& frugal;        // that needs least
+  std::optional<Bytes> least_limit = {};
+  NetworkOfBatch network = {};              // empty: the batch cannot change
+  const CostModel* batch_cost = nullptr;    // as ProblemChange::cost, for other batches
+  std::vector<ProblemChange> changes = {};  // besides those that the options allow
+};
+
+// Tries a larger limit, decisions given back to the search, an optimizer with less state,
+// compression, more host memory if a host is too small, `changes`, and a smaller batch. Returns
+// what helps: what fits first, the most samples a second first; then what would need less memory,
+// the least first. Takes about `budget` at most, and ends when the options say so.
+std::vector<Advice> advise(const AdviceProblem& given, Seconds budget);
+
+}  // namespace windlass

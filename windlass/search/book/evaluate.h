@@ -1,0 +1,86 @@
+// Evaluates strategy after strategy for one training graph: lower, price, simulate.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "windlass/search/bounds/step_bound.h"
+#include "windlass/search/search.h"
+#include "windlass/task/lower.h"
+
+namespace windlass {
+
+struct Evaluation {
+  bool fits = false;
+  Nanoseconds time = 0;       // of the step if it fits
+  Nanoseconds free_time = 0;  // without limits, if that was asked for
+  int64_t peak = 0;           // of the fullest device
+};
+
+// A step of so many nanoseconds of tasks, with what it takes on the host beside them.
+Seconds step_time(const Problem& problem, Nanoseconds makespan);
+// By how much the host takes less because some devices do not take part.
+Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy);
+
+class Evaluator {
+ public:
+  // `training` is of one micro-batch. Both must outlive the evaluator.
+  Evaluator(const Problem& problem, const TrainingGraph& training);
+
+  Evaluation evaluate(const Strategy& strategy);
+  // The same but for the peak, unless a bound shows that the step takes longer than `most` or does
+  // not fit: none then, in a small part of the time. So are plain steps, whose bound is exact.
+  std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
+  // As if memory were no matter: it always fits.
+  // No more than a step of it takes, whatever the limits.
+  Nanoseconds bound(const Strategy& strategy) { return bound_(strategy, kLongest); }
+  Evaluation evaluate_unlimited(const Strategy& strategy);
+  // The same, with everything that happens. Valid until the next strategy.
+  struct Run {
+    const TaskGraph& tasks;
+    const TaskTimes& times;
+    const SimResult& result;
+  };
+  Run run_unlimited(const Strategy& strategy);
+  // The least limit of all devices at which the strategy runs, exact to the byte; none if it does
+  // not run at any (a host is too small). By bisection between what is live at the start and the
+  // peak without limits.
+  std::optional<int64_t> least_limit(const Strategy& strategy);
+  // Bytes on the fullest device that no limit can be below: what is live when the step begins.
+  int64_t standing(const Strategy& strategy);
+
+  // Whether the strategy that was evaluated last fits when the step begins. No action on saved
+  // tensors helps if it does not.
+  bool fits_at_start() const;
+
+  // Time of each task of the plain strategy's forward ops.
+  const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
+  int64_t evaluations() const { return evaluations_; }
+  // What evaluate_below() found the step to take at least, when it last returned none on account of
+  // that; 0 if it did not fit.
+  Nanoseconds least() const { return least_; }
+  // Steps whose bound was exact and below `most`.
+  int64_t walked() const { return walked_; }
+  // Of the strategy that was evaluated last.
+  size_t tasks() const { return tasks_->size(); }
+
+ private:
+  static constexpr Nanoseconds kLongest = Nanoseconds{1} << 60;
+  Evaluation simulate(const Strategy& strategy, bool limits);
+  const TaskTimes& prepare(const Strategy& strategy);
+
+  const Problem& problem_;
+  const TrainingGraph& training_;
+  Lowering lowering_;
+  TaskPricer pricer_;
+  Simulator simulator_;
+  StepBound bound_;
+  const TaskGraph* tasks_ = nullptr;
+  TaskTimes times_;
+  std::vector<Nanoseconds> forward_times_;
+  int64_t evaluations_ = 0, walked_ = 0;
+  Nanoseconds least_ = 0;
+};
+
+}  // namespace windlass

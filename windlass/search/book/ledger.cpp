@@ -1,0 +1,269 @@
+#include "windlass/search/book/ledger.h"
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/plan/check.h"
+
+namespace windlass {
+namespace {
+
+constexpr size_t kFrugal = 8;
+// A little slower ones may become faster when some of what they give up is kept.
+constexpr double kPromising = 1.3;
+
+}  // namespace
+
+Ledger::Ledger(const Problem& problem, const SearchOptions& options)
+    : problem_(problem),
+      options_(options),
+      batch_(find_batch(problem.network)),
+      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {}
+
+Ledger Ledger::branch(Nanoseconds ceiling) const {
+  Ledger result = *this;
+  if (fits()) result.elsewhere_best_ = best_time();
+  result.entries_.clear();
+  result.frugal_.clear();
+  result.sought_.clear();
+  result.least_.reset();
+  result.points_.clear();
+  result.elsewhere_ = 0;
+  result.ceiling_ = ceiling;
+  return result;
+}
+
+void Ledger::take(const Ledger& branch) {
+  for (const Entry& entry : branch.entries_) add(entry.strategy, entry.micro_batches, entry.time);
+  frugal_.insert(frugal_.end(), branch.frugal_.begin(), branch.frugal_.end());
+  sought_.insert(sought_.end(), branch.sought_.begin(), branch.sought_.end());
+  points_.insert(points_.end(), branch.points_.begin(), branch.points_.end());
+  elsewhere_ += branch.elsewhere_;
+}
+
+double Ledger::elapsed() const { return watch_.seconds(); }
+
+bool Ledger::out_of_time(double share) const {
+  if (options_.stop && options_.stop()) return true;
+  return elapsed() > share * options_.time_limit.value;
+}
+
+int64_t Ledger::tried() const {
+  int64_t sum = elsewhere_;
+  for (const auto& [micro, cut] : *cuts_) sum += cut->evaluator->evaluations();
+  return sum;
+}
+
+bool Ledger::memory_binds() const {
+  return !fits() ||
+         std::ranges::any_of(points_, [&](const auto& point) { return point.time < best_time(); });
+}
+
+void Ledger::report() {
+  SearchProgress progress;
+  if (fits()) progress.best = step_time(problem_, best_time());
+  report(progress);
+}
+
+void Ledger::report(SearchProgress progress) {
+  if (!options_.progress) return;
+  if (!bound_) bound_ = work_bound(problem_);
+  progress.tried += tried();
+  if (elsewhere_best_) {
+    const Seconds other = step_time(problem_, *elsewhere_best_);
+    progress.best = progress.best ? std::min(*progress.best, other) : other;
+  }
+  progress.seconds = Seconds(elapsed());
+  progress.bound = bound_;
+  options_.progress(progress);
+}
+
+std::vector<int64_t> Ledger::micro_batches(int64_t most) const {
+  if (options_.micro_batches > 0) return {options_.micro_batches};
+  std::vector<int64_t> list = {1};
+  if (!batch_.obstacle.empty()) return list;
+  for (int64_t m = 2; m <= std::min(batch_.samples, most); m *= 2)
+    if (batch_.samples % m == 0) list.push_back(m);
+  return list;
+}
+
+Cut& Ledger::cut(int64_t micro_batches) {
+  const auto known = cuts_->find(micro_batches);
+  if (known != cuts_->end()) return *known->second;
+  auto made = std::make_unique<Cut>();
+  made->micro_batches = micro_batches;
+  MicroBatch part = cut_training(problem_.network, batch_, micro_batches, problem_.training);
+  made->batch = std::move(part.batch);
+  made->training = std::move(part.training);
+  made->evaluator = std::make_unique<Evaluator>(problem_, made->training);
+  return *cuts_->emplace(micro_batches, std::move(made)).first->second;
+}
+
+// Some networks see their samples together, or have constants that differ from one to the next.
+bool Ledger::can_cut(int64_t micro_batches) {
+  if (micro_batches > 1 && (!batch_.obstacle.empty() || batch_.samples % micro_batches != 0))
+    return false;
+  try {
+    cut(micro_batches);
+    return true;
+  } catch (const Error& error) {
+    if (micro_batches == 1 || error.kind() != ErrorKind::Input) throw;
+    return false;
+  }
+}
+
+std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches) {
+  try {
+    spec.micro_batches = micro_batches;
+    resolve(spec, problem_.machine, batch_.samples);
+    Cut& part = cut(micro_batches);
+    Strategy strategy = make_baseline(spec, part.training, part.batch, problem_.machine);
+    check_strategy(part.training, problem_.machine, strategy);
+    return strategy;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    return std::nullopt;
+  }
+}
+
+std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches,
+                                      const std::vector<DeviceId>& devices) {
+  const auto count = static_cast<int64_t>(devices.size());
+  if (spec.dp == 0) spec.dp = count / (spec.tp * spec.pp);
+  if (spec.dp == 0 || spec.dp * spec.tp * spec.pp > count) return std::nullopt;
+  std::optional<Strategy> strategy = named(spec, micro_batches);
+  if (!strategy) return std::nullopt;
+  for (std::vector<DeviceId>& group : strategy->groups)
+    for (DeviceId& device : group) device = devices[device.index()];
+  return strategy;
+}
+
+void Ledger::add_point(const Strategy& strategy, const Evaluation& free) {
+  points_.push_back({free.peak, free.time, spared_on_host(problem_, strategy)});
+}
+
+void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
+  if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
+  const auto at =
+      std::ranges::upper_bound(frugal_, peak, {}, [](const Entry& entry) { return entry.time; });
+  frugal_.insert(at, {strategy, micro_batches, peak});
+  if (frugal_.size() > kFrugal) frugal_.pop_back();
+}
+
+Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
+  Evaluator& evaluator = *cut(micro_batches).evaluator;
+  try {
+    if (fits()) {
+      const Nanoseconds least = evaluator.bound(strategy);
+      if (static_cast<double>(least) >= kPromising * static_cast<double>(best_time()))
+        return {.time = least, .free_time = least};
+    }
+    const Evaluation free = evaluator.evaluate_unlimited(strategy);
+    add_point(strategy, free);
+    if (!fits()) add_frugal(strategy, micro_batches, free.peak);
+    if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
+      return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
+    Evaluation inside = evaluator.evaluate(strategy);
+    inside.free_time = free.time;
+    if (inside.fits) add(strategy, micro_batches, inside.time);
+    return inside;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    return {.free_time = std::numeric_limits<Nanoseconds>::max()};
+  }
+}
+
+void Ledger::add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time) {
+  const bool better = !fits() || time < best_time();
+  const auto same = [&](const Entry& entry) {
+    return entry.time == time && entry.micro_batches == micro_batches;
+  };
+  if (std::ranges::any_of(entries_, same)) return;
+  const auto at =
+      std::ranges::upper_bound(entries_, time, {}, [](const Entry& entry) { return entry.time; });
+  entries_.insert(at, {strategy, micro_batches, time});
+  if (entries_.size() > kEntries) entries_.pop_back();
+  if (better) report();
+}
+
+// What the independent checker refuses is not returned, however fast.
+void Ledger::drop_refused() {
+  while (fits()) {
+    const Entry& best = entries_.front();
+    Cut& part = cut(best.micro_batches);
+    const TaskGraph tasks = lower(part.training, best.strategy, problem_.machine);
+    if (check_tasks(part.training, problem_.machine, best.strategy, tasks).empty()) return;
+    entries_.erase(entries_.begin());
+  }
+}
+
+SearchResult Ledger::finish() {
+  SearchResult result;
+  drop_refused();
+  result.samples = batch_.samples;
+  int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
+  if (fits()) {
+    const Entry& best = entries_.front();
+    result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
+    result.strategy = best.strategy;
+    result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
+    micro = best.micro_batches;
+    const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
+    add_point(best.strategy, free);
+  } else if (least_) {
+    result.strategy = least_->strategy;
+    result.least_limit = Bytes(least_->time);
+    micro = least_->micro_batches;
+  } else {
+    std::optional<int64_t> least;
+    frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());
+    for (const Entry& entry : frugal_) {
+      Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
+      // What is there from the start cannot be waited for.
+      if (least && evaluator.standing(entry.strategy) >= *least) continue;
+      const std::optional<int64_t> limit = evaluator.least_limit(entry.strategy);
+      if (!limit || (least && *limit >= *least)) continue;
+      least = limit;
+      result.strategy = entry.strategy;
+      micro = entry.micro_batches;
+    }
+    if (least) {
+      result.least_limit = Bytes(*least);
+    } else if (!frugal_.empty()) {
+      result.strategy = frugal_.front().strategy;
+      micro = frugal_.front().micro_batches;
+    } else {
+      if (!can_cut(micro)) micro = 1;
+      result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
+    }
+  }
+  std::vector<std::pair<int64_t, Nanoseconds>> points;
+  for (const Point& point : points_) points.emplace_back(point.peak, point.time - point.spared);
+  std::ranges::sort(points);
+  for (const auto& [peak, time] : points)
+    if (const Seconds seconds = step_time(problem_, time);
+        result.frontier.empty() || seconds < result.frontier.back().step_time)
+      result.frontier.push_back({Bytes(peak), seconds});
+  result.tried = tried();
+  result.training = std::move(cut(micro).training);
+  cuts_->erase(micro);
+  result.seconds = Seconds(elapsed());
+  return result;
+}
+
+void consider_starts(Ledger& ledger) {
+  for (const StartStrategy& start : ledger.options().starts) {
+    const int64_t micro = start.strategy.micro_batches;
+    if (!ledger.can_cut(micro))
+      fail_input("{}: the batch cannot be cut into {} micro-batches", start.origin, micro);
+    try {
+      check_strategy(ledger.cut(micro).training, ledger.problem().machine, start.strategy);
+    } catch (const Error& error) {
+      fail_input("{}: not a strategy for this model on this machine: {}", start.origin,
+                 error.message());
+    }
+    ledger.consider(start.strategy, micro);
+  }
+}
+
+}  // namespace windlass

@@ -1,0 +1,164 @@
+// What the methods of a search share: the network cut into micro-batches, the clock, and the book
+// of what has been simulated.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "windlass/base/stopwatch.h"
+#include "windlass/graph/micro_batch.h"
+#include "windlass/search/book/evaluate.h"
+#include "windlass/strategy/baselines.h"
+
+namespace windlass {
+
+// The training step of one micro-batch, and what evaluates strategies for it.
+struct Cut {
+  int64_t micro_batches = 1;
+  TrainingGraph training;
+  BatchAxes batch;
+  std::unique_ptr<Evaluator> evaluator;
+};
+
+// Where weights and optimizer state live, from the fastest to the most frugal.
+struct WeightHome {
+  bool host_update = false, host_weights = false;
+  bool together = true;  // weights and gradients travel in batches, or each alone
+
+  void apply_to(BaselineSpec& spec) const {
+    spec.host_update = host_update;
+    spec.host_weights = host_weights;
+    if (!together) spec.bucket = Bytes(1);
+  }
+};
+inline constexpr WeightHome kWeightHomes[] = {{false, false, true},
+                                              {true, false, true},
+                                              {true, false, false},
+                                              {true, true, true},
+                                              {true, true, false}};
+
+class Ledger {
+ public:
+  struct Entry {
+    Strategy strategy;
+    int64_t micro_batches = 1;
+    Nanoseconds time = 0;
+  };
+
+  // Both must outlive it.
+  Ledger(const Problem& problem, const SearchOptions& options);
+  // An empty book of the same problem that shares clock and cuts with this one. Nothing found in
+  // one is known in the other, until take(). What takes `ceiling` or longer is of no interest.
+  Ledger branch(Nanoseconds ceiling) const;
+  // All that the branch has found.
+  void take(const Ledger& branch);
+
+  const Problem& problem() const { return problem_; }
+  const SearchOptions& options() const { return options_; }
+  const BatchAxes& batch() const { return batch_; }
+
+  // --- time
+  double elapsed() const;
+  // Asked to stop, or past `share` of the time limit.
+  bool out_of_time(double share = 1) const;
+  void report();
+  void report(SearchProgress progress);
+
+  // --- micro-batches
+  // Powers of two and, if there is an only one, that; up to `most`.
+  std::vector<int64_t> micro_batches(int64_t most) const;
+  // Throws Error{Input} if the network cannot be cut so.
+  Cut& cut(int64_t micro_batches);
+  bool can_cut(int64_t micro_batches);
+
+  // --- strategies
+  // As a user would name it; none if the model or the machine does not allow it.
+  std::optional<Strategy> named(BaselineSpec spec, int64_t micro_batches);
+  // The same on these devices only, as if there were no others.
+  std::optional<Strategy> named(BaselineSpec spec, int64_t micro_batches,
+                                const std::vector<DeviceId>& devices);
+  // Simulates without limits and, unless it is much slower than the best, inside of them.
+  // Strategies that cannot be carried out do not fit.
+  Evaluation consider(const Strategy& strategy, int64_t micro_batches);
+  // One that does not fit but needs little, as found by looking for that.
+  void add_frugal(const Strategy& strategy, int64_t micro_batches) {
+    sought_.push_back({strategy, micro_batches, 0});
+  }
+  // The one that needs least, and the limit at which it runs, whatever else was tried.
+  void set_least(const Strategy& strategy, int64_t micro_batches, int64_t limit) {
+    least_ = Entry{strategy, micro_batches, limit};
+  }
+  // One that is known to fit.
+  void add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time);
+
+  bool fits() const { return !entries_.empty(); }
+  // Whether something fits in the book that this is a branch of, and whether here or there.
+  bool beside_answer() const { return elsewhere_best_.has_value(); }
+  bool answered() const { return fits() || beside_answer(); }
+  Nanoseconds best_time() const { return entries_.front().time; }
+  // What a step has to be below to be of interest.
+  Nanoseconds ceiling() const { return fits() ? std::min(ceiling_, best_time()) : ceiling_; }
+  // Whether a step of so long is no better than what is known.
+  bool beaten(Nanoseconds time) const { return time >= ceiling(); }
+  // Those that fit, the fastest first; of equal times and cuts one. At most kEntries.
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Those that need least memory, if nothing fits.
+  const std::vector<Entry>& frugal() const { return frugal_; }
+  // Whether something would be faster than the best if memory were no matter.
+  bool memory_binds() const;
+  int64_t tried() const;
+  void count(int64_t simulations) { elsewhere_ += simulations; }
+
+  // The best that fits, or the one that needs least, with the least limit at which it runs.
+  SearchResult finish();
+
+  static constexpr size_t kEntries = 24;
+
+ private:
+  // What a strategy takes without limits.
+  struct Point {
+    int64_t peak = 0;
+    Nanoseconds time = 0;
+    Nanoseconds spared = 0;  // on the host
+  };
+  void add_point(const Strategy& strategy, const Evaluation& free);
+  void drop_refused();
+  void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  Stopwatch watch_;
+  BatchAxes batch_;
+  std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
+  std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
+  std::vector<Entry> sought_;            // found by looking for what needs least
+  std::optional<Entry> least_;           // `time`: its limit
+  std::vector<Point> points_;
+  int64_t elsewhere_ = 0;
+  std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
+  Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
+  std::optional<Seconds> bound_;  // of the work, if progress is shown
+};
+
+// Methods: each adds what it finds.
+// SearchOptions::starts. Throws Error{Input} if one is not a strategy for the problem.
+void consider_starts(Ledger& ledger);
+// Whether everything fits on the device as it is, so that there is nothing to decide.
+bool run_one_device(Ledger& ledger);
+// On each of the sets of devices.
+void run_grid(Ledger& ledger, double share_of_time, const std::vector<std::vector<DeviceId>>& sets);
+void run_chain(Ledger& ledger);
+void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
+               SearchResult& facts);
+// What the exact search says of its sums, copied from one result to another.
+void take_exact_facts(SearchResult& result, const SearchResult& facts);
+// Markov chains from the best that is there, or from what needs least.
+void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts);
+
+}  // namespace windlass

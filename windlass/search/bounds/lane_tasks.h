@@ -1,0 +1,76 @@
+// The tasks of one team in short: which lane, how long, after which others. Each task's earliest
+// end is known as soon as it is added, as if nobody else used its links; run() then finds the end
+// of all with shared links, as the simulator does.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "windlass/search/bounds/traffic_rates.h"
+
+namespace windlass {
+
+class LaneTasks {
+ public:
+  using Flow = TrafficRates::Flow;
+  enum Lane : uint8_t { kCompute, kCommunicate, kReduce, kSwapOut, kSwapIn, kHost };
+  static constexpr size_t kLanes = 6;
+
+  void clear();
+
+  // Before add(): what the task waits for; nothing if -1. Earlier tasks of its lane need no word.
+  void after(Lane own, int32_t task) {
+    if (task < 0 || tasks_[static_cast<size_t>(task)].lane == own) return;
+    ready_ = std::max(ready_, tasks_[static_cast<size_t>(task)].end);
+    before_.push_back(task);
+  }
+  // Tasks of a lane run in the order in which they are added. Returns its number.
+  int32_t add(Lane lane, Nanoseconds duration) { return add(lane, duration, nullptr); }
+  int32_t add(Lane lane, const Flow& flow) { return add(lane, flow.alone, &flow); }
+
+  // At the earliest: of a task, of all tasks of a lane, of everything.
+  Nanoseconds end(int32_t task) const { return tasks_[static_cast<size_t>(task)].end; }
+  Nanoseconds end(Lane lane) const { return ends_[lane]; }
+  Nanoseconds end() const { return *std::max_element(ends_.begin(), ends_.end()); }
+  int32_t last(Lane lane) const { return lanes_[lane].empty() ? -1 : lanes_[lane].back(); }
+
+  // When everything has ended.
+  Nanoseconds run(TrafficRates& rates);
+
+ private:
+  struct Task {
+    Lane lane = kCompute;
+    const Flow* flow = nullptr;
+    Nanoseconds duration = 0;
+    Nanoseconds end = 0;      // at the earliest
+    uint32_t before_end = 0;  // in before_
+  };
+  enum class Phase : uint8_t { Idle, Fixed, Latency, Traffic };
+  struct Running {
+    size_t next = 0;  // of the lane's tasks, or under way
+    Phase phase = Phase::Idle;
+    Nanoseconds due = 0;
+    int64_t remaining = 0, rate = 0;  // of the volume, at `since`
+    Nanoseconds since = 0;
+  };
+
+  int32_t add(Lane lane, Nanoseconds alone, const Flow* flow);
+  const Task& task(size_t lane) const {
+    return tasks_[static_cast<size_t>(lanes_[lane][running_[lane].next])];
+  }
+  bool can_start(size_t lane) const;
+  void start(size_t lane, Nanoseconds now);
+  void share(TrafficRates& rates, Nanoseconds now);
+
+  std::vector<Task> tasks_;
+  std::vector<int32_t> before_;
+  std::array<std::vector<int32_t>, kLanes> lanes_;  // tasks
+  std::array<Nanoseconds, kLanes> ends_ = {};
+  Nanoseconds ready_ = 0;  // of the task that is added next
+  std::array<Running, kLanes> running_;
+  std::vector<uint8_t> ended_;  // by task
+  bool shared_ = false;         // traffic came or went
+};
+
+}  // namespace windlass

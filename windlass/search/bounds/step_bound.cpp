@@ -1,0 +1,417 @@
+#include "windlass/search/bounds/step_bound.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "windlass/graph/op_info.h"
+#include "windlass/search/bounds/step_bound_state.h"
+
+namespace windlass {
+namespace {
+
+// The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
+constexpr double kRounding = 1 - 1.0 / 256;
+constexpr size_t kRecentMoves = 1 << 14;
+// The simulator gives up on steps that take somewhat longer.
+constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
+
+}  // namespace
+
+StepBound::State::State(const Problem& p, const TrainingGraph& t)
+    : problem(p), training(t), facts(t), tables(t, facts, p.machine), rates(p.machine) {
+  terms_of.assign(facts.updates.size(), 0);
+  for (const TrainingFacts::Term& term : facts.terms) ++terms_of[static_cast<size_t>(term.update)];
+  for (const TrainingFacts::Update& update : facts.updates) {
+    const double elements = static_cast<double>(element_count(t.graph[update.weight].type.shape));
+    all_elements += elements;
+    all_bytes += elements * static_cast<double>(update.gradient_size);
+  }
+  updates_of.resize(t.forward_ops);
+  for (size_t u = 0; u < facts.updates.size(); ++u)
+    updates_of[facts.first_use[u].first.index()].push_back(static_cast<int32_t>(u));
+  update_elements.assign(facts.updates.size(), 0);
+  update_parts.assign(facts.updates.size(), 1);
+  list_saved_results();
+  list_weights();
+  for (size_t i = t.forward_ops; i < t.forward_ops + t.backward_ops; ++i) {
+    const Op& op = t.graph.ops[i];
+    Backward& entry = backward_ops.emplace_back();
+    if (op.forward.valid()) entry.forward = op.forward.value;
+    entry.dropped = facts.dropped[i];
+    if (!op.outputs.empty()) entry.output = op.outputs[0];
+    if (!op.forward.valid()) entry.first = op.inputs[0], entry.second = op.inputs[1];
+  }
+  list_gaps();
+  list_windows();
+}
+
+Nanoseconds StepBound::State::duration_of(const Price& price) {
+  return std::max<Nanoseconds>(1, static_cast<Nanoseconds>(std::round(price.time.value * 1e9)));
+}
+
+Nanoseconds StepBound::State::time_of_work(int32_t work) {
+  const auto at = static_cast<size_t>(work);
+  if (work_times.size() <= at) work_times.resize(tables.works.size(), 0);
+  if (work_times[at] == 0) {
+    const Price price = problem.cost.price(tables.works[at], problem.machine.device_types[type]);
+    work_times[at] = duration_of(price);
+    most_workspace = std::max(most_workspace, price.workspace.value);
+  }
+  return work_times[at];
+}
+
+// Nanoseconds a byte of reducing, and of gathering what was shared out. Large traffic is cheapest,
+// so that of all gradients together is no more than that of their buckets.
+const std::pair<double, double>& StepBound::State::reduce_price(int32_t digits) {
+  const auto at = static_cast<size_t>(digits);
+  if (per_byte.size() <= at) per_byte.resize(at + 1, {-1, -1});
+  if (per_byte[at].first < 0) {
+    const Bytes all(static_cast<int64_t>(std::max(1.0, all_bytes)));
+    const auto price = [&](Collective collective) {
+      const int32_t traffic = tables.collective(collective, group, tables.digits(digits), all);
+      const double alone =
+          time_alone(problem.machine, tables.traffics[static_cast<size_t>(traffic)]).value * 1e9;
+      return alone * kRounding / static_cast<double>(all.value);
+    };
+    per_byte[at] = {price(Collective::ReduceScatter), price(Collective::AllGather)};
+    // The parts of an all-reduce may be cheaper together than apart.
+    per_byte[at].second = std::min(
+        per_byte[at].second, std::max(0.0, price(Collective::AllReduce) - per_byte[at].first));
+  }
+  return per_byte[at];
+}
+
+double StepBound::State::update_price() {
+  if (update_per_element >= 0) return update_per_element;
+  update_per_element = 0;
+  const size_t first = training.forward_ops + training.backward_ops;
+  for (size_t i = first; i < training.graph.ops.size(); ++i) {
+    const Op& op = training.graph.ops[i];
+    const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
+    const Work work = update_work(std::get<UpdateAttrs>(op.attrs).optimizer, all_elements,
+                                  training.graph[op.inputs[0]].type.dtype,
+                                  training.graph[op.inputs[1]].type.dtype, master);
+    const double price = problem.cost.price(work, problem.machine.device_types[type]).time.value *
+                         1e9 / all_elements;
+    update_per_element = i == first ? price : std::min(update_per_element, price);
+    constexpr size_t kEnough = 64;  // they are nearly all alike
+    if (i - first > kEnough && training.graph.ops[i].attrs == training.graph.ops[i - 1].attrs)
+      break;
+  }
+  return update_per_element;
+}
+
+void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
+  const int32_t id = tables.intern(devices);
+  if (id == group) return;
+  group = id;
+  per_byte.clear();
+  traffic_index.clear();
+  const Device& first = problem.machine[devices.front()];
+  alike = !problem.machine.device_types[first.type].copies_itself;
+  members.clear();
+  NodeId host = first.node;
+  for (DeviceId member : devices) {
+    const Device& device = problem.machine[member];
+    alike = alike && device.type == first.type && device.limit == first.limit;
+    host = std::min(host, device.node);
+    members.push_back(static_cast<int32_t>(members.size()));
+  }
+  host_members = std::ranges::count(devices, host,
+                                    [&](DeviceId member) { return problem.machine[member].node; });
+  host_update_times.clear();
+  const size_t now = problem.machine[devices.front()].type;
+  if (now == type) return;
+  type = now;
+  work_times.clear();
+  update_times.clear();
+  update_per_element = -1;
+  chosen_group = -1;
+}
+
+void StepBound::State::take(const Strategy& given) {
+  strategy = &given;
+  for (size_t i = 0; i < given.shardings.size(); ++i) {
+    if (i < known.size() && known[i] == given.shardings[i]) continue;
+    known.resize(std::max(known.size(), i + 1));
+    known_ids.resize(known.size());
+    known[i] = given.shardings[i];
+    known_ids[i] = tables.intern(known[i]);
+  }
+  if (stages != given.stages || stage_of.empty()) {
+    stages = given.stages;
+    stage_of = stages_of_training(training, given);
+    planned.clear();
+    in_flight.clear();
+  }
+  if (planned != given.saved || again.before.empty()) {
+    planned = given.saved;
+    again = plan_recompute(training, given, stage_of, facts.roots);
+    keeps_all = std::ranges::all_of(
+        planned, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    recomputes = std::ranges::find(planned, MemoryAction::Recompute) != planned.end();
+  }
+}
+
+void StepBound::State::list_gaps() {
+  const Graph& graph = training.graph;
+  const auto reads = [&](const Op& next, const Op& made) {
+    return std::ranges::any_of(made.outputs, [&](TensorId id) {
+      return id.valid() && std::ranges::find(next.inputs, id) != next.inputs.end();
+    });
+  };
+  const auto view = [&](OpId forward) { return op_info(graph[forward].kind).view; };
+  read_next.assign(training.forward_ops, false);
+  for (size_t i = 0; i + 1 < training.forward_ops; ++i)
+    read_next[i] = !view(OpId(i + 1)) && reads(graph.ops[i + 1], graph.ops[i]);
+  read_next_back.assign(training.forward_ops, false);
+  const size_t end = training.forward_ops + training.backward_ops;
+  for (size_t i = training.forward_ops; i + 1 < end; ++i) {
+    const Op &op = graph.ops[i], &next = graph.ops[i + 1];
+    if (!op.forward.valid() || facts.dropped[i + 1]) continue;
+    if (next.forward.valid() && view(next.forward)) continue;
+    read_next_back[op.forward.index()] = reads(next, op);
+  }
+  std::map<std::pair<Shape, DType>, uint32_t> types;
+  for (const Tensor& tensor : graph.tensors)
+    type_of.push_back(
+        types.emplace(std::pair(tensor.type.shape, tensor.type.dtype), types.size()).first->second);
+}
+
+const std::vector<MoveTemplate>& StepBound::State::moves_of(TensorId tensor, int32_t from,
+                                                            int32_t to) {
+  const uint64_t key = uint64_t{type_of[tensor.index()]} << 44 | static_cast<uint64_t>(from) << 22 |
+                       static_cast<uint64_t>(to);
+  RecentMove& recent = recent_moves[key * 0x9e3779b97f4a7c15ULL >> 50];
+  if (recent.key != key)
+    recent = {key, &tables.moves(training.graph[tensor].type, from, group, to, group)};
+  return *recent.moves;
+}
+
+const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t sharding) {
+  // Throws if it is not a sharding of the op.
+  const OpTemplate& made = tables.op(OpId(op), sharding, group);
+  Choice& own = choices.emplace_back();
+  own.made = &made;
+  if (made.work >= 0) own.forward = time_of_work(made.work);
+  if (made.backward_work >= 0) own.backward = time_of_work(made.backward_work);
+  own.coupling = flow_of(made.coupling);
+  own.backward_coupling = flow_of(made.backward_coupling);
+  if (own.coupling != nullptr && read_next[op]) own.forward_gap = own.coupling->alone;
+  if (own.backward_coupling != nullptr && read_next_back[op])
+    own.backward_gap = own.backward_coupling->alone;
+  const auto add = [&](std::span<const ReadTemplate> reads) {
+    uint32_t count = 0;
+    for (const ReadTemplate& read : reads) {
+      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) {
+        own.bytes += allocated(read.want.elements * facts.element_size[read.tensor.index()]).value;
+        continue;
+      }
+      own.operands.push_back({read.tensor, read.want.layout});
+      ++count;
+    }
+    return count;
+  };
+  own.reads = add(made.reads());
+  own.gradients = add(made.gradient_reads());
+  add(made.saved_reads());
+  own.view_of_made = !made.reads().empty() &&
+                     facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
+  const auto make = [&](std::span<const ResultTemplate> results) {
+    for (const ResultTemplate& result : results) {
+      own.results.push_back({result.buffer.tensor, result.layout, result.update,
+                             result.buffer.bytes.value, result.elements});
+      own.bytes += result.buffer.bytes.value;
+      // A share of the sum beside it, and optimizer state.
+      if (result.update >= 0)
+        own.bytes += result.buffer.bytes.value +
+                     allocated(result.elements *
+                               facts.updates[static_cast<size_t>(result.update)].state_size)
+                         .value;
+    }
+  };
+  make(made.results());
+  own.makes = static_cast<uint32_t>(own.results.size());
+  make(made.backward_results());
+  return own;
+}
+
+const StepBound::State::Choice& StepBound::State::choice(size_t op, int32_t sharding) {
+  std::vector<const Choice*>& list = choices_of[op];
+  const auto at = static_cast<size_t>(sharding);
+  if (list.size() <= at) list.resize(at + 1, nullptr);
+  if (list[at] == nullptr) list[at] = &make_choice(op, sharding);
+  return *list[at];
+}
+
+// Ops that are split otherwise than last time.
+void StepBound::State::choose() {
+  if (chosen_group != group || chosen.empty()) {
+    chosen.assign(training.forward_ops, &nothing);
+    chosen_shardings.assign(training.forward_ops, -1);
+    choices_of.assign(training.forward_ops, {});
+    choices.clear();
+    chosen_group = group;
+    plain_work = plain_gaps = plain_bytes = 0;
+    recent_moves.assign(kRecentMoves, {});
+    known_delays.assign(windows.size(), {});
+    delays.assign(windows.size(), {});
+    outdated.assign(windows.size(), true);
+    all_delays = {};
+  }
+  for (size_t i = 0; i < training.forward_ops; ++i) {
+    const int32_t sharding = known_ids[static_cast<size_t>(strategy->ops[i])];
+    if (chosen_shardings[i] == sharding) continue;
+    const Choice& now = choice(i, sharding);
+    const Choice& before = *chosen[i];
+    chosen_shardings[i] = sharding;
+    chosen[i] = &now;
+    outdated[window_of[i]] = true;
+    plain_work += now.forward + now.backward - before.forward - before.backward;
+    plain_gaps += now.forward_gap + now.backward_gap - before.forward_gap - before.backward_gap;
+    plain_bytes += now.bytes - before.bytes;
+    for (int32_t u : updates_of[i]) {
+      const auto input = static_cast<size_t>(facts.first_use[static_cast<size_t>(u)].second);
+      const OperandTemplate& weight = now.made->inputs()[input];
+      update_elements[static_cast<size_t>(u)] = static_cast<double>(weight.elements);
+      update_parts[static_cast<size_t>(u)] = static_cast<double>(
+          tables.members(tables.partial_digits(now.made->input_gradients()[input].layout)));
+    }
+  }
+}
+
+// What the devices spend on updating their weights.
+Nanoseconds StepBound::State::updates() {
+  double elements = 0;
+  for (size_t u = 0; u < facts.updates.size(); ++u) {
+    const Residency& residency = strategy->weights[u];
+    if (residency.host_update) continue;
+    elements += residency.zero > 0 ? update_elements[u] / update_parts[u] : update_elements[u];
+  }
+  return static_cast<Nanoseconds>(elements * update_price() * kRounding);
+}
+
+Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
+  use_group(strategy->groups[0]);
+  choose();
+  const int64_t micro_batches = strategy->micro_batches;
+  const Nanoseconds update = updates();
+  // Of the compute lane, wherever the walk is: work, and gaps where nothing comes between.
+  Nanoseconds left = plain_work + (recomputes ? 0 : plain_gaps);
+  Nanoseconds gap = 0;  // after the op that was walked last
+  const auto walked = [&](Nanoseconds time, Nanoseconds gap_after) {
+    left -= time + gap;
+    gap = recomputes ? 0 : gap_after;
+  };
+  if (recomputes)
+    for (const auto& list : again.before)
+      for (OpId op : list) left += chosen[op.index()]->forward;
+  const auto bound = [&] { return (compute + left) * micro_batches + update; };
+  compute = 0;
+  if (bound() > enough) return bound();
+  find_delays();
+  left += all_delays.forward + (keeps_all ? all_delays.backward : 0);
+  compute = 0;
+  if (bound() > enough) return bound();
+  begin_walk();
+  value_buffers = 0;
+  moved_bytes = 0;
+  reduced = 0;
+  possible = true;
+  plain = begin_plain();
+  for (size_t i = 0, w = 0; i < training.forward_ops; ++i) {
+    if (w < windows.size() && i == windows[w].first) left -= delays[w++].forward;
+    forward(i);
+    walked(chosen[i]->forward, chosen[i]->forward_gap);
+    if (bound() > enough) return bound();
+  }
+  turn_back();
+  for (size_t i = 0, w = windows.size(); i < backward_ops.size(); ++i) {
+    const Backward& op = backward_ops[i];
+    for (; keeps_all && w > 0 && windows[w - 1].back_first <= i; --w)
+      left -= delays[w - 1].backward;
+    // Operands of what is computed again are there; their redistributions are left out.
+    if (recomputes)
+      for (OpId op_again : again.before[training.forward_ops + i]) {
+        work(chosen[op_again.index()]->forward);
+        left -= chosen[op_again.index()]->forward;
+      }
+    if (op.forward >= 0) {
+      backward(op);
+      const Choice& own = *chosen[static_cast<size_t>(op.forward)];
+      walked(own.backward, own.backward_gap);
+    } else if (!op.dropped) {
+      accumulate(op);
+      walked(0, 0);
+    }
+    if (bound() > enough) return bound();
+  }
+  if (plain) {
+    finish_plain();
+    const Nanoseconds least = tasks.end();
+    exact = least <= enough && least < kLongest && possible && fits_surely();
+    return exact ? tasks.run(rates) : least;
+  }
+  // Gradients of the last micro-batch are reduced while it and what follows is computed.
+  const auto tail = static_cast<Nanoseconds>(reduced * kRounding);
+  return std::max(compute * micro_batches + update, compute * (micro_batches - 1) + tail);
+}
+
+Nanoseconds StepBound::State::several_groups() {
+  const size_t count = strategy->stages.size();
+  std::vector<Nanoseconds> ahead(count, 0), back(count, 0);  // by stage, of one micro-batch
+  std::vector<int32_t> stages_of_group(strategy->groups.size(), 0);
+  for (size_t s = 0; s < count; ++s) {
+    const Stage& stage = strategy->stages[s];
+    ++stages_of_group[static_cast<size_t>(stage.group)];
+    if (stage.group != stage.backward_group) return 0;
+    use_group(strategy->groups[static_cast<size_t>(stage.group)]);
+    for (size_t i = stage.first; i < stage.last; ++i) {
+      const OpTemplate& made = made_of(i);
+      if (made.work >= 0) ahead[s] += time_of_work(made.work);
+      if (made.backward_work >= 0) back[s] += time_of_work(made.backward_work);
+    }
+  }
+  for (size_t i = training.forward_ops; i < training.forward_ops + training.backward_ops; ++i)
+    for (OpId op : again.before[i]) {
+      const Stage& stage = strategy->stages[static_cast<size_t>(stage_of[i])];
+      use_group(strategy->groups[static_cast<size_t>(stage.group)]);
+      const OpTemplate& made = made_of(op.index());
+      if (made.work >= 0) back[static_cast<size_t>(stage_of[i])] += time_of_work(made.work);
+    }
+  Nanoseconds best = 0, before = 0;
+  std::vector<Nanoseconds> busy(strategy->groups.size(), 0);
+  for (size_t s = 0; s < count; ++s) {
+    const auto g = static_cast<size_t>(strategy->stages[s].group);
+    busy[g] += (ahead[s] + back[s]) * strategy->micro_batches;
+    best = std::max(best, busy[g] + (stages_of_group[g] == 1 ? before : 0));
+    before += ahead[s] + back[s];
+  }
+  return best;
+}
+
+StepBound::StepBound(const Problem& problem, const TrainingGraph& training)
+    : state_(std::make_unique<State>(problem, training)) {}
+StepBound::~StepBound() = default;
+StepBound::StepBound(StepBound&&) noexcept = default;
+
+Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) {
+  // Measured prices are not those of works; paging has tasks of its own, copies in turn have lanes
+  // of their own.
+  if (state_->problem.reprice || strategy.virtual_memory || strategy.in_turn) return 0;
+  state_->take(strategy);
+  const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
+  state_->exact = false;
+  return one_group ? state_->one_group(enough) : state_->several_groups();
+}
+
+bool StepBound::exact() const { return state_->exact; }
+
+bool StepBound::too_large(const Strategy& strategy) {
+  if (strategy.virtual_memory || strategy.in_turn) return false;
+  state_->take(strategy);
+  return state_->too_large();
+}
+
+}  // namespace windlass

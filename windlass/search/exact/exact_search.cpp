@@ -1,0 +1,183 @@
+// The fastest sharding by exact elimination over sums of prices, and what it becomes in the
+// simulator.
+//
+// The sum of all times is minimised exactly, once as it stands and once with most of the traffic of
+// weights hidden behind computation; then the trade of time against memory is walked from the
+// fastest to the most frugal. All of these, and the strategies a user would have named, are
+// simulated; the fastest that fits is the answer. The sum knows no overlap and no order, so the
+// proof is one of the sum: the bound on the step itself is the work that no sharding avoids.
+
+#include <algorithm>
+
+#include "windlass/base/error.h"
+#include "windlass/search/book/ledger.h"
+#include "windlass/search/exact/frontier.h"
+#include "windlass/search/exact/polish.h"
+#include "windlass/search/exact/sharding/sharding_problem.h"
+
+namespace windlass {
+namespace {
+
+constexpr double kHidden = 0.9;  // of the traffic of weights, in the second solve
+
+class ExactSearch {
+ public:
+  ExactSearch(Ledger& ledger, double share, const std::vector<DeviceId>& devices,
+              SearchResult& facts)
+      : ledger_(ledger),
+        devices_(devices),
+        facts_(facts),
+        cuts_(std::max<int64_t>(1, ledger.options().micro_batches)),
+        cut_(ledger.cut(cuts_)),
+        until_(share * ledger.options().time_limit.value) {}
+
+  void run() {
+    const double begin = ledger_.elapsed();
+    // Half of the time at most for prices; the rest is for solving and simulating.
+    const double prices = (until_ - begin) / 2;
+    const ShardingProblem sharding = make_sharding_problem(
+        cut_.training, problem().machine, problem().cost, cuts_,
+        {.devices = devices_,
+         .out_of_time = [&] { return ledger_.out_of_time() || left() < prices; }});
+    solve(sharding);
+    try_baselines();
+    polish_best(sharding);
+    least_work_ = sharding.least_work();
+  }
+
+  // Nanoseconds that some device computes in any case.
+  double least_work() const { return least_work_; }
+
+ private:
+  const Problem& problem() const { return ledger_.problem(); }
+  double left() const { return until_ - ledger_.elapsed(); }
+  EliminationOptions elimination() const {
+    EliminationOptions options;
+    options.time_limit = Seconds(std::max(0.05, left()));
+    options.threads = ledger_.options().threads;
+    return options;
+  }
+
+  void solve(const ShardingProblem& sharding) {
+    const ParetoNetwork plain = sharding.network();
+    const EliminationResult best = minimise(weighted(plain, {}), elimination());
+    facts_.objective = Seconds(best.cost * 1e-9);
+    facts_.objective_bound = Seconds(best.bound * 1e-9);
+    facts_.largest_table = best.largest_table;
+    facts_.out_of_time = best.out_of_time || !sharding.complete;
+    facts_.options = best.options;
+    consider(sharding, with_variants(plain, best.choice, {}));
+    const ParetoNetwork hidden = sharding.network(kHidden);
+    const EliminationResult other = minimise(weighted(hidden, {}), elimination());
+    consider(sharding, with_variants(hidden, other.choice, {}));
+    // Less memory takes more time: where the fastest shardings are far behind what other methods
+    // found, so is the rest.
+    constexpr double kFarBehind = 1.15;
+    if (ledger_.fits() &&
+        static_cast<double>(fastest_) > kFarBehind * static_cast<double>(ledger_.best_time()))
+      return;
+    // The frontier of the sums; small problems have all of it.
+    FrontierOptions frontier;
+    frontier.elimination = elimination();
+    frontier.resolution = std::max(1.0, best_bytes_ / 4096);
+    frontier.budget = 2e7;
+    // Each price is a solve of its own.
+    constexpr int64_t kManyOptions = 15000;
+    if (best.options > kManyOptions) frontier.most_prices = 10;
+    const Frontier found = find_frontier(plain, frontier);
+    facts_.frontier_exact = found.exact;
+    facts_.frontier_resolution = Bytes(static_cast<int64_t>(frontier.resolution));
+    constexpr size_t kMostPoints = 48;
+    const size_t step = std::max<size_t>(1, (found.choices.size() + kMostPoints - 1) / kMostPoints);
+    for (size_t i = 0; i < found.choices.size(); ++i)
+      if (i % step == 0 || i + 1 == found.choices.size()) consider(sharding, found.choices[i]);
+  }
+
+  void consider(const ShardingProblem& sharding, const ParetoChoice& choice) {
+    best_bytes_ = std::max(best_bytes_, choice.cost.bytes);
+    Strategy strategy = sharding.strategy(cut_.training, choice);
+    strategy.micro_batches = cuts_;
+    simulate(std::move(strategy));
+  }
+
+  void try_baselines() {
+    std::vector<std::string> names = {"data-parallel", "one-weird-trick", "zero:stage=3"};
+    const auto devices = static_cast<int64_t>(devices_.size());
+    for (int64_t tp = 2; tp <= std::min<int64_t>(8, devices); tp *= 2)
+      if (devices % tp == 0) names.push_back("megatron:tp=" + std::to_string(tp));
+    for (const std::string& name : names)
+      if (auto strategy = ledger_.named(parse_baseline(name), cuts_, devices_))
+        simulate(std::move(*strategy));
+  }
+
+  void simulate(Strategy strategy) {
+    if (left() < 0 && ledger_.fits()) return;  // there is an answer
+    ledger_.report();
+    const Evaluation inside = ledger_.consider(strategy, cuts_);
+    if (all_.empty() || inside.free_time < fastest_) fastest_ = inside.free_time;
+    if (inside.fits && (!best_ || inside.time < best_->time))
+      best_ = Ledger::Entry{strategy, cuts_, inside.time};
+    all_.push_back(std::move(strategy));
+  }
+
+  // The best of this search, which need not be that of all methods.
+  void polish_best(const ShardingProblem& sharding) {
+    if (!best_) return;
+    // Steps of few tasks are simulated often, those of many seldom.
+    constexpr double kTasks = 3e6;
+    PolishOptions options;
+    options.evaluations =
+        static_cast<int64_t>(kTasks / static_cast<double>(cut_.evaluator->tasks()));
+    options.out_of_time = [this] { return left() < 0 || ledger_.out_of_time(); };
+    best_->time = polish(cut_.training, sharding, all_, *cut_.evaluator, best_->strategy,
+                         best_->time, options);
+    ledger_.add(best_->strategy, cuts_, best_->time);
+  }
+
+  Ledger& ledger_;
+  const std::vector<DeviceId>& devices_;
+  SearchResult& facts_;
+  const int64_t cuts_;
+  Cut& cut_;
+  const double until_;         // seconds since the search began
+  std::vector<Strategy> all_;  // simulated
+  std::optional<Ledger::Entry> best_;
+  Nanoseconds fastest_ = 0;  // of the simulated, without limits
+  double best_bytes_ = 0, least_work_ = 0;
+};
+
+}  // namespace
+
+void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
+               SearchResult& facts) {
+  ExactSearch search(ledger, share_of_time, devices, facts);
+  search.run();
+  facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
+}
+
+SearchResult search_exact(const Problem& problem, const SearchOptions& options) {
+  Ledger ledger(problem, options);
+  SearchResult facts;
+  run_exact(ledger, 1, all_devices(problem.machine), facts);
+  SearchResult result = ledger.finish();
+  take_exact_facts(result, facts);
+  result.lower_bound = facts.lower_bound;
+  if (result.termination == Termination::Feasible && facts.out_of_time)
+    result.termination = Termination::Limit;
+  else if (result.termination == Termination::Feasible &&
+           result.objective == result.objective_bound)
+    result.termination = Termination::Optimal;
+  return result;
+}
+
+void take_exact_facts(SearchResult& result, const SearchResult& facts) {
+  result.objective = facts.objective;
+  result.objective_bound = facts.objective_bound;
+  result.largest_table = facts.largest_table;
+  result.options = facts.options;
+  result.out_of_time = facts.out_of_time;
+  result.frontier_exact = facts.frontier_exact;
+  result.frontier_resolution = facts.frontier_resolution;
+}
+
+}  // namespace windlass

@@ -1,0 +1,487 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "windlass/graph/batch.h"
+#include "windlass/graph/blocks.h"
+#include "windlass/search/exact/sharding/move_prices.h"
+#include "windlass/search/exact/sharding/sharding_options.h"
+#include "windlass/search/exact/sharding/sharding_problem.h"
+#include "windlass/task/lower.h"
+#include "windlass/task/tables.h"
+
+namespace windlass {
+namespace {
+
+// Leaves out what another choice is at least as good as in both.
+void keep_front(std::vector<LocalChoice>& choices) {
+  std::ranges::stable_sort(choices, {}, [](const LocalChoice& c) { return c.cost; });
+  std::vector<LocalChoice> front;
+  for (const LocalChoice& choice : choices)
+    if (front.empty() || choice.cost.bytes < front.back().cost.bytes) front.push_back(choice);
+  choices = std::move(front);
+}
+
+// What makes two ops alike.
+struct OpLook {
+  uint64_t structure = 0;
+  std::vector<int32_t> blocks;
+  std::vector<int32_t> operands;  // of each: what is asked of it
+  auto operator<=>(const OpLook&) const = default;
+};
+
+class Builder {
+ public:
+  Builder(const TrainingGraph& training, const Machine& machine, const CostModel& cost,
+          int64_t micro_batches, const ShardingProblemOptions& options)
+      : training_(training),
+        machine_(machine),
+        cost_(cost),
+        micro_batches_(static_cast<double>(micro_batches)),
+        options_(options),
+        facts_(training),
+        tables_(training, facts_, machine) {
+    result_.devices = options.devices.empty() ? all_devices(machine) : options.devices;
+    group_ = tables_.intern(result_.devices);
+    moves_ = std::make_unique<MovePrices>(machine, tables_, group_);
+    members_.resize(result_.devices.size());
+    std::iota(members_.begin(), members_.end(), 0);
+    for (DeviceId device : result_.devices) types_.push_back(machine[device].type);
+    std::ranges::sort(types_);
+    types_.erase(std::unique(types_.begin(), types_.end()), types_.end());
+  }
+
+  ShardingProblem run() {
+    sort_kinds();
+    for (size_t kind = 0; kind < representatives_.size(); ++kind) add_kind(representatives_[kind]);
+    bound_slack();
+    for (size_t i = 0; i < training_.forward_ops; ++i)
+      visit_edges(i, [&](const EdgeLook& look, size_t from, size_t to) { join(from, to, look); });
+    for (auto& [pair, edge] : joined_) result_.edges.push_back(edge);
+    return std::move(result_);
+  }
+
+ private:
+  const Graph& graph() const { return training_.graph; }
+
+  void sort_kinds() {
+    const auto hints = block_hints(graph(), training_.forward_ops);
+    std::vector<OpId> backward(training_.forward_ops);
+    for (size_t i = training_.forward_ops; i < graph().ops.size(); ++i)
+      if (const OpId forward = graph().ops[i].forward; forward.valid())
+        backward[forward.index()] = OpId(i);
+    std::map<OpLook, int32_t> kinds;
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      const Op& op = graph().ops[i];
+      OpLook look = {structure_hash(graph(), i, i + 1), hints[i], {}};
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        const TensorId id = op.inputs[k];
+        look.operands.push_back(id.valid() ? static_cast<int32_t>(facts_.origin[id.index()]) : -1);
+        look.operands.push_back(owns(i, k) ? 1 : 0);
+      }
+      for (const auto* ids : {&op.outputs, &op.auxiliaries})
+        for (TensorId id : *ids) look.operands.push_back(id.valid() && saved_here(id) ? 1 : 0);
+      if (backward[i].valid())
+        for (TensorId id : graph()[backward[i]].outputs)
+          look.operands.push_back(id.valid() ? 1 : 0);
+      const auto [entry, fresh] = kinds.try_emplace(look, static_cast<int32_t>(kinds.size()));
+      if (fresh) {
+        representatives_.push_back(i);
+        hints_.push_back(hints[i]);
+      }
+      result_.kind_of.push_back(entry->second);
+    }
+  }
+
+  // Whether input k of op i is a weight that is trained and first used there.
+  bool owns(size_t i, size_t k) const {
+    const TensorId id = graph().ops[i].inputs[k];
+    if (!id.valid() || facts_.update_index[id.index()] < 0) return false;
+    const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
+    return first.first == OpId(i) && static_cast<size_t>(first.second) == k;
+  }
+  // Whether a tensor is saved and owns its memory.
+  bool saved_here(TensorId id) const {
+    return facts_.saved_index[id.index()] >= 0 && facts_.roots[id.index()] == id;
+  }
+
+  double time_of(int32_t traffic) { return moves_->time_of(traffic); }
+  static double nanoseconds(Seconds time) { return std::nearbyint(time.value * 1e9); }
+
+  double price_of(int32_t work) {
+    if (work < 0) return 0;
+    const auto at = static_cast<size_t>(work);
+    if (prices_.size() <= at) prices_.resize(tables_.works.size(), -1);
+    if (prices_[at] < 0) {
+      double slowest = 0;
+      for (size_t type : types_)
+        slowest = std::max(
+            slowest, nanoseconds(cost_.price(tables_.works[at], machine_.device_types[type]).time));
+      prices_[at] = slowest;
+    }
+    return prices_[at];
+  }
+
+  // Weights are moved in buckets: a weight's share of the time of a full one.
+  double bucketed(Collective collective, int32_t digits, int64_t bytes) {
+    if (tables_.members(digits) == 1) return 0;
+    const int64_t bucket = std::max<int64_t>(bytes, Strategy().bucket.value);
+    const double whole =
+        time_of(tables_.collective(collective, group_, tables_.digits(digits), Bytes(bucket)));
+    return whole * static_cast<double>(bytes) / static_cast<double>(bucket);
+  }
+  double host_copy(bool to_host, int64_t bytes) {
+    // Times of copies are linear beyond their start: one price for each power of two.
+    if (bytes <= 0) return 0;
+    int64_t size = 1 << 16;
+    while (size < bytes) size *= 2;
+    const double whole = time_of(tables_.host_copies(group_, members_, to_host, Bytes(size)));
+    return whole * static_cast<double>(bytes) / static_cast<double>(size);
+  }
+
+  void add_kind(size_t i) {
+    const LoopNest nest = loops_of(graph(), graph().ops[i]);
+    result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
+                                             static_cast<int64_t>(result_.devices.size())));
+    auto& choices = result_.choices.emplace_back();
+    double least = std::numeric_limits<double>::infinity();
+    for (const Sharding& sharding : result_.shardings.back()) {
+      const OpTemplate& made = tables_.op(OpId(i), tables_.intern(sharding), group_);
+      least = std::min(least, price_of(made.work) + price_of(made.backward_work));
+      choices.push_back(choices_of(i, made));
+    }
+    result_.work.push_back(micro_batches_ * least);
+  }
+
+  std::vector<LocalChoice> choices_of(size_t i, const OpTemplate& made) {
+    const Op& op = graph().ops[i];
+    LocalChoice plain;
+    plain.cost.time = micro_batches_ * (price_of(made.work) + price_of(made.backward_work) +
+                                        time_of(made.coupling) + time_of(made.backward_coupling));
+    // Saved results, and what it takes to copy them out and back.
+    LocalChoice away;
+    bool any = false;
+    const auto save = [&](TensorId id, const OperandTemplate& operand) {
+      if (!id.valid() || !saved_here(id)) return;
+      any = true;
+      const auto bytes = allocated(operand.elements * facts_.element_size[id.index()]).value;
+      plain.cost.bytes += static_cast<double>(bytes) * micro_batches_alive();
+      away.cost.time += micro_batches_ * (host_copy(true, bytes) + host_copy(false, bytes));
+    };
+    for (size_t o = 0; o < op.outputs.size(); ++o) save(op.outputs[o], made.outputs()[o]);
+    for (size_t o = 0; o < op.auxiliaries.size(); ++o)
+      save(op.auxiliaries[o], made.auxiliaries()[o]);
+    away.cost.time += plain.cost.time;
+    away.saved = MemoryAction::Offload;
+    std::vector<LocalChoice> saved = {plain};
+    if (any && options_.memory_choices) saved.push_back(away);
+
+    std::vector<LocalChoice> weights = {LocalChoice{}};
+    for (size_t k = 0; k < op.inputs.size(); ++k)
+      if (owns(i, k)) add_weight(op.inputs[k], made, k, weights);
+    std::vector<LocalChoice> result;
+    for (const LocalChoice& s : saved)
+      for (const LocalChoice& w : weights) {
+        LocalChoice both = w;
+        both.saved = s.saved;
+        both.cost.time = std::nearbyint(both.cost.time + s.cost.time);
+        both.cost.bytes += s.cost.bytes;
+        result.push_back(both);
+      }
+    keep_front(result);
+    return result;
+  }
+  // Micro-batches run one after the other: what is saved is of one of them.
+  static double micro_batches_alive() { return 1; }
+
+  // All weights of an op live alike.
+  void add_weight(TensorId tensor, const OpTemplate& made, size_t input,
+                  std::vector<LocalChoice>& weights) {
+    const auto& update = facts_.updates[static_cast<size_t>(facts_.update_index[tensor.index()])];
+    const OperandTemplate& want = made.inputs()[input];
+    const OperandTemplate& gradient = made.input_gradients()[input];
+    const int64_t elements = want.elements;
+    const int32_t replicas = tables_.copy_digits(want.layout);
+    const int32_t partial = tables_.partial_digits(gradient.layout);
+    const int64_t copies = tables_.members(replicas);
+    const int64_t weight = elements * update.weight_size, sum = elements * update.gradient_size;
+
+    std::vector<Residency> ways = {Residency{}};
+    if (options_.memory_choices) {
+      if (copies > 1 && partial == replicas) {
+        ways.push_back({.zero = 2});
+        ways.push_back({.zero = 3});
+      }
+      ways.push_back({.host = true, .host_update = true});
+    }
+    std::vector<LocalChoice> result;
+    for (const Residency& way : ways) {
+      const int64_t share = way.zero >= 1 ? (elements + copies - 1) / copies : elements;
+      TimeBytes cost;
+      const auto add_bytes = [&](int64_t bytes) {
+        cost.bytes += static_cast<double>(allocated(bytes).value);
+      };
+      if (way.zero >= 1)
+        cost.time = (bucketed(Collective::ReduceScatter, partial, sum) *
+                         (way.zero >= 2 ? micro_batches_ : 1) +
+                     bucketed(Collective::AllGather, replicas, weight) *
+                         (way.zero == 3 ? 2 * micro_batches_ : 1));
+      else
+        cost.time = bucketed(Collective::AllReduce, partial, sum);
+      const double hideable = cost.time;
+      if (way.host) {
+        cost.time += 2 * micro_batches_ * host_copy(false, weight) + host_copy(true, sum);
+      } else {
+        add_bytes((way.zero == 3 ? share : elements) * update.weight_size);
+        add_bytes((way.zero >= 2 ? share : elements) * update.gradient_size);
+        if (update.state_size > 0) add_bytes(share * update.state_size);
+        cost.time += update_time(update, share);
+      }
+      LocalChoice choice = {.cost = cost, .hideable = hideable, .residency = way};
+      for (const LocalChoice& before : weights) {
+        // Weights of an op are treated alike, but the first one has nothing to follow.
+        if (!first_weight(weights) && !(before.residency == way)) continue;
+        LocalChoice sum_of_both = choice;
+        sum_of_both.cost.time += before.cost.time;
+        sum_of_both.cost.bytes += before.cost.bytes;
+        sum_of_both.hideable += before.hideable;
+        result.push_back(sum_of_both);
+      }
+    }
+    weights = std::move(result);
+  }
+  static bool first_weight(const std::vector<LocalChoice>& weights) {
+    return weights.size() == 1 && weights[0].cost == TimeBytes{};
+  }
+
+  double update_time(const TrainingFacts::Update& update, int64_t elements) {
+    const Tensor& weight = graph()[update.weight];
+    const bool master = is_half(weight.type.dtype) && training_.options.master_weights;
+    return price_of(
+        tables_.work(update_work(training_.options.optimizer, static_cast<double>(elements),
+                                 weight.type.dtype, graph()[update.gradient].type.dtype, master)));
+  }
+  static bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
+
+  struct EdgeLook {
+    int32_t from_kind, output, to_kind, input;
+    int32_t weight;
+    auto operator<=>(const EdgeLook&) const = default;
+  };
+
+  // Time of an op under a sharding if memory does not matter, above that under its best one.
+  double excess(size_t op, size_t sharding) const {
+    return result_.choices_of(op)[sharding][0].cost.time -
+           least_time_[static_cast<size_t>(result_.kind_of[op])];
+  }
+
+  // How much more than the least times of all ops a best strategy can take: what data parallelism
+  // takes. Whatever is above need not be priced exactly.
+  void bound_slack() {
+    for (const auto& kind : result_.choices) {
+      double least = kind[0][0].cost.time;
+      for (const auto& front : kind) least = std::min(least, front[0].cost.time);
+      least_time_.push_back(least);
+    }
+    Graph forward = graph();
+    forward.ops.resize(training_.forward_ops);
+    const BatchAxes batch = find_batch(forward);
+    std::vector<size_t> split(training_.forward_ops, 0);
+    slack_ = 0;
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      int32_t most = 1;
+      for (size_t s = 0; s < result_.of(i).size(); ++s) {
+        const Split& first = result_.of(i)[s].splits.front();
+        if (first.loop < 0 || first.loop != batch.loop[i] || first.blocks > 1) continue;
+        const bool alone =
+            result_.of(i)[s].splits.size() == 1 || result_.of(i)[s].splits[1].loop < 0;
+        if (!alone || first.parts <= most) continue;
+        most = first.parts;
+        split[i] = s;
+      }
+      slack_ += excess(i, split[i]);
+    }
+    for (size_t i = 0; i < training_.forward_ops; ++i)
+      visit_edges(i, [&](const EdgeLook& look, size_t from, size_t to) {
+        slack_ += edge_time(sides_of(look, from, to), split[from], split[to], true);
+      });
+  }
+
+  // Tensors that op i reads of others, and weights that another op owns.
+  template <typename Visit>
+  void visit_edges(size_t i, Visit&& visit) {
+    const Op& op = graph().ops[i];
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      const TensorId id = op.inputs[k];
+      if (!id.valid()) continue;
+      if (facts_.origin[id.index()] == TrainingFacts::Origin::Made) {
+        const size_t from = graph()[id].producer.index();
+        const auto outputs = graph().ops[from].outputs;
+        const auto at = std::ranges::find(outputs, id);
+        if (at == outputs.end()) continue;
+        visit(EdgeLook{result_.kind_of[from], static_cast<int32_t>(at - outputs.begin()),
+                       result_.kind_of[i], static_cast<int32_t>(k), 0},
+              from, i);
+      } else if (facts_.update_index[id.index()] >= 0 && !owns(i, k)) {
+        const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
+        if (first.first.index() == i) continue;
+        visit(EdgeLook{result_.kind_of[first.first.index()], first.second, result_.kind_of[i],
+                       static_cast<int32_t>(k), 1},
+              first.first.index(), i);
+      }
+    }
+  }
+
+  void join(size_t from, size_t to, const EdgeLook& look) {
+    const auto [known, fresh] = edge_tables_.try_emplace(look, -1);
+    if (fresh) {
+      known->second = static_cast<int32_t>(result_.tables.size());
+      result_.tables.push_back(edge_table(from, to, look));
+    }
+    const std::pair<size_t, size_t> pair = {std::min(from, to), std::max(from, to)};
+    const auto [edge, alone] = joined_.try_emplace(
+        pair,
+        ParetoNetwork::Edge{static_cast<int32_t>(from), static_cast<int32_t>(to), known->second});
+    if (alone) return;
+    const auto [both, new_sum] = sums_.try_emplace({edge->second.table, known->second}, -1);
+    if (new_sum) {
+      std::vector<TimeBytes> cells = result_.tables[static_cast<size_t>(edge->second.table)];
+      const std::vector<TimeBytes>& more = result_.tables[static_cast<size_t>(known->second)];
+      for (size_t c = 0; c < cells.size(); ++c) {
+        cells[c].time += more[c].time;
+        cells[c].bytes += more[c].bytes;
+      }
+      both->second = static_cast<int32_t>(result_.tables.size());
+      result_.tables.push_back(std::move(cells));
+    }
+    edge->second.table = both->second;
+  }
+
+  // Layouts of an operand under all shardings of an op.
+  struct Side {
+    std::vector<int32_t> value, gradient;  // by sharding
+    std::vector<int64_t> elements;
+  };
+  Side side_of(size_t op, int32_t operand, bool output) {
+    Side side;
+    const auto at = static_cast<size_t>(operand);
+    for (const Sharding& sharding : result_.of(op)) {
+      const OpTemplate& made = tables_.op(OpId(op), tables_.intern(sharding), group_);
+      const OperandTemplate& value = output ? made.outputs()[at] : made.inputs()[at];
+      side.value.push_back(value.layout);
+      side.elements.push_back(value.elements);
+      side.gradient.push_back(
+          (output ? made.output_gradients()[at] : made.input_gradients()[at]).layout);
+    }
+    return side;
+  }
+
+  // A tensor between two ops.
+  struct EdgeSides {
+    Side from, to;
+    TensorId tensor;
+    TensorId gradient;  // none if it has none
+    double times = 1;   // that it is moved in a step
+    bool weight = false;
+  };
+  EdgeSides sides_of(const EdgeLook& look, size_t from, size_t to) {
+    EdgeSides sides;
+    sides.weight = look.weight != 0;
+    sides.tensor = graph().ops[to].inputs[static_cast<size_t>(look.input)];
+    sides.gradient = training_.gradient_of[sides.tensor.index()];
+    sides.from = side_of(from, look.output, !sides.weight);
+    sides.to = side_of(to, look.input, false);
+    // A weight's gradient is settled where the weight is at home.
+    if (sides.weight) sides.from.gradient = sides.from.value;
+    sides.times = sides.weight ? 1 : micro_batches_;
+    return sides;
+  }
+  // From sharding i to sharding j, and the gradient back. `exactly`: else it may be less.
+  double edge_time(const EdgeSides& sides, size_t i, size_t j, bool exactly) {
+    const auto time = [&](TensorId id, int32_t from, int32_t to) {
+      const TensorType& type = graph()[id].type;
+      return exactly ? moves_->time(type, from, to) : moves_->least_time(type, from, to);
+    };
+    double total = time(sides.tensor, sides.from.value[i], sides.to.value[j]);
+    if (sides.gradient.valid())
+      total += time(sides.gradient, sides.to.gradient[j], sides.from.gradient[i]);
+    return std::nearbyint(sides.times * total);
+  }
+
+  std::vector<TimeBytes> edge_table(size_t from, size_t to, const EdgeLook& look) {
+    const EdgeSides sides = sides_of(look, from, to);
+    const Side &u = sides.from, &v = sides.to;
+    const bool saved = !sides.weight && facts_.saved_index[sides.tensor.index()] >= 0 &&
+                       reads_saved(to, sides.tensor);
+    // Layouts repeat: times by those of both sides, exact and not.
+    std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool>, double> known;
+    const auto time = [&](size_t i, size_t j, bool exactly) {
+      const auto [entry, fresh] =
+          known.try_emplace({u.value[i], v.value[j], u.gradient[i], v.gradient[j], exactly}, 0.0);
+      if (fresh) entry->second = edge_time(sides, i, j, exactly);
+      return entry->second;
+    };
+    std::vector<TimeBytes> cells;
+    cells.reserve(u.value.size() * v.value.size());
+    for (size_t i = 0; i < u.value.size(); ++i)
+      for (size_t j = 0; j < v.value.size(); ++j) {
+        const double beside = excess(from, i) + excess(to, j);
+        TimeBytes cell;
+        if (out_of_time()) slack_ = -1;  // nothing is priced from now on
+        if (beside <= slack_) cell.time = time(i, j, false);
+        if (beside + cell.time <= slack_) cell.time = time(i, j, true);
+        const bool another = tables_.settled(u.value[i]) != v.value[j];
+        if ((saved || sides.weight) && another)
+          cell.bytes = static_cast<double>(
+              allocated(v.elements[j] * facts_.element_size[sides.tensor.index()]).value);
+        cells.push_back(cell);
+      }
+    return cells;
+  }
+
+  bool out_of_time() {
+    if (result_.complete && options_.out_of_time && options_.out_of_time())
+      result_.complete = false;
+    return !result_.complete;
+  }
+
+  // Whether the backward op of `op` reads a tensor that was saved.
+  bool reads_saved(size_t op, TensorId tensor) const {
+    const auto& saved = training_.saved[static_cast<size_t>(facts_.saved_index[tensor.index()])];
+    return std::ranges::any_of(
+        saved.consumers, [&](OpId consumer) { return graph()[consumer].forward == OpId(op); });
+  }
+
+  const TrainingGraph& training_;
+  const Machine& machine_;
+  const CostModel& cost_;
+  double micro_batches_;
+  ShardingProblemOptions options_;
+  TrainingFacts facts_;
+  Tables tables_;
+  int32_t group_ = -1;
+  std::vector<int32_t> members_;
+  std::vector<size_t> types_;
+  std::unique_ptr<MovePrices> moves_;
+  std::vector<double> prices_;
+  std::vector<double> least_time_;  // by kind
+  double slack_ = 0;
+  std::vector<size_t> representatives_;      // by kind: an op
+  std::vector<std::vector<int32_t>> hints_;  // by kind
+  std::map<EdgeLook, int32_t> edge_tables_;
+  std::map<std::pair<size_t, size_t>, ParetoNetwork::Edge> joined_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> sums_;
+  ShardingProblem result_;
+};
+
+}  // namespace
+
+ShardingProblem make_sharding_problem(const TrainingGraph& training, const Machine& machine,
+                                      const CostModel& cost, int64_t micro_batches,
+                                      const ShardingProblemOptions& options) {
+  return Builder(training, machine, cost, micro_batches, options).run();
+}
+
+}  // namespace windlass

@@ -1,0 +1,323 @@
+// Data x tensor x pipeline splits with the remedies against full memory, all simulated.
+//
+// Every way to write the number of devices as a product of replicas, tensor-parallel parts and
+// pipeline stages, with several numbers of micro-batches, is bounded from below. From the least
+// bound on: if it does not fit, weights, gradients and optimizer state are shared out or kept on
+// the host, and the chain search decides what becomes of saved tensors. All of that only adds time,
+// so whatever is slower without limits than the best plan that fits is left out. If nothing fits,
+// or the user has decided about recomputation, the usual policies are tried one by one.
+//
+// Pipelines are cut evenly, as people do, and as a dynamic program says: for the least time, and
+// where that does not fit, for the least time within the limits.
+
+#include <algorithm>
+#include <map>
+
+#include "windlass/base/error.h"
+#include "windlass/search/book/ledger.h"
+#include "windlass/search/book/spend_memory.h"
+#include "windlass/search/chain/chain_search.h"
+#include "windlass/search/grid/recut.h"
+#include "windlass/search/grid/subsets.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kMostTensorParallel = 16, kMostStages = 32, kMostMicroBatches = 64;
+
+// Who runs which part.
+struct Borders {
+  std::vector<Stage> stages;
+  std::vector<std::vector<DeviceId>> groups;
+  bool operator==(const Borders&) const = default;
+
+  void apply_to(Strategy& strategy) const {
+    strategy.stages = stages;
+    strategy.groups = groups;
+  }
+};
+
+struct Structure {
+  std::vector<DeviceId> devices;
+  BaselineSpec spec;
+  int64_t micro_batches = 1;
+  Nanoseconds time = 0;
+  std::vector<Borders> cuts = {};  // at least one
+};
+
+class GridSearch {
+ public:
+  GridSearch(Ledger& ledger, double share, const std::vector<std::vector<DeviceId>>& sets)
+      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), sets_(sets) {}
+
+  void run() {
+    std::vector<Structure> structures = measured(all_structures());
+    std::ranges::stable_sort(structures, {}, &Structure::time);
+    // Beside another answer it need not go on for long once it has one that gets no better.
+    constexpr int kPatience = 12;
+    int in_vain = 0;
+    if (!fixed_.recompute)
+      for (const Structure& structure : structures) {
+        if (ledger_.out_of_time(share_)) break;
+        if (ledger_.beaten(structure.time)) break;
+        const Nanoseconds before = ledger_.ceiling();
+        const int64_t chains = chains_;
+        for (const BaselineSpec& spec : homes(structure.spec)) {
+          if (ledger_.out_of_time(share_)) break;
+          by_chain(spec, structure);
+        }
+        if (ledger_.ceiling() < before)
+          in_vain = 0;
+        else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
+                 ledger_.beside_answer())
+          break;
+      }
+    if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
+    for (const Structure& structure : structures) {
+      if (ledger_.beaten(structure.time)) break;
+      for (const BaselineSpec& spec : remedies(structure.spec)) {
+        if (ledger_.out_of_time(share_)) break;
+        consider(spec, structure);
+      }
+    }
+    improve();
+  }
+
+ private:
+  // Where weights and optimizer state live, from the mildest to the strongest.
+  std::vector<BaselineSpec> homes(const BaselineSpec& plain) const {
+    std::vector<BaselineSpec> list;
+    for (const int home : {0, 1, 2})
+      for (const int zero : {0, 1, 2, 3}) {
+        if (zero > 0 && plain.dp == 1) continue;
+        BaselineSpec spec = plain;
+        spec.zero = zero;
+        spec.host_update = home >= 1;
+        spec.host_weights = home == 2;
+        if (fixed_.offload) spec.offload = *fixed_.offload;
+        if (fixed_.allows(spec)) list.push_back(spec);
+      }
+    return list;
+  }
+
+  // Everything kept.
+  struct Considered {
+    Strategy strategy;
+    Evaluation plain = {};
+  };
+
+  // Saved tensors as the chain search says, if keeping them all does not fit.
+  void by_chain(const BaselineSpec& spec, const Structure& structure) {
+    const std::optional<Strategy> named =
+        ledger_.named(spec, structure.micro_batches, structure.devices);
+    if (!named) return;
+    std::vector<Considered> list;
+    for (const Borders& borders : structure.cuts) {
+      Considered& entry = list.emplace_back(Considered{*named});
+      borders.apply_to(entry.strategy);
+      entry.plain = ledger_.consider(entry.strategy, structure.micro_batches);
+      if (entry.plain.fits) return;
+    }
+    add_smaller(list, structure.micro_batches);
+    for (const Considered& entry : list) {
+      if (ledger_.out_of_time(share_)) return;
+      spare_memory(entry, structure.micro_batches);
+    }
+  }
+
+  // Borders that fit with everything kept, or else with little kept.
+  void add_smaller(std::vector<Considered>& list, int64_t micro) {
+    for (const StageMemory memory : {StageMemory::Keep, StageMemory::Least}) {
+      const auto strategy = cutter(micro).recut(list.front().strategy, memory);
+      if (!strategy) continue;
+      const bool known = std::ranges::any_of(list, [&](const Considered& other) {
+        return other.strategy.stages == strategy->stages &&
+               other.strategy.groups == strategy->groups;
+      });
+      if (!known) list.push_back({*strategy, ledger_.consider(*strategy, micro)});
+      return;
+    }
+  }
+
+  void spare_memory(const Considered& considered, int64_t micro) {
+    const Evaluation& plain = considered.plain;
+    if (plain.fits || ledger_.beaten(plain.free_time)) return;
+    ++chains_;
+    Strategy strategy = considered.strategy;
+    Cut& cut = ledger_.cut(micro);
+    const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
+                                        .compress = ledger_.options().compress};
+    const auto found =
+        best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
+    if (found) {
+      ledger_.add(found->strategy, micro, found->time);
+    } else if (!ledger_.answered()) {
+      // What needs least is the answer to why not.
+      const auto frontier = chain_frontier(cut.training, strategy, *cut.evaluator, options);
+      if (frontier.empty()) return;
+      strategy.saved = frontier.back().saved;
+      strategy.prefetch = 0;
+      ledger_.consider(strategy, micro);
+    }
+    ledger_.report();
+  }
+
+  // What fits with activations recomputed or moved away may fit with some of them kept. Those first
+  // that are fast as they are.
+  void improve() {
+    if (fixed_.recompute) return;
+    constexpr size_t kMost = 4;
+    std::ranges::stable_sort(fitting_, {}, &Ledger::Entry::time);
+    for (size_t i = 0; i < std::min(kMost, fitting_.size()); ++i) {
+      if (ledger_.out_of_time(share_)) return;
+      const Ledger::Entry& entry = fitting_[i];
+      Cut& cut = ledger_.cut(entry.micro_batches);
+      Candidate candidate = {entry.strategy, entry.time};
+      spend_memory(cut.training, *cut.evaluator, candidate, [this] {
+        ledger_.report();
+        return ledger_.out_of_time(share_);
+      });
+      ledger_.add(candidate.strategy, entry.micro_batches, candidate.time);
+    }
+  }
+
+  std::vector<Structure> all_structures() const {
+    std::vector<Structure> list;
+    for (const std::vector<DeviceId>& devices : sets_) add_structures(devices, list);
+    return list;
+  }
+
+  void add_structures(const std::vector<DeviceId>& members, std::vector<Structure>& list) const {
+    const auto devices = static_cast<int64_t>(members.size());
+    const bool any_micro = ledger_.options().micro_batches == 0;
+    const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
+    for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
+      for (int64_t pp = 1; pp <= std::min(devices, kMostStages); ++pp) {
+        if (devices % (tp * pp) != 0) continue;
+        const int64_t dp = devices / (tp * pp);
+        if (!allowed(fixed_.tp, tp) || !allowed(fixed_.pp, pp) || !allowed(fixed_.dp, dp)) continue;
+        for (int64_t m : ledger_.micro_batches(kMostMicroBatches)) {
+          // A pipeline with fewer micro-batches than stages never fills.
+          if (pp > 1 && m < pp && any_micro) continue;
+          for (const bool sequence : {false, true}) {
+            if (sequence && tp == 1) continue;
+            Structure structure;
+            structure.devices = members;
+            structure.spec = parse_baseline("megatron");
+            structure.spec.tp = tp;
+            structure.spec.pp = pp;
+            structure.spec.dp = dp;
+            structure.spec.micro_batches = m;
+            structure.spec.sequence_parallel = sequence;
+            structure.micro_batches = m;
+            list.push_back(structure);
+          }
+        }
+      }
+  }
+
+  // Those that are possible, with what they take at least.
+  std::vector<Structure> measured(std::vector<Structure> structures) {
+    std::vector<Structure> result;
+    for (Structure& structure : structures) {
+      if (ledger_.out_of_time(share_) && !result.empty()) break;
+      const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
+      if (!named) continue;
+      const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
+      structure.cuts = {{strategy.stages, strategy.groups}};
+      Evaluator& evaluator = *ledger_.cut(structure.micro_batches).evaluator;
+      structure.time = least_time(evaluator, strategy);
+      if (auto better = cutter(structure.micro_batches).recut(strategy, StageMemory::Free)) {
+        const Nanoseconds time = least_time(evaluator, *better);
+        Borders borders = {better->stages, better->groups};
+        if (time < structure.time && borders != structure.cuts[0])
+          structure.cuts.insert(structure.cuts.begin(), std::move(borders));
+        structure.time = std::min(structure.time, time);
+      }
+      result.push_back(structure);
+      ledger_.report();
+    }
+    return result;
+  }
+
+  // The bound knows one kind of device in a group. Where many sets of devices compete, those that
+  // mix kinds would all come first.
+  Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const {
+    const Machine& machine = ledger_.problem().machine;
+    const auto mixed = [&](const std::vector<DeviceId>& group) {
+      return std::ranges::any_of(group, [&](DeviceId device) {
+        return machine[device].type != machine[group.front()].type;
+      });
+    };
+    return ledger_.beside_answer() && std::ranges::any_of(strategy.groups, mixed)
+               ? evaluator.evaluate_unlimited(strategy).time
+               : evaluator.bound(strategy);
+  }
+
+  StageCutter& cutter(int64_t micro) {
+    Cut& cut = ledger_.cut(micro);
+    return cutters_.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator)
+        .first->second;
+  }
+
+  // From the mildest to the strongest.
+  std::vector<BaselineSpec> remedies(const BaselineSpec& plain) const {
+    std::vector<BaselineSpec> list;
+    for (const int home : {0, 1, 2})
+      for (const int zero : {0, 1, 2, 3}) {
+        if (zero > 0 && plain.dp == 1) continue;
+        for (const RecomputePolicy recompute : {RecomputePolicy::None, RecomputePolicy::Selective,
+                                                RecomputePolicy::Sqrt, RecomputePolicy::Full})
+          for (const bool offload : {false, true}) {
+            if (offload && recompute != RecomputePolicy::None && recompute != RecomputePolicy::Full)
+              continue;
+            BaselineSpec spec = plain;
+            spec.zero = zero;
+            spec.recompute = recompute;
+            spec.offload = offload;
+            spec.host_update = home >= 1;
+            spec.host_weights = home == 2;
+            if (fixed_.allows(spec)) list.push_back(spec);
+          }
+      }
+    return list;
+  }
+
+  void consider(const BaselineSpec& spec, const Structure& structure) {
+    const int64_t micro = structure.micro_batches;
+    const std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
+    if (!strategy) return;
+    const Evaluation inside = ledger_.consider(*strategy, micro);
+    if (!inside.fits) return;
+    const bool keeps = std::ranges::all_of(
+        strategy->saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
+    if (!keeps) fitting_.push_back({*strategy, micro, inside.time});
+  }
+
+  Ledger& ledger_;
+  const FixedDecisions& fixed_;
+  double share_;
+  const std::vector<std::vector<DeviceId>>& sets_;
+  std::map<int64_t, StageCutter> cutters_;  // by micro-batches
+  std::vector<Ledger::Entry> fitting_;
+  int64_t chains_ = 0;  // searched
+};
+
+}  // namespace
+
+void run_grid(Ledger& ledger, double share_of_time,
+              const std::vector<std::vector<DeviceId>>& sets) {
+  GridSearch(ledger, share_of_time, sets).run();
+}
+
+SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
+  Ledger ledger(problem, options);
+  run_grid(ledger, 1, {all_devices(problem.machine)});
+  SearchResult facts;
+  run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
+  SearchResult result = ledger.finish();
+  result.lower_bound = work_bound(problem);
+  return result;
+}
+
+}  // namespace windlass

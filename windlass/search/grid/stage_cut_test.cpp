@@ -1,0 +1,120 @@
+#include "windlass/search/grid/stage_cut.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/rng.h"
+
+namespace windlass {
+namespace {
+
+size_t below(Rng& rng, int64_t end) { return static_cast<size_t>(rng.integer(0, end - 1)); }
+
+StageProblem random_problem(Rng& rng) {
+  StageProblem problem;
+  const size_t pieces = 1 + below(rng, 7);
+  problem.micro_batches = 1 + static_cast<int64_t>(below(rng, 6));
+  for (size_t i = 0; i < pieces; ++i)
+    problem.passed.push_back(static_cast<int64_t>(below(rng, 50)));
+  int32_t groups = 0;
+  const size_t kinds = 1 + below(rng, 3);
+  for (size_t k = 0; k < kinds; ++k) {
+    StageProblem::Kind& kind = problem.kinds.emplace_back();
+    for (size_t g = 1 + below(rng, 2); g > 0; --g) kind.groups.push_back(groups++);
+    if (below(rng, 3) > 0) kind.limit = static_cast<int64_t>(20 + below(rng, 200));
+    for (size_t i = 0; i < pieces; ++i) {
+      kind.time.push_back(static_cast<double>(below(rng, 40)));
+      kind.standing.push_back(static_cast<int64_t>(below(rng, 30)));
+      kind.kept.push_back(static_cast<int64_t>(below(rng, 10)));
+      kind.beside.push_back(static_cast<int64_t>(below(rng, 10)));
+    }
+  }
+  problem.passes.assign(static_cast<size_t>(groups), {});
+  for (auto& row : problem.passes)
+    for (int32_t g = 0; g < groups; ++g)
+      row.push_back({static_cast<double>(below(rng, 3)), static_cast<double>(below(rng, 8)) / 8});
+  return problem;
+}
+
+// Every cut and every order in which the groups of each kind keep theirs.
+std::optional<double> least_by_trying(const StageProblem& problem) {
+  std::vector<int32_t> groups(problem.groups());
+  for (size_t g = 0; g < groups.size(); ++g) groups[g] = static_cast<int32_t>(g);
+  std::optional<double> best;
+  do {
+    const bool in_order = std::ranges::all_of(problem.kinds, [&](const StageProblem::Kind& kind) {
+      std::vector<int32_t> seen;
+      for (int32_t g : groups)
+        if (std::ranges::find(kind.groups, g) != kind.groups.end()) seen.push_back(g);
+      return seen == kind.groups;
+    });
+    if (!in_order) continue;
+    for (uint32_t borders = 0; borders < 1U << (problem.pieces() - 1); ++borders) {
+      std::vector<size_t> ends;
+      for (size_t i = 1; i < problem.pieces(); ++i)
+        if ((borders >> (i - 1) & 1U) != 0) ends.push_back(i);
+      ends.push_back(problem.pieces());
+      if (ends.size() != groups.size()) continue;
+      const auto cost = cost_of(problem, ends, groups);
+      if (cost && (!best || *cost < *best)) best = cost;
+    }
+  } while (std::ranges::next_permutation(groups).found);
+  return best;
+}
+
+TEST(StageCut, IsTheLeastOfAll) {
+  Rng rng(7);
+  int possible = 0, impossible = 0;
+  for (int round = 0; round < 2000; ++round) {
+    const StageProblem problem = random_problem(rng);
+    const auto found = cut_stages(problem);
+    const auto least = least_by_trying(problem);
+    ASSERT_EQ(found.has_value(), least.has_value()) << round;
+    if (!found) {
+      ++impossible;
+      continue;
+    }
+    ++possible;
+    EXPECT_DOUBLE_EQ(found->time, *least) << round;
+    const auto again = cost_of(problem, found->ends, found->groups);
+    ASSERT_TRUE(again);
+    EXPECT_DOUBLE_EQ(*again, found->time);
+  }
+  EXPECT_GT(possible, 300);
+  EXPECT_GT(impossible, 300);
+}
+
+TEST(StageCut, FastGroupsGetMore) {
+  StageProblem problem;
+  problem.micro_batches = 100;
+  problem.passed.assign(12, 0);
+  problem.passes.assign(2, std::vector<StageProblem::Pass>(2));
+  for (int32_t g = 0; g < 2; ++g)
+    problem.kinds.push_back({.groups = {g},
+                             .time = std::vector<double>(12, g == 0 ? 3.0 : 1.0),
+                             .standing = std::vector<int64_t>(12, 1),
+                             .kept = std::vector<int64_t>(12, 0),
+                             .beside = std::vector<int64_t>(12, 0)});
+  auto found = cut_stages(problem);
+  ASSERT_TRUE(found);
+  const size_t first = found->ends[0];
+  EXPECT_EQ(found->groups[0] == 0 ? first : 12 - first, 3U);
+  // Room for six only on the fast one.
+  problem.kinds[1].limit = 6;
+  found = cut_stages(problem);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->ends[0], 6U);
+}
+
+TEST(StageCut, MorePiecesThanGroups) {
+  StageProblem problem;
+  problem.passed.assign(2, 0);
+  problem.passes.assign(3, std::vector<StageProblem::Pass>(3));
+  problem.kinds.push_back(
+      {.groups = {0, 1, 2}, .time = {1, 1}, .standing = {0, 0}, .kept = {0, 0}, .beside = {0, 0}});
+  EXPECT_FALSE(cut_stages(problem));
+}
+
+}  // namespace
+}  // namespace windlass

@@ -1,0 +1,49 @@
+// Harmony's plans: a step as a list of coarse tasks, each one pack of consecutive layers over all
+// micro-batches, and the memory that each task needs. Facts and names are those of Li et al.,
+// "Harmony: Overcoming the hurdles of GPU memory capacity to train massive DNN models on commodity
+// servers", VLDB 2022, and of the program released with it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "windlass/task/packs/chain_tables.h"
+
+namespace windlass {
+
+enum class HarmonyMode : uint8_t {
+  Data,      // every device runs every pack on its share of the samples
+  Pipeline,  // packs go round the devices, each over all samples
+};
+std::string_view harmony_mode_name(HarmonyMode mode);  // "dp", "pp"
+
+// Packs are in ascending order without gaps. The last backward pack holds the loss and has no
+// forward task: the forward packs end where it begins, and there are none if it is the only one.
+// Micro-batch sizes are samples; in Data mode of the share of one device.
+struct HarmonyPlan {
+  HarmonyMode mode = HarmonyMode::Pipeline;
+  int32_t devices = 1;
+  int64_t forward_microbatch = 1;
+  int64_t backward_microbatch = 1;
+  std::vector<Pack> forward_packs;
+  std::vector<Pack> backward_packs;
+  bool operator==(const HarmonyPlan&) const = default;
+};
+
+// Samples that the busiest device sees of a minibatch.
+inline int64_t samples_of_device(HarmonyMode mode, int64_t minibatch, int32_t devices) {
+  return mode == HarmonyMode::Data ? (minibatch + devices - 1) / devices : minibatch;
+}
+
+// Micro-batch sizes that cut a number of samples as evenly as the number of parts allows and that
+// the profile knows, the rest included; ascending. Backward sizes are known to both passes.
+struct MicroBatchSizes {
+  std::vector<int64_t> forward, backward;
+};
+MicroBatchSizes micro_batch_sizes(const LayerProfile& profile, int64_t samples);
+
+// The largest task of a plan, in bytes, by ChainTables.
+int64_t harmony_peak_bytes(ChainTables& chain, const HarmonyPlan& plan);
+
+}  // namespace windlass
