@@ -197,6 +197,14 @@ TEST(DenseKernels, NotANumberIsAMaximum) {
   EXPECT_THAT(to_array(found.auxiliaries[0]).values, testing::ElementsAre(1, 1));
 }
 
+// PyTorch's std of a constant row and its cosine similarity of a row of zeros, which exporters
+// write as roots, have gradients.
+TEST(DenseKernels, TheRootIsFlatAtZero) {
+  const OpCase c{
+      "", OpKind::Unary, UnaryAttrs{UnaryFn::Sqrt}, {{DType::F32, Array({3}, {4, 0, 0})}}, {}};
+  expect_agrees_with_reference(c, DType::F32);
+}
+
 TEST(DenseKernels, ExpertsMustHaveAllRows) {
   const OpCase c{"",
                  OpKind::GroupedLinear,
