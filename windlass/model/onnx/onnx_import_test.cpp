@@ -26,6 +26,20 @@ TEST(OnnxImport, SharedWeightsCountOnce) {
   EXPECT_EQ(model.weights.size(), 2u);
 }
 
+// At a bound the gradient passes a weight that is clipped, so that one which begins there trains.
+TEST(OnnxImport, WeightsAreClippedByChoosing) {
+  const auto clipped = [](const std::string& name) {
+    return import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3}) +
+                               initializer("low", {}, {0}) + initializer("high", {}, {1}) +
+                               node("Clip", {name, "low", "high"}, {"c"}) +
+                               node("Mul", {"x", "w"}, {"m"}) + node("Add", {"m", "c"}, {"y"})))
+        .graph;
+  };
+  EXPECT_EQ(count_ops(clipped("w"), OpKind::Where), 2);
+  EXPECT_EQ(count_ops(clipped("w"), OpKind::Unary), 0);
+  EXPECT_EQ(count_ops(clipped("x"), OpKind::Where), 0);
+}
+
 TEST(OnnxImport, WeightsAreLocatedNotRead) {
   // 40 x 40 floats are cut out of the file, 3 stay; both are found again.
   const std::string file =

@@ -58,7 +58,9 @@ void mean_of_inputs(NodeContext& c) {
 
 // The remainder has the sign of the divisor, or with fmod that of the dividend: that of |a| / |b|.
 void mod(NodeContext& c) {
-  if (c.int_attr("fmod", 0) == 0) return c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
+  // Of floats the remainder has the sign of the dividend anyway.
+  if (c.int_attr("fmod", 0) == 0 || is_float(c.type(0).dtype))
+    return c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
   const TensorId sign = c.unary(UnaryFn::Sign, c.in(0), 0, 0, "sign");
   const TensorId rest = c.binary(BinaryFn::Mod, c.unary(UnaryFn::Abs, c.in(0), 0, 0, "dividend"),
                                  c.unary(UnaryFn::Abs, c.in(1), 0, 0, "divisor"), "rest");
@@ -160,6 +162,31 @@ void gelu(NodeContext& c) {
                 c.in(0)));
 }
 
+// Whether a value is a weight, perhaps in another shape.
+bool is_weight(const Graph& graph, TensorId id) {
+  while (graph[id].producer.valid()) {
+    const Op& op = graph[graph[id].producer];
+    if (op.kind != OpKind::Reshape && op.kind != OpKind::Transpose) return false;
+    id = op.inputs[0];
+  }
+  return graph[id].role == TensorRole::Weight;
+}
+
+// A weight may begin at a bound, and trains then: PyTorch's clamp lets the gradient pass there,
+// which Clip does not.
+TensorId clip_weight(NodeContext& c, double low, double high) {
+  const TensorId x = c.in(0);
+  const DType dtype = c.type(0).dtype;
+  TensorId y = x;
+  const auto cut = [&](BinaryFn beyond, double bound, std::string_view part) {
+    const TensorId number = c.builder().scalar(bound, dtype);
+    y = chosen(c, c.binary(beyond, x, number, part), number, y, part);
+  };
+  if (low != -HUGE_VAL) cut(BinaryFn::Less, low, "below");
+  if (high != HUGE_VAL) cut(BinaryFn::Greater, high, "above");
+  return y;
+}
+
 void clip(NodeContext& c) {
   const auto bound = [&](size_t input, const std::string& name, double otherwise) {
     if (c.has_attr(name)) return c.float_attr(name, otherwise);
@@ -170,6 +197,8 @@ void clip(NodeContext& c) {
     return values[0];
   };
   const double low = bound(1, "min", -HUGE_VAL), high = bound(2, "max", HUGE_VAL);
+  if (low <= high && is_float(c.type(0).dtype) && is_weight(c.builder().graph(), c.in(0)))
+    return c.out(0, clip_weight(c, low, high));
   c.out(0, low == 0 && high == HUGE_VAL ? c.unary(UnaryFn::Relu, c.in(0))
                                         : c.unary(UnaryFn::Clip, c.in(0), low, high));
 }
