@@ -143,6 +143,12 @@ TEST(OnnxImport, NamedNumbersOfPyTorchAreParameters) {
                             node("Add", {"b", "onnx::Add_7"}, {"y"});
   const Model model = import(proto::model(graph, {.producer = "pytorch"}));
   EXPECT_THAT(weight_names(model.graph), ElementsAre("gain", "w"));
+  // What has no name may be a parameter that the exporter has computed with: a note says so.
+  EXPECT_THAT(model.notes, Contains(HasSubstr("onnx::Add_7 (a number without a name)")));
+  EXPECT_THAT(
+      weight_names(
+          import(proto::model(graph, {.producer = "pytorch"}), {.train = {"onnx::Add_7"}}).graph),
+      ElementsAre("gain", "onnx::Add_7", "w"));
   EXPECT_THAT(weight_names(import(proto::model(graph)).graph), ElementsAre("w"));
   // Newer exporters name constants too.
   const Model newer = import(proto::model(graph, {.ir_version = 10, .producer = "pytorch"}));
