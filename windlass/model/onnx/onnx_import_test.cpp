@@ -26,6 +26,16 @@ TEST(OnnxImport, SharedWeightsCountOnce) {
   EXPECT_EQ(model.weights.size(), 2u);
 }
 
+// y = x where x > 0, else slope x: a graph whose gradient at 0 is the slope.
+TEST(OnnxImport, ParametricReluChoosesTheSlopeAtZero) {
+  const Graph graph =
+      import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("slope", {3}) +
+                          node("PRelu", {"x", "slope"}, {"y"})))
+          .graph;
+  EXPECT_EQ(count_ops(graph, OpKind::Where), 1);
+  EXPECT_EQ(count_ops(graph, OpKind::Unary), 0);
+}
+
 // At a bound the gradient passes a weight that is clipped, so that one which begins there trains.
 TEST(OnnxImport, WeightsAreClippedByChoosing) {
   const auto clipped = [](const std::string& name) {

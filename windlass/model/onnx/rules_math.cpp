@@ -113,11 +113,10 @@ void leaky_relu(NodeContext& c) {
 }
 
 void prelu(NodeContext& c) {
-  // max(x, 0) - slope * max(-x, 0)
+  // At 0 the slope counts, as in PyTorch: layers behind one that begins with zeros train.
   const TensorId x = c.in(0);
-  const TensorId above = c.unary(UnaryFn::Relu, x, 0, 0, "positive");
-  const TensorId below =
-      c.unary(UnaryFn::Relu, c.unary(UnaryFn::Neg, x, 0, 0, "negated"), 0, 0, "negative");
+  const TensorId above =
+      c.binary(BinaryFn::Greater, x, c.builder().scalar(0, c.type(0).dtype), "positive");
   TensorId slope = c.in(1);
   if (c.opset() < 7 && c.rank(1) == 1 && c.shape(1)[0] > 1) {
     // One for each channel.
@@ -125,8 +124,7 @@ void prelu(NodeContext& c) {
     channels[0] = c.shape(1)[0];
     slope = c.reshape(slope, channels, "slopes");
   }
-  const TensorId scaled = c.binary(BinaryFn::Mul, below, slope, "scaled");
-  c.out(0, c.binary(BinaryFn::Sub, above, scaled));
+  c.out(0, chosen(c, above, x, c.binary(BinaryFn::Mul, x, slope, "scaled"), ""));
 }
 
 void elu(NodeContext& c) { c.out(0, c.unary(UnaryFn::Elu, c.in(0), c.float_attr("alpha", 1), 1)); }
