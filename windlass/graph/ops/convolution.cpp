@@ -38,11 +38,12 @@ int64_t window_extent(int64_t kernel, int64_t dilation) {
 }
 
 // Output size of a sliding window; `ceil_mode` lets a last window begin inside the input or the
-// padding before it, as PyTorch does.
+// padding before it, as PyTorch does, even if it is the only one.
 int64_t windows(int64_t size, int64_t before, int64_t after, int64_t extent, int64_t stride,
                 bool ceil_mode) {
   if (before < 0 || after < 0) fail_input("padding {} and {} must not be negative", before, after);
   const int64_t room = checked_add(checked_add(size, before), after) - extent;
+  if (ceil_mode && room < 0 && -room < stride) return 1;
   if (room < 0)
     fail_input("a window of {} does not fit an axis of {} padded by {} and {}", extent, size,
                before, after);

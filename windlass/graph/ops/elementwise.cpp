@@ -129,11 +129,11 @@ Arithmetic binary_arithmetic(const Signature& s) { return pointwise(elements(s.o
 GradientRule binary_gradient(const Signature& s, const std::vector<bool>& wanted) {
   const BinaryFn fn = s.as<BinaryAttrs>().fn;
   GradientRule rule = no_gradient(2);
-  if (is_comparison(fn) || is_logical(fn) || fn == BinaryFn::Mod) return rule;
+  if (is_comparison(fn) || is_logical(fn)) return rule;
   for (size_t i = 0; i < 2; ++i)
     if (is_float(s.input(i).dtype)) rule.inputs[i] = GradientSource::Computed;
   // An operand that was not broadcast gets the gradient of a sum as it is.
-  const bool linear = fn == BinaryFn::Add || fn == BinaryFn::Sub;
+  const bool linear = fn == BinaryFn::Add || fn == BinaryFn::Sub || fn == BinaryFn::Mod;
   if (linear && s.input(0) == s.outputs[0]) rule.inputs[0] = GradientSource::PassThrough;
   if (fn == BinaryFn::Add && s.input(1) == s.outputs[0])
     rule.inputs[1] = GradientSource::PassThrough;
@@ -145,6 +145,9 @@ GradientRule binary_gradient(const Signature& s, const std::vector<bool>& wanted
     case BinaryFn::Div:
       if (wanted[1]) rule.saved.push_back(saved_input(0));
       rule.saved.push_back(saved_input(1));
+      break;
+    case BinaryFn::Mod:
+      if (wanted[1]) rule.saved = {saved_input(0), saved_input(1)};
       break;
     case BinaryFn::Pow:
       rule.saved = {saved_input(0)};

@@ -45,6 +45,15 @@ TEST(ReferenceConvolution, Transposed) {
   EXPECT_THAT(y.values, ElementsAre(2, 5, 4, 6, 0, 20, 50, 40, 60, 0));
 }
 
+TEST(ReferencePooling, CeilModeHasOneWindowThatIsTooLarge) {
+  PoolAttrs attrs = {PoolFn::Average, {3}, {2}, {1}, {0}, {0}};
+  const Operand x = floats({1, 1, 2}, {1, 5});
+  attrs.ceil_mode = true;
+  EXPECT_THAT(run_one(OpKind::Pool, attrs, {x}).values, ElementsAre(3));
+  attrs.fn = PoolFn::Max;
+  EXPECT_THAT(gradient_of(OpKind::Pool, attrs, {x}).values, ElementsAre(0, 1));
+}
+
 TEST(ReferencePooling, CeilModeAddsAnIncompleteWindow) {
   PoolAttrs attrs = {PoolFn::Max, {2}, {2}, {1}, {0}, {0}};
   const Operand x = floats({1, 1, 5}, {1, 5, 2, 4, 3});

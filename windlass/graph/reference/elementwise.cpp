@@ -53,6 +53,7 @@ Needs derivative_needs(BinaryFn fn, size_t operand) {
     case BinaryFn::Sub: return {};
     case BinaryFn::Mul: return {.a = operand == 1, .b = operand == 0};
     case BinaryFn::Div: return {.a = operand == 1, .b = true};
+    case BinaryFn::Mod: return {.a = operand == 1, .b = operand == 1};
     case BinaryFn::Pow: return {.a = true, .b = operand == 0, .output = operand == 1};
     case BinaryFn::Max:
     case BinaryFn::Min: return {.a = true, .b = true};
@@ -70,6 +71,7 @@ double derivative(BinaryFn fn, size_t operand, double a, double b, double output
     case BinaryFn::Sub: return first ? 1 : -1;
     case BinaryFn::Mul: return first ? b : a;
     case BinaryFn::Div: return first ? 1 / b : -a / (b * b);
+    case BinaryFn::Mod: return first ? 1 : -std::trunc(a / b);
     case BinaryFn::Pow:
       if (first) return b == 0 ? 0 : b * std::pow(a, b - 1);
       // 0^b is constant for b >= 0, where it is finite.

@@ -93,6 +93,11 @@ TEST(ReferenceElementwise, EqualCandidatesShareTheGradient) {
               ElementsAre(0, 0.5, 1));
 }
 
+TEST(ReferenceElementwise, TheRootIsFlatAtZero) {
+  EXPECT_THAT(gradient_of(OpKind::Unary, UnaryAttrs{UnaryFn::Sqrt}, {floats({2}, {4, 0})}).values,
+              ElementsAre(0.25, 0));
+}
+
 TEST(ReferenceElementwise, RoundsHalvesToEven) {
   EXPECT_THAT(run_one(OpKind::Unary, UnaryAttrs{UnaryFn::Round},
                       {floats({6}, {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5})})

@@ -18,10 +18,11 @@ namespace windlass::reference {
 namespace {
 
 // Number of windows along an axis. With ceil_mode a last, incomplete window counts if it begins
-// inside the input or the padding before it.
+// inside the input or the padding before it, even if it is the only one.
 int64_t window_count(const PoolAttrs& attrs, size_t i, int64_t size) {
   const int64_t extent = attrs.dilation[i] * (attrs.kernel[i] - 1) + 1;
   const int64_t room = size + attrs.pad_begin[i] + attrs.pad_end[i] - extent;
+  if (attrs.ceil_mode && room < 0 && -room < attrs.stride[i]) return 1;
   ensure(room >= 0, "Pool window does not fit");
   if (!attrs.ceil_mode) return room / attrs.stride[i] + 1;
   const int64_t count = ceil_div(room, attrs.stride[i]) + 1;

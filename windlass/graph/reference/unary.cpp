@@ -146,7 +146,9 @@ double derivative(const UnaryAttrs& a, double v) {
     case UnaryFn::Tanh: return 1 - v * v;
     case UnaryFn::Softplus: return -std::expm1(-v);
     case UnaryFn::Exp: return v;
-    case UnaryFn::Sqrt: return 0.5 / v;
+    // At 0 as PyTorch's norms and standard deviations have it, which exporters write as a root: one
+    // row that is constant shall not make all gradients infinite.
+    case UnaryFn::Sqrt: return v == 0 ? 0 : 0.5 / v;
     case UnaryFn::Rsqrt: return -0.5 * v * v * v;
     case UnaryFn::Reciprocal: return -v * v;
 

@@ -32,6 +32,8 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
   const bool wanted = floating && trains(tensor.name);
   const bool number = count == 1 && (anonymous || tensor.type.shape.empty()) &&
                       !is_parameter_number(file_, tensor) && !wanted;
+  if (number && floating && may_be_folded_parameter(tensor.name))
+    demoted_by_name_.push_back({tensor.name, "a number without a name"});
   if (floating ? number : can_look_at(tensor, once))
     return builder_.constant(tensor.name, tensor.type, read_values(file_, tensor));
   locate(file_, tensor);

@@ -26,6 +26,30 @@ TEST(OnnxImport, SharedWeightsCountOnce) {
   EXPECT_EQ(model.weights.size(), 2u);
 }
 
+// y = x where x > 0, else slope x: a graph whose gradient at 0 is the slope.
+TEST(OnnxImport, ParametricReluChoosesTheSlopeAtZero) {
+  const Graph graph =
+      import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("slope", {3}) +
+                          node("PRelu", {"x", "slope"}, {"y"})))
+          .graph;
+  EXPECT_EQ(count_ops(graph, OpKind::Where), 1);
+  EXPECT_EQ(count_ops(graph, OpKind::Unary), 0);
+}
+
+// At a bound the gradient passes a weight that is clipped, so that one which begins there trains.
+TEST(OnnxImport, WeightsAreClippedByChoosing) {
+  const auto clipped = [](const std::string& name) {
+    return import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3}) +
+                               initializer("low", {}, {0}) + initializer("high", {}, {1}) +
+                               node("Clip", {name, "low", "high"}, {"c"}) +
+                               node("Mul", {"x", "w"}, {"m"}) + node("Add", {"m", "c"}, {"y"})))
+        .graph;
+  };
+  EXPECT_EQ(count_ops(clipped("w"), OpKind::Where), 2);
+  EXPECT_EQ(count_ops(clipped("w"), OpKind::Unary), 0);
+  EXPECT_EQ(count_ops(clipped("x"), OpKind::Where), 0);
+}
+
 TEST(OnnxImport, WeightsAreLocatedNotRead) {
   // 40 x 40 floats are cut out of the file, 3 stay; both are found again.
   const std::string file =
@@ -129,6 +153,12 @@ TEST(OnnxImport, NamedNumbersOfPyTorchAreParameters) {
                             node("Add", {"b", "onnx::Add_7"}, {"y"});
   const Model model = import(proto::model(graph, {.producer = "pytorch"}));
   EXPECT_THAT(weight_names(model.graph), ElementsAre("gain", "w"));
+  // What has no name may be a parameter that the exporter has computed with: a note says so.
+  EXPECT_THAT(model.notes, Contains(HasSubstr("onnx::Add_7 (a number without a name)")));
+  EXPECT_THAT(
+      weight_names(
+          import(proto::model(graph, {.producer = "pytorch"}), {.train = {"onnx::Add_7"}}).graph),
+      ElementsAre("gain", "onnx::Add_7", "w"));
   EXPECT_THAT(weight_names(import(proto::model(graph)).graph), ElementsAre("w"));
   // Newer exporters name constants too.
   const Model newer = import(proto::model(graph, {.ir_version = 10, .producer = "pytorch"}));

@@ -17,7 +17,7 @@ const std::map<std::string_view, std::string_view>& limits() {
       {"Compress", "known condition"},
       {"ConstantOfShape", kKnownOnly},
       {"Dropout", "its mask is read only where it is off"},
-      {"Einsum", "one or two operands, no letter twice in one"},
+      {"Einsum", "no letter twice in one operand"},
       {"GRU", "sigmoid and tanh; sequences of one length"},
       {"GatherND", "known indices"},
       {"If", "known condition"},

@@ -109,6 +109,9 @@ inline std::string attribute(const std::string& name, int64_t value) {
 inline std::string float_attribute(const std::string& name, float value) {
   return bytes(5, bytes(1, name) + varint(2 << 3 | 5) + raw(std::vector{value}) + number(20, 1));
 }
+inline std::string text_attribute(const std::string& name, const std::string& value) {
+  return bytes(5, bytes(1, name) + bytes(4, value) + number(20, 3));
+}
 inline std::string ints_attribute(const std::string& name, const std::vector<int64_t>& values) {
   std::string list;
   for (int64_t value : values) list += number(8, value);

@@ -51,6 +51,16 @@ bool is_parameter_number(const OnnxFile& file, const OnnxTensor& tensor) {
   return file.ir_version < kNamesEverything || tensor.name.find('.') != std::string::npos;
 }
 
+bool may_be_folded_parameter(std::string_view name) {
+  static constexpr std::string_view kReaders[] = {
+      "onnx::Abs_",     "onnx::Add_",        "onnx::Div_",  "onnx::Exp_",
+      "onnx::Expand_",  "onnx::Max_",        "onnx::Min_",  "onnx::Mul_",
+      "onnx::Neg_",     "onnx::Reciprocal_", "onnx::Relu_", "onnx::Sqrt_",
+      "onnx::Sigmoid_", "onnx::Softplus_",   "onnx::Sub_",  "onnx::Tanh_"};
+  return std::any_of(std::begin(kReaders), std::end(kReaders),
+                     [&](std::string_view reader) { return name.starts_with(reader); });
+}
+
 bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::string_view bias) {
   if (!file.producer.starts_with("pytorch")) return false;
   if (weight.starts_with("onnx::Conv_") && bias.starts_with("onnx::Conv_")) return true;

@@ -24,6 +24,10 @@ bool is_anonymous_name(std::string_view name);
 // parameters have a dot.
 bool is_parameter_number(const OnnxFile& file, const OnnxTensor& tensor);
 
+// Whether a stored value of one element without a name that is taken for a constant may as well
+// have been computed from a parameter by PyTorch's exporter: only arithmetic reads it.
+bool may_be_folded_parameter(std::string_view name);
+
 // Whether batch normalisation was folded into a convolution with these weights: PyTorch's exporter
 // then stores new values for both, without names, where it keeps the names of all others.
 bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::string_view bias);

@@ -58,7 +58,9 @@ void mean_of_inputs(NodeContext& c) {
 
 // The remainder has the sign of the divisor, or with fmod that of the dividend: that of |a| / |b|.
 void mod(NodeContext& c) {
-  if (c.int_attr("fmod", 0) == 0) return c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
+  // Of floats the remainder has the sign of the dividend anyway.
+  if (c.int_attr("fmod", 0) == 0 || is_float(c.type(0).dtype))
+    return c.out(0, c.binary(BinaryFn::Mod, c.in(0), c.in(1)));
   const TensorId sign = c.unary(UnaryFn::Sign, c.in(0), 0, 0, "sign");
   const TensorId rest = c.binary(BinaryFn::Mod, c.unary(UnaryFn::Abs, c.in(0), 0, 0, "dividend"),
                                  c.unary(UnaryFn::Abs, c.in(1), 0, 0, "divisor"), "rest");
@@ -111,11 +113,10 @@ void leaky_relu(NodeContext& c) {
 }
 
 void prelu(NodeContext& c) {
-  // max(x, 0) - slope * max(-x, 0)
+  // At 0 the slope counts, as in PyTorch: layers behind one that begins with zeros train.
   const TensorId x = c.in(0);
-  const TensorId above = c.unary(UnaryFn::Relu, x, 0, 0, "positive");
-  const TensorId below =
-      c.unary(UnaryFn::Relu, c.unary(UnaryFn::Neg, x, 0, 0, "negated"), 0, 0, "negative");
+  const TensorId above =
+      c.binary(BinaryFn::Greater, x, c.builder().scalar(0, c.type(0).dtype), "positive");
   TensorId slope = c.in(1);
   if (c.opset() < 7 && c.rank(1) == 1 && c.shape(1)[0] > 1) {
     // One for each channel.
@@ -123,8 +124,7 @@ void prelu(NodeContext& c) {
     channels[0] = c.shape(1)[0];
     slope = c.reshape(slope, channels, "slopes");
   }
-  const TensorId scaled = c.binary(BinaryFn::Mul, below, slope, "scaled");
-  c.out(0, c.binary(BinaryFn::Sub, above, scaled));
+  c.out(0, chosen(c, above, x, c.binary(BinaryFn::Mul, x, slope, "scaled"), ""));
 }
 
 void elu(NodeContext& c) { c.out(0, c.unary(UnaryFn::Elu, c.in(0), c.float_attr("alpha", 1), 1)); }
@@ -160,6 +160,31 @@ void gelu(NodeContext& c) {
                 c.in(0)));
 }
 
+// Whether a value is a weight, perhaps in another shape.
+bool is_weight(const Graph& graph, TensorId id) {
+  while (graph[id].producer.valid()) {
+    const Op& op = graph[graph[id].producer];
+    if (op.kind != OpKind::Reshape && op.kind != OpKind::Transpose) return false;
+    id = op.inputs[0];
+  }
+  return graph[id].role == TensorRole::Weight;
+}
+
+// A weight may begin at a bound, and trains then: PyTorch's clamp lets the gradient pass there,
+// which Clip does not.
+TensorId clip_weight(NodeContext& c, double low, double high) {
+  const TensorId x = c.in(0);
+  const DType dtype = c.type(0).dtype;
+  TensorId y = x;
+  const auto cut = [&](BinaryFn beyond, double bound, std::string_view part) {
+    const TensorId number = c.builder().scalar(bound, dtype);
+    y = chosen(c, c.binary(beyond, x, number, part), number, y, part);
+  };
+  if (low != -HUGE_VAL) cut(BinaryFn::Less, low, "below");
+  if (high != HUGE_VAL) cut(BinaryFn::Greater, high, "above");
+  return y;
+}
+
 void clip(NodeContext& c) {
   const auto bound = [&](size_t input, const std::string& name, double otherwise) {
     if (c.has_attr(name)) return c.float_attr(name, otherwise);
@@ -170,6 +195,8 @@ void clip(NodeContext& c) {
     return values[0];
   };
   const double low = bound(1, "min", -HUGE_VAL), high = bound(2, "max", HUGE_VAL);
+  if (low <= high && is_float(c.type(0).dtype) && is_weight(c.builder().graph(), c.in(0)))
+    return c.out(0, clip_weight(c, low, high));
   c.out(0, low == 0 && high == HUGE_VAL ? c.unary(UnaryFn::Relu, c.in(0))
                                         : c.unary(UnaryFn::Clip, c.in(0), low, high));
 }

@@ -83,18 +83,83 @@ std::string spell_out(NodeContext& c, std::string equation) {
   return equation;
 }
 
-// Two-operand einsum as a batched product, one-operand as transpose and sum.
+// An operand of an einsum, or what became of operands: a letter for each axis.
+struct Term {
+  TensorId value;
+  std::string letters;
+};
+
+bool has_letter(const std::string& letters, char letter) {
+  return letters.find(letter) != std::string::npos;
+}
+
+// Letters that nobody else has are summed.
+Term sum_rest(NodeContext& c, const Term& term, const std::string& others, std::string_view part) {
+  Ints axes;
+  std::string rest;
+  for (size_t k = 0; k < term.letters.size(); ++k) {
+    if (has_letter(others, term.letters[k]))
+      rest += term.letters[k];
+    else
+      axes.push_back(static_cast<int64_t>(k));
+  }
+  if (axes.empty()) return term;
+  return {c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, axes, false}, {term.value}, part),
+          rest};
+}
+
+TensorId order_axes(NodeContext& c, const Term& term, const std::string& letters,
+                    std::string_view part) {
+  if (term.letters == letters) return term.value;
+  Ints order;
+  for (char letter : letters) order.push_back(static_cast<int64_t>(term.letters.find(letter)));
+  return c.emit(OpKind::Transpose, TransposeAttrs{order}, {term.value}, part);
+}
+
+// A batched product. `others` are the letters of the result and of the operands still to come.
+Term multiply(NodeContext& c, const std::map<char, int64_t>& sizes, Term a, Term b,
+              const std::string& others, const std::string& part) {
+  a = sum_rest(c, a, others + b.letters, part + "sum0");
+  b = sum_rest(c, b, others + a.letters, part + "sum1");
+  std::string batch, m, n, k;
+  for (char letter : a.letters) {
+    if (!has_letter(b.letters, letter))
+      m += letter;
+    else if (has_letter(others, letter))
+      batch += letter;
+    else
+      k += letter;
+  }
+  for (char letter : b.letters)
+    if (!has_letter(a.letters, letter)) n += letter;
+  const auto count = [&](const std::string& letters) {
+    int64_t product = 1;
+    for (char letter : letters) product = checked_mul(product, sizes.at(letter));
+    return product;
+  };
+  const TensorId left = c.reshape(order_axes(c, a, batch + m + k, part + "left"),
+                                  {count(batch), count(m), count(k)}, part + "left_matrix");
+  const TensorId right = c.reshape(order_axes(c, b, batch + k + n, part + "right"),
+                                   {count(batch), count(k), count(n)}, part + "right_matrix");
+  const TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{}, {left, right}, part + "product");
+  Shape shape;
+  for (char letter : batch + m + n) shape.push_back(sizes.at(letter));
+  return {c.reshape(y, shape, part + "result"), batch + m + n};
+}
+
+// Operands are multiplied one after the other as batched products; one alone is transposed and
+// summed.
 void einsum(NodeContext& c) {
   std::string equation = c.string_attr("equation", "");
   std::erase(equation, ' ');
   equation = spell_out(c, equation);
   const size_t arrow = equation.find("->");
   const std::string left = equation.substr(0, arrow);
-  std::vector<std::string> terms;
+  std::vector<Term> terms;
   size_t begin = 0;
   for (size_t i = 0; i <= left.size(); ++i) {
     if (i != left.size() && left[i] != ',') continue;
-    terms.push_back(left.substr(begin, i - begin));
+    terms.push_back({{}, left.substr(begin, i - begin)});
     begin = i + 1;
   }
   std::string output;
@@ -102,90 +167,39 @@ void einsum(NodeContext& c) {
     output = equation.substr(arrow + 2);
   } else {
     std::map<char, int> counts;
-    for (const auto& term : terms)
-      for (char letter : term) ++counts[letter];
+    for (const Term& term : terms)
+      for (char letter : term.letters) ++counts[letter];
     for (const auto& [letter, count] : counts)
       if (count == 1) output += letter;
   }
-  if (terms.size() != c.input_count() || terms.empty() || terms.size() > 2)
-    fail_unsupported("\"{}\": only one or two operands are supported", equation);
+  if (terms.size() != c.input_count())
+    fail_input("\"{}\" has {} operands, there are {}", equation, terms.size(), c.input_count());
   std::map<char, int64_t> sizes;
-  std::vector<TensorId> operands;
   for (size_t i = 0; i < terms.size(); ++i) {
-    if (c.rank(i) != terms[i].size())
+    const std::string& letters = terms[i].letters;
+    if (c.rank(i) != letters.size())
       fail_input("\"{}\" does not fit operand {} of shape {}", equation, i,
                  format_shape(c.shape(i)));
-    for (size_t k = 0; k < terms[i].size(); ++k) {
-      if (terms[i].find(terms[i][k]) != k)
+    for (size_t k = 0; k < letters.size(); ++k) {
+      if (letters.find(letters[k]) != k)
         fail_unsupported("\"{}\": a letter twice in one operand (a diagonal)", equation);
-      const auto [entry, inserted] = sizes.emplace(terms[i][k], c.shape(i)[k]);
+      const auto [entry, inserted] = sizes.emplace(letters[k], c.shape(i)[k]);
       if (!inserted && entry->second != c.shape(i)[k])
-        fail_input("\"{}\": sizes of {} differ: {} and {}", equation, terms[i][k], entry->second,
+        fail_input("\"{}\": sizes of {} differ: {} and {}", equation, letters[k], entry->second,
                    c.shape(i)[k]);
     }
-    operands.push_back(c.in(i));
+    terms[i].value = c.in(i);
   }
   for (char letter : output)
     if (!sizes.contains(letter)) fail_input("\"{}\": {} is in no operand", equation, letter);
-  const auto in = [](const std::string& term, char letter) {
-    return term.find(letter) != std::string::npos;
-  };
-  // Letters that only one operand has and the output lacks are summed first.
-  for (size_t i = 0; i < terms.size(); ++i) {
-    Ints axes;
-    std::string rest;
-    for (size_t k = 0; k < terms[i].size(); ++k) {
-      const char letter = terms[i][k];
-      const bool elsewhere = in(output, letter) || (terms.size() == 2 && in(terms[1 - i], letter));
-      if (elsewhere)
-        rest += letter;
-      else
-        axes.push_back(static_cast<int64_t>(k));
-    }
-    if (axes.empty()) continue;
-    operands[i] = c.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, axes, false}, {operands[i]},
-                         "sum" + std::to_string(i));
-    terms[i] = rest;
+  Term result = terms[0];
+  for (size_t i = 1; i < terms.size(); ++i) {
+    std::string others = output;
+    for (size_t k = i + 1; k < terms.size(); ++k) others += terms[k].letters;
+    result = multiply(c, sizes, result, terms[i], others, i == 1 ? "" : fmt::format("{}.", i));
   }
-  const auto ordered = [&](TensorId x, const std::string& from, const std::string& to,
-                           std::string_view part) {
-    if (from == to) return x;
-    Ints order;
-    for (char letter : to) order.push_back(static_cast<int64_t>(from.find(letter)));
-    return c.emit(OpKind::Transpose, TransposeAttrs{order}, {x}, part);
-  };
-  if (terms.size() == 1) {
-    c.out(0, ordered(operands[0], terms[0], output, ""));
-    return;
-  }
-  std::string batch, m, n, k;
-  for (char letter : terms[0]) {
-    if (!in(terms[1], letter))
-      m += letter;
-    else if (in(output, letter))
-      batch += letter;
-    else
-      k += letter;
-  }
-  for (char letter : terms[1])
-    if (!in(terms[0], letter)) n += letter;
-  const auto count = [&](const std::string& letters) {
-    int64_t product = 1;
-    for (char letter : letters) product *= sizes[letter];
-    return product;
-  };
-  const auto matrix = [&](TensorId x, int64_t rows, int64_t columns, std::string_view part) {
-    return c.reshape(x, {count(batch), rows, columns}, part);
-  };
-  const TensorId a = matrix(ordered(operands[0], terms[0], batch + m + k, "left"), count(m),
-                            count(k), "left_matrix");
-  const TensorId b = matrix(ordered(operands[1], terms[1], batch + k + n, "right"), count(k),
-                            count(n), "right_matrix");
-  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{}, {a, b}, "product");
-  Shape shape;
-  for (char letter : batch + m + n) shape.push_back(sizes[letter]);
-  y = c.reshape(y, shape, "result");
-  c.out(0, ordered(y, batch + m + n, output, ""));
+  result = sum_rest(c, result, output, "sum");
+  c.out(0, order_axes(c, result, output, ""));
 }
 
 }  // namespace

@@ -52,6 +52,21 @@ TEST(OnnxRules, RemaindersHaveTheSignOfOneOrTheOther) {
       ElementsAre(-1, 1));
 }
 
+// y_o = sum over i, j of a_i w_oij b_j, with a = (1, 2), b = (3, 1), w_0 = (1, 0; 0, 1), w_1 = (0,
+// 1; 1, 1): 1 3 + 2 1 = 5 and 1 1 + 2 3 + 2 1 = 9.
+TEST(OnnxRules, EinsumOfThreeOperands) {
+  const std::string operands = floats("a", {2}, {1, 2}) + floats("b", {2}, {3, 1}) +
+                               floats("w", {2, 2, 2}, {1, 0, 0, 1, 0, 1, 1, 1});
+  const auto computed = [&](const std::string& equation, const std::vector<Dim>& shape) {
+    return evaluated(operands + node("Einsum", {"a", "w", "b"}, {"y"},
+                                     {.attributes = text_attribute("equation", equation)}),
+                     shape);
+  };
+  EXPECT_THAT(computed("i,oij,j->o", {2}), ElementsAre(5, 9));
+  EXPECT_THAT(computed("i,oij,j->", {}), ElementsAre(14));
+  EXPECT_THAT(computed("k,oij,j->ko", {2, 2}), ElementsAre(4, 5, 8, 10));
+}
+
 TEST(OnnxRules, OneHotCodesCountFromTheEnd) {
   EXPECT_THAT(
       evaluated(ints("i", {2}, {-1, 0}) + ints("depth", {}, {3}) + floats("values", {2}, {0, 1}) +
@@ -70,11 +85,11 @@ TEST(OnnxRules, NearestPlacesAreThoseOfTheMode) {
 
 // Scale 0.6 of four places gives two, 1 / 0.6 apart: places 0.333 and 2.
 TEST(OnnxRules, ScalesMeanWhatTheySay) {
-  const auto y = evaluated(
-      floats("x", {1, 1, 4}, {1, 2, 3, 4}) + floats("scales", {3}, {1, 1, 0.6F}) +
-          node("Resize", {"x", "", "scales"}, {"y"},
-               {.attributes = bytes(5, bytes(1, "mode") + bytes(4, "linear") + number(20, 3))}),
-      {1, 1, 2});
+  const auto y =
+      evaluated(floats("x", {1, 1, 4}, {1, 2, 3, 4}) + floats("scales", {3}, {1, 1, 0.6F}) +
+                    node("Resize", {"x", "", "scales"}, {"y"},
+                         {.attributes = text_attribute("mode", "linear")}),
+                {1, 1, 2});
   ASSERT_EQ(y.size(), 2u);
   EXPECT_NEAR(y[0], 1 + 1.0 / 3, 1e-6);
   EXPECT_NEAR(y[1], 3, 1e-6);

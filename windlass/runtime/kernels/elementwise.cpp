@@ -204,6 +204,13 @@ void binary_backward(BackwardCall& call) {
       }
       return;
     }
+    case BinaryFn::Mod:
+      if (call.wants(0)) set_scaled_sum(call.results[0], g, 1);
+      if (call.wants(1)) {
+        at::Tensor quotient = at::div(call.input(0), call.input(1), "trunc");
+        set_summed(call.results[1], at::mul(quotient, g).neg_());
+      }
+      return;
     case BinaryFn::Pow: pow_gradient(call, g); return;
     case BinaryFn::Max:
     case BinaryFn::Min: {

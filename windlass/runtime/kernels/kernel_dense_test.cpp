@@ -197,6 +197,24 @@ TEST(DenseKernels, NotANumberIsAMaximum) {
   EXPECT_THAT(to_array(found.auxiliaries[0]).values, testing::ElementsAre(1, 1));
 }
 
+TEST(DenseKernels, OneWindowMayBeTooLargeInCeilMode) {
+  for (const PoolFn fn : {PoolFn::Max, PoolFn::Average}) {
+    PoolAttrs attrs = {fn, {3, 2}, {2, 3}, {1, 1}, {0, 1}, {0, 1}};
+    attrs.ceil_mode = true;
+    const OpCase c{
+        "", OpKind::Pool, attrs, {{DType::F32, Array({1, 1, 2, 3}, {1, 7, 3, 4, 5, 6})}}, {}};
+    expect_agrees_with_reference(c, DType::F32);
+  }
+}
+
+// PyTorch's std of a constant row and its cosine similarity of a row of zeros, which exporters
+// write as roots, have gradients.
+TEST(DenseKernels, TheRootIsFlatAtZero) {
+  const OpCase c{
+      "", OpKind::Unary, UnaryAttrs{UnaryFn::Sqrt}, {{DType::F32, Array({3}, {4, 0, 0})}}, {}};
+  expect_agrees_with_reference(c, DType::F32);
+}
+
 TEST(DenseKernels, ExpertsMustHaveAllRows) {
   const OpCase c{"",
                  OpKind::GroupedLinear,

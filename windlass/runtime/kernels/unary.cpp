@@ -22,6 +22,7 @@
 #include <ATen/ops/elu.h>
 #include <ATen/ops/elu_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eq.h>
 #include <ATen/ops/erf.h>
 #include <ATen/ops/exp.h>
 #include <ATen/ops/floor.h>
@@ -188,7 +189,7 @@ void derivative(const UnaryAttrs& a, const at::Tensor& g, const at::Tensor& v, a
     case UnaryFn::Exp: at::mul_out(dx, g, v); return;
     case UnaryFn::Sqrt:
       at::div_out(dx, g, v);
-      dx.mul_(0.5);
+      dx.mul_(0.5).masked_fill_(at::eq(v, 0), 0);
       return;
     case UnaryFn::Rsqrt:
       at::mul_out(dx, v, v);
