@@ -11,6 +11,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/subject.h"
+#include "windlass/report/json.h"
 #include "windlass/sim/reference/naive.h"
 #include "windlass/task/lower.h"
 
@@ -47,7 +48,7 @@ ExitCode run_check(const CheckFlags& flags) {
   if (flags.json) {
     const nlohmann::ordered_json json = {
         {"valid", findings.empty()}, {"tasks", tasks.size()}, {"findings", findings}};
-    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}", json_text(json));
   } else if (findings.empty()) {
     fmt::print(
         "{}: valid; {} tasks, each op of each sample once, each gradient reduced once, "

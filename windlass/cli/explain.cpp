@@ -11,15 +11,14 @@
 
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
-#include "windlass/cli/explain_text.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/progress.h"
 #include "windlass/cli/subject.h"
+#include "windlass/report/explain_text.h"
+#include "windlass/report/json.h"
 
 namespace windlass {
 namespace {
-
-using nlohmann::ordered_json;
 
 struct ExplainFlags {
   std::string plan;
@@ -61,12 +60,8 @@ size_t find_named(const std::vector<Named>& known, const std::string& wanted,
              flag, wanted, what, did_you_mean(wanted, names));
 }
 
-void print_json(const ordered_json& json) {
-  fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
-}
-
 void explain_op(const ExplainFlags& flags, const Explained& explained, Explainer& explainer) {
-  const TrainingGraph& training = explained.subject.training;
+  const TrainingGraph& training = explained.training;
   std::vector<Named> known;
   for (size_t i = 0; i < training.forward_ops; ++i)
     known.push_back({training.graph.ops[i].name, i});
@@ -77,7 +72,7 @@ void explain_op(const ExplainFlags& flags, const Explained& explained, Explainer
   const std::vector<Alternative> others = explainer.shardings(op, flags.top);
   const size_t alike = explainer.ops_alike(op).size();
   if (flags.json)
-    print_json(op_json(explained, op, parts, others, alike));
+    fmt::print("{}", json_text(op_json(explained, op, parts, others, alike)));
   else
     fmt::print("{}", op_text(explained, op, parts, others, alike, flags.top));
 }
@@ -110,8 +105,8 @@ std::string home_of(const Residency& home) {
 }
 
 void explain_tensor(const ExplainFlags& flags, const Explained& explained, Explainer& explainer) {
-  const TrainingGraph& training = explained.subject.training;
-  const Strategy& strategy = explained.subject.strategy;
+  const TrainingGraph& training = explained.training;
+  const Strategy& strategy = explained.strategy;
   TensorChoice choice = {.tensor = find_tensor(training, flags.tensor)};
   choice.bytes = byte_size(training.graph[choice.tensor].type);
   std::vector<Alternative> others;
@@ -132,7 +127,7 @@ void explain_tensor(const ExplainFlags& flags, const Explained& explained, Expla
   }
   const TensorParts parts = parts_of(explained.step, choice.tensor);
   if (flags.json)
-    print_json(tensor_json(explained, choice, parts, others));
+    fmt::print("{}", json_text(tensor_json(explained, choice, parts, others)));
   else
     fmt::print("{}", tensor_text(explained, choice, parts, others));
 }
@@ -156,7 +151,13 @@ ExitCode run_explain(const ExplainFlags& flags) {
   const SimulationReport report =
       report_simulation(step, &subject.training.graph, subject.machine, subject.facts, flags.top);
   Explainer explainer(problem, subject.training, subject.strategy);
-  const Explained explained = {subject, step, report, explainer.plan()};
+  const Explained explained = {subject.training,
+                               subject.strategy,
+                               subject.machine,
+                               subject.plan->provenance.method == "given",
+                               step,
+                               report,
+                               explainer.plan()};
   if (!flags.op.empty()) {
     explain_op(flags, explained, explainer);
   } else if (!flags.tensor.empty()) {
@@ -164,7 +165,7 @@ ExitCode run_explain(const ExplainFlags& flags) {
   } else {
     const std::vector<Alternative> others = explainer.decisions();
     if (flags.json)
-      print_json(overview_json(explained, others));
+      fmt::print("{}", json_text(overview_json(explained, others)));
     else
       fmt::print("{}", overview_text(explained, others));
   }

@@ -4,17 +4,14 @@
 #include <charconv>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
-#include "windlass/base/table.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/progress.h"
+#include "windlass/search/advice/advice.h"
 
 namespace windlass {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr double kMostSeconds = 15;
 
@@ -87,18 +84,15 @@ std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
   return list;
 }
 
-std::string effect(const Advice& advice) {
-  if (!advice.fits) return fmt::format("would need only {}", format_bytes(advice.least_limit));
-  return fmt::format("would fit: {} a step, {:.4g} samples/s", format_seconds(advice.step_time),
-                     static_cast<double>(advice.samples) / advice.step_time.value);
-}
-
 }  // namespace
 
 InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const PlannedSubject& planned,
                                    Pricing& pricing) {
   const Subject& subject = planned.subject;
   InfeasibleAnswer answer;
+  answer.limit = subject.machine.devices[0].limit;
+  answer.least_limit = planned.search.least_limit;
+  answer.tried = planned.search.tried;
   answer.report = report_simulation(planned.step, &subject.training.graph, subject.machine,
                                     subject.facts, request.top);
   answer.reason = answer.report.failure ? failure_reason(*answer.report.failure)
@@ -131,70 +125,6 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
   answer.advice = advise(advice, Seconds(std::min(kMostSeconds, left)));
   pricing.watch(nullptr);
   return answer;
-}
-
-std::string infeasible_text(const InfeasibleAnswer& answer, const PlannedSubject& planned,
-                            const std::string& decisions) {
-  const SearchResult& search = planned.search;
-  std::string text =
-      fmt::format("no plan fits {}\n", format_bytes(planned.subject.machine.devices[0].limit));
-  if (search.least_limit)
-    text += fmt::format("  least limit: {} ({} bytes), of {} strategies tried\n",
-                        format_bytes(*search.least_limit), search.least_limit->value, search.tried);
-  text += fmt::format("  the most frugal one: {}\n{}", answer.reason, decisions);
-  if (answer.report.failure) {
-    const MemoryFailure& failure = *answer.report.failure;
-    Table table({Align::Left, Align::Left, Align::Right});
-    for (const AliveTensor& tensor : failure.alive)
-      table.add(
-          {tensor.name, std::string(buffer_kind_name(tensor.kind)), format_bytes(tensor.bytes)});
-    text += fmt::format("\nalive in {} when it fails, {} into the step\n{}", failure.memory,
-                        format_seconds(failure.time), table.text("  "));
-  }
-  if (!answer.looked) return text + "\nThe search was ended: nobody looked for what helps.\n";
-  if (answer.advice.empty())
-    return text + "\nNothing that was tried in the time that was left helps.\n";
-  Table table({Align::Left, Align::Left, Align::Left});
-  for (const Advice& advice : answer.advice)
-    table.add({advice.change, advice.flags,
-               effect(advice) + (advice.same_result ? "" : "; not the same training")});
-  return text + "\nwhat helps, each searched for a short time\n" + table.text("  ");
-}
-
-ordered_json infeasible_json(const InfeasibleAnswer& answer, const PlannedSubject& planned) {
-  ordered_json json = {{"termination", "infeasible"}, {"model", planned.subject.facts.model}};
-  json["limit_bytes"] = planned.subject.machine.devices[0].limit.value;
-  if (planned.search.least_limit) json["minimum_limit_bytes"] = planned.search.least_limit->value;
-  json["reason"] = answer.reason;
-  if (answer.report.failure) {
-    const MemoryFailure& failure = *answer.report.failure;
-    ordered_json alive = ordered_json::array();
-    for (const AliveTensor& tensor : failure.alive)
-      alive.push_back({{"name", tensor.name},
-                       {"kind", buffer_kind_name(tensor.kind)},
-                       {"buffers", tensor.buffers},
-                       {"bytes", tensor.bytes.value}});
-    json["failure"] = {{"memory", failure.memory},
-                       {"task", failure.task},
-                       {"time_s", failure.time.value},
-                       {"limit_bytes", failure.limit.value},
-                       {"missing_bytes", failure.missing.value},
-                       {"alive", alive}};
-  }
-  auto& list = json["advice"] = ordered_json::array();
-  for (const Advice& advice : answer.advice) {
-    ordered_json entry = {{"change", advice.change},
-                          {"flags", advice.flags},
-                          {"fits", advice.fits},
-                          {"samples", advice.samples},
-                          {"same_training", advice.same_result}};
-    if (advice.fits)
-      entry["step_time_s"] = advice.step_time.value;
-    else
-      entry["minimum_limit_bytes"] = advice.least_limit.value;
-    list.push_back(std::move(entry));
-  }
-  return json;
 }
 
 }  // namespace windlass

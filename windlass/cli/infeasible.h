@@ -2,13 +2,9 @@
 #pragma once
 
 #include <string>
-#include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "windlass/cli/planning.h"
-#include "windlass/report/simulation.h"
-#include "windlass/search/advice/advice.h"
+#include "windlass/report/infeasible_text.h"
 
 namespace windlass {
 
@@ -20,22 +16,9 @@ struct InfeasibleRequest {
   size_t top = 8;
 };
 
-struct InfeasibleAnswer {
-  SimulationReport report;  // of the most frugal strategy
-  std::string reason;
-  std::vector<Advice> advice;
-  bool looked = false;  // for advice: not after Ctrl-C
-};
-
 // Looks for what helps for about 15 seconds at most, and no longer than --time-limit leaves (but a
 // tenth of it); Ctrl-C ends it.
 InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const PlannedSubject& planned,
                                    Pricing& pricing);
-
-// `decisions`: lines about the most frugal strategy.
-std::string infeasible_text(const InfeasibleAnswer& answer, const PlannedSubject& planned,
-                            const std::string& decisions);
-nlohmann::ordered_json infeasible_json(const InfeasibleAnswer& answer,
-                                       const PlannedSubject& planned);
 
 }  // namespace windlass

@@ -6,14 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
-#include "windlass/cli/explain_packs_text.h"
-#include "windlass/cli/packs_text.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/subject.h"
 #include "windlass/cost/model_chain.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/packs/check_packs.h"
 #include "windlass/plan/packs/long_run.h"
+#include "windlass/report/explain_packs_text.h"
+#include "windlass/report/json.h"
+#include "windlass/report/packs_text.h"
+#include "windlass/search/packs/explain_packs.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {
@@ -145,8 +147,7 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
   if (json) {
     const nlohmann::ordered_json report = {
         {"valid", findings.empty()}, {"tasks", tasks}, {"findings", findings}};
-    fmt::print("{}\n",
-               report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}", json_text(report));
   } else if (findings.empty()) {
     fmt::print(
         "{}: valid; {} tasks a step, each layer once forward and once backward on each sample, "
@@ -166,12 +167,12 @@ std::optional<ExitCode> simulate_pack_plan(const std::string& path, const Machin
   if (!subject) return std::nullopt;
   const LayerSearchResult result = simulate_packs(subject->profile, subject->machine,
                                                   subject->plan.samples, *subject->plan.packs);
-  report_packs({.model = subject->plan.model.source,
-                .samples = subject->plan.samples,
-                .cost = "windlass",
-                .searched = false,
-                .written = ""},
-               result, subject->profile.layers(), json);
+  fmt::print("{}", packs_report({.model = subject->plan.model.source,
+                                 .samples = subject->plan.samples,
+                                 .cost = "windlass",
+                                 .searched = false,
+                                 .written = ""},
+                                result, subject->profile.layers(), json));
   return result.termination == Termination::Infeasible ? ExitCode::NoPlan : ExitCode::Done;
 }
 
@@ -181,7 +182,7 @@ std::optional<ExitCode> explain_pack_plan(const std::string& path, size_t top, b
   ChainTables chain(subject->profile);
   const PackExplanation found =
       explain_packs(chain, subject->machine, subject->plan.samples, *subject->plan.packs, top);
-  report_explanation(subject->plan, found, json);
+  fmt::print("{}", packs_explanation(subject->plan, found, json));
   return found.cost.fits ? ExitCode::Done : ExitCode::NoPlan;
 }
 

@@ -2,23 +2,20 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 #include <memory>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "windlass/base/table.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/infeasible.h"
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
-#include "windlass/machine/device_names.h"
+#include "windlass/report/decisions.h"
 #include "windlass/report/json.h"
 #include "windlass/report/text.h"
-#include "windlass/strategy/used_devices.h"
 
 namespace windlass {
 namespace {
@@ -41,78 +38,6 @@ struct PlanFlags {
   size_t top = 8;
 };
 
-// Saved tensors and their bytes by what becomes of them.
-struct ActionTotals {
-  int64_t tensors = 0;
-  int64_t bytes = 0;
-};
-std::map<MemoryAction, ActionTotals> totals_of(const Subject& subject) {
-  std::map<MemoryAction, ActionTotals> totals;
-  for (size_t s = 0; s < subject.training.saved.size(); ++s) {
-    ActionTotals& entry = totals[subject.strategy.saved[s]];
-    ++entry.tensors;
-    entry.bytes += subject.training.saved[s].bytes.value * subject.strategy.micro_batches;
-  }
-  return totals;
-}
-
-// "12 of 40 weights on the host, updated there".
-std::string residency_text(const Strategy& strategy) {
-  const auto count = [&](auto&& wanted) { return std::ranges::count_if(strategy.weights, wanted); };
-  const auto hosts = count([](const Residency& r) { return r.host; });
-  const auto updates = count([](const Residency& r) { return r.host_update; });
-  if (hosts == 0 && updates == 0) return "weights and optimizer state stay on the device";
-  std::string text;
-  if (hosts > 0)
-    text = fmt::format("{} of {} weights rest in host memory and are streamed", hosts,
-                       strategy.weights.size());
-  else
-    text = "weights stay on the device";
-  if (updates > 0)
-    text += fmt::format("; optimizer state of {} in host memory, updated there", updates);
-  return text;
-}
-
-// "uses 4 of 7 devices (gpu0..gpu3)", if that is not all of them.
-std::string devices_text(const Subject& subject) {
-  const std::vector<DeviceId> used = used_devices(subject.strategy);
-  const size_t all = subject.machine.devices.size();
-  if (used.size() == all) return "";
-  return fmt::format("  uses {} of {} devices ({})", used.size(), all,
-                     device_names(subject.machine, used));
-}
-
-ordered_json decisions_json(const Subject& subject) {
-  ordered_json saved = ordered_json::object();
-  for (const auto& [action, total] : totals_of(subject))
-    saved[std::string(action_name(action))] = {{"tensors", total.tensors}, {"bytes", total.bytes}};
-  const auto& weights = subject.strategy.weights;
-  return {{"micro_batches", subject.strategy.micro_batches},
-          {"unused_devices", unused_device_names(subject.strategy, subject.machine)},
-          {"saved", saved},
-          {"weights_on_host", std::ranges::count_if(weights, &Residency::host)},
-          {"updated_on_host", std::ranges::count_if(weights, &Residency::host_update)},
-          {"copies_in_turn", subject.strategy.in_turn}};
-}
-
-std::string decisions_text(const Subject& subject, bool fits) {
-  std::string text = devices_text(subject);
-  if (!text.empty()) text += fits ? "; nothing faster was found with the others\n" : "\n";
-  text +=
-      fmt::format("  {} micro-batch{}; {}{}\n", subject.strategy.micro_batches,
-                  subject.strategy.micro_batches == 1 ? "" : "es", residency_text(subject.strategy),
-                  subject.strategy.in_turn ? "; copies take turns with kernels" : "");
-  text += "  saved for the backward pass:";
-  for (const auto& [action, total] : totals_of(subject))
-    text += fmt::format(" {} {} ({})", action_name(action), format_bytes(Bytes(total.bytes)),
-                        total.tensors);
-  return text + "\n";
-}
-
-void print_json(const ordered_json& json) {
-  fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
-}
-
 void add_search(ordered_json& json, const PlannedSubject& planned) {
   const SearchResult& search = planned.search;
   auto& entry = json["search"] = {
@@ -134,47 +59,19 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
         {{"limit_bytes", point.limit.value}, {"step_time_s", point.step_time.value}});
 }
 
-// What a larger or smaller limit would give.
-std::string frontier_text(const SearchResult& search) {
-  if (search.frontier.empty()) return "";
-  Table table({Align::Right, Align::Right});
-  table.add({"limit", "step"});
-  for (const FrontierPoint& point : search.frontier)
-    table.add({format_bytes(point.limit), format_seconds(point.step_time)});
-  return fmt::format("\nother limits (simulated)\n{}", table.text("  "));
-}
-
-// How each kind of op is split, the most frequent first.
-std::string splits_text(const Subject& subject) {
-  std::map<std::string, int64_t> counts;
-  for (size_t i = 0; i < subject.strategy.ops.size(); ++i) {
-    const Op& op = subject.training.graph.ops[i];
-    const Sharding& sharding =
-        subject.strategy.shardings[static_cast<size_t>(subject.strategy.ops[i])];
-    ++counts[fmt::format("{} {}", op_info(op.kind).name,
-                         format_sharding(sharding, loops_of(subject.training.graph, op)))];
-  }
-  std::vector<std::pair<int64_t, std::string>> sorted;
-  for (const auto& [text, count] : counts) sorted.emplace_back(-count, text);
-  std::ranges::sort(sorted);
-  constexpr size_t kShown = 8;
-  std::string text = "  splits:";
-  for (size_t i = 0; i < std::min(kShown, sorted.size()); ++i)
-    text += fmt::format("{} {} x {}", i == 0 ? "" : ",", -sorted[i].first, sorted[i].second);
-  if (sorted.size() > kShown) text += fmt::format(", and {} more", sorted.size() - kShown);
-  return text + "\n";
-}
-
 ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
   const InfeasibleAnswer answer = answer_infeasible(
       {flags.machine, flags.host_memory, flags.search, flags.top}, planned, pricing);
   if (flags.json) {
-    ordered_json json = infeasible_json(answer, planned);
-    json["most_frugal"] = decisions_json(planned.subject);
+    ordered_json json = infeasible_json(answer);
+    json["most_frugal"] =
+        decisions_json(planned.subject.training, planned.subject.strategy, planned.subject.machine);
     add_search(json, planned);
-    print_json(json);
+    fmt::print("{}", json_text(json));
   } else {
-    fmt::print("{}", infeasible_text(answer, planned, decisions_text(planned.subject, false)));
+    fmt::print("{}", infeasible_text(
+                         answer, decisions_text(planned.subject.training, planned.subject.strategy,
+                                                planned.subject.machine, false)));
   }
   return ExitCode::NoPlan;
 }
@@ -289,10 +186,10 @@ ExitCode run_plan(const PlanFlags& flags) {
     json["termination"] = termination_name(planned.search.termination);
     json["lower_bound_s"] = planned.search.lower_bound.value;
     json["gap"] = gap;
-    json["decisions"] = decisions_json(subject);
+    json["decisions"] = decisions_json(subject.training, subject.strategy, subject.machine);
     add_search(json, planned);
     if (!flags.output.empty()) json["plan"] = flags.output;
-    print_json(json);
+    fmt::print("{}", json_text(json));
     return ExitCode::Done;
   }
   fmt::print(
@@ -303,14 +200,14 @@ ExitCode run_plan(const PlanFlags& flags) {
       planned.measuring
           ? fmt::format(", {} of it to measure kernels", format_seconds(*planned.measuring))
           : "",
-      decisions_text(subject, true));
+      decisions_text(subject.training, subject.strategy, subject.machine, true));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
                format_seconds(*planned.search.objective),
                100 * (1 - planned.search.objective_bound->value /
                               std::max(1e-12, planned.search.objective->value)),
-               splits_text(subject));
-  fmt::print("{}{}", simulation_text(report, flags.top), frontier_text(planned.search));
+               splits_text(subject.training, subject.strategy));
+  fmt::print("{}{}", simulation_text(report, flags.top), frontier_text(planned.search.frontier));
   if (!flags.output.empty())
     fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
                runs_here(subject.machine) ? "train it with" : "why it is so",

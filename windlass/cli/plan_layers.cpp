@@ -5,11 +5,13 @@
 #include <fstream>
 #include <iterator>
 
+#include <fmt/format.h>
+
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/pack_plans.h"
-#include "windlass/cli/packs_text.h"
 #include "windlass/cli/subject.h"
+#include "windlass/report/packs_text.h"
 
 namespace windlass {
 namespace {
@@ -71,12 +73,12 @@ ExitCode report(const PlanLayersFlags& flags, const Searched& searched) {
     write_plan(pack_plan(searched.request, searched.profile, searched.machine, flags.batch,
                          searched.result),
                flags.output);
-  report_packs({.model = searched.request.source,
-                .samples = flags.batch,
-                .cost = flags.cost,
-                .searched = true,
-                .written = flags.output},
-               searched.result, searched.profile.layers(), flags.json);
+  fmt::print("{}", packs_report({.model = searched.request.source,
+                                 .samples = flags.batch,
+                                 .cost = flags.cost,
+                                 .searched = true,
+                                 .written = flags.output},
+                                searched.result, searched.profile.layers(), flags.json));
   return fits ? ExitCode::Done : ExitCode::NoPlan;
 }
 

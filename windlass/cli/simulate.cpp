@@ -88,8 +88,7 @@ ExitCode run_simulate(const SimulateFlags& flags) {
   if (!flags.save.empty() && !report.failure)
     write_plan(plan_of(subject, step, "given", "given", pricing), flags.save);
   if (flags.json)
-    fmt::print("{}\n", simulation_json(report, subject.machine)
-                           .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+    fmt::print("{}", json_text(simulation_json(report, subject.machine)));
   else
     fmt::print("{}", simulation_text(report, flags.top));
   return report.failure ? ExitCode::NoPlan : ExitCode::Done;

@@ -1,6 +1,7 @@
 #include "windlass/report/comparison.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,36 @@ std::string difference(double predicted, double measured) {
 }
 
 }  // namespace
+
+void MeasuredSteps::add(Nanoseconds time, const std::vector<Nanoseconds>& start,
+                        const std::vector<Nanoseconds>& end, const std::vector<int64_t>& peaks) {
+  peaks_.resize(peaks.size(), 0);
+  for (size_t m = 0; m < peaks.size(); ++m) peaks_[m] = std::max(peaks_[m], peaks[m]);
+  if (++steps_ == 2) times_.clear(), timelines_.clear();
+  times_.push_back(time);
+  timelines_.push_back({start, end});
+  constexpr size_t kKept = 32;
+  if (timelines_.size() > kKept) timelines_.erase(timelines_.begin());
+}
+
+MeasuredStep MeasuredSteps::result() const {
+  std::vector<Nanoseconds> sorted = times_;
+  std::ranges::sort(sorted);
+  const Nanoseconds median = sorted[sorted.size() / 2];
+  MeasuredStep step;
+  step.step_time = Seconds(static_cast<double>(median) * 1e-9);
+  step.fastest = Seconds(static_cast<double>(sorted.front()) * 1e-9);
+  step.slowest = Seconds(static_cast<double>(sorted.back()) * 1e-9);
+  const size_t offset = times_.size() - timelines_.size();
+  size_t nearest = 0;
+  for (size_t i = 1; i < timelines_.size(); ++i)
+    if (std::abs(times_[offset + i] - median) < std::abs(times_[offset + nearest] - median))
+      nearest = i;
+  step.start = timelines_[nearest].start;
+  step.end = timelines_[nearest].end;
+  step.peaks = peaks_;
+  return step;
+}
 
 Comparison compare(const SimulatedStep& predicted, const MeasuredStep& measured) {
   Comparison result;

@@ -18,6 +18,26 @@ struct MeasuredStep {
   std::vector<int64_t> peaks;           // by memory, most of all steps
 };
 
+// Step times, peaks, and the timeline of the step nearest to the median.
+class MeasuredSteps {
+ public:
+  // One more step: what it took, by task from its beginning, and bytes by memory. The first step of
+  // a run warms up caches and libraries, and counts only if it is the only one.
+  void add(Nanoseconds time, const std::vector<Nanoseconds>& start,
+           const std::vector<Nanoseconds>& end, const std::vector<int64_t>& peaks);
+  bool empty() const { return times_.empty(); }
+  MeasuredStep result() const;
+
+ private:
+  struct Timeline {
+    std::vector<Nanoseconds> start, end;
+  };
+  std::vector<Nanoseconds> times_;
+  std::vector<Timeline> timelines_;  // of the last ones
+  std::vector<int64_t> peaks_;
+  int64_t steps_ = 0;
+};
+
 struct Comparison {
   struct Kind {
     TaskKind kind = TaskKind::Forward;

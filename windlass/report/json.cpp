@@ -144,4 +144,8 @@ ordered_json simulation_json(const SimulationReport& report, const Machine& mach
   return json;
 }
 
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace windlass

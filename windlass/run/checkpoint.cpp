@@ -276,4 +276,10 @@ void remove_old_checkpoints(const std::string& folder, int64_t step, size_t keep
   for (const fs::path& path : unfinished) fs::remove(path, error);
 }
 
+FoundCheckpoint find_checkpoint(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return newest_checkpoint(path);
+  return {.path = path};
+}
+
 }  // namespace windlass

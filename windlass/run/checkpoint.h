@@ -58,6 +58,9 @@ struct FoundCheckpoint {
 };
 // The newest one in a folder that is whole. Throws Error{Input} if there are some, but none is.
 FoundCheckpoint newest_checkpoint(const std::string& folder);
+// What --resume means by a path: the newest one of a folder, or the file itself. A folder without
+// checkpoints is where a run that was killed early left off: then there is no path.
+FoundCheckpoint find_checkpoint(const std::string& path);
 // Of the checkpoints up to `step`, removes all but the newest `keep`; and what runs that were
 // killed while they wrote left unfinished. Later ones stay: they may be damaged, and must not count
 // in place of those that are whole.

@@ -13,6 +13,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
 #include "windlass/plan/step.h"
+#include "windlass/plan/termination.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/strategy/baselines.h"
 #include "windlass/strategy/strategy.h"
@@ -77,20 +78,6 @@ struct SearchOptions {
   // Asked now and then: whether to return the best so far.
   std::function<bool()> stop = {};
   std::function<void(const SearchProgress&)> progress = {};
-};
-
-enum class Termination : uint8_t {
-  Optimal,     // proven: nothing is faster
-  Feasible,    // the best that was found
-  Infeasible,  // nothing that was tried fits
-  Limit,       // out of time; the best so far
-};
-std::string_view termination_name(Termination termination);
-
-// A limit of each device's memory, and what a step takes inside of it.
-struct FrontierPoint {
-  Bytes limit;
-  Seconds step_time;
 };
 
 struct SearchResult {

@@ -66,6 +66,9 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples);
 Strategy make_baseline(const BaselineSpec& spec, const TrainingGraph& training,
                        const BatchAxes& batch, const Machine& machine);
 
+// What users of a machine with so many devices try, as parse_baseline() takes it.
+std::vector<std::string> usual_strategies(size_t devices);
+
 // A network, cut into the micro-batches that a named strategy asks for, differentiated, and the
 // strategy for it.
 struct PreparedStep {

@@ -47,6 +47,10 @@ std::string_view pack_action_name(PackAction action) {
   return kNames[static_cast<size_t>(action)];
 }
 
+std::string_view harmony_mode_name(HarmonyMode mode) {
+  return mode == HarmonyMode::Data ? "dp" : "pp";
+}
+
 void check_packs(const PackStrategy& strategy, int64_t layers, int64_t minibatch, int64_t devices) {
   if (strategy.replicas < 1 || strategy.depth < 1 ||
       int64_t{strategy.replicas} * strategy.depth > devices)

@@ -186,4 +186,28 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
   spec.micro = samples / spec.micro_batches / spec.dp;
 }
 
+std::vector<std::string> usual_strategies(size_t devices) {
+  if (devices == 1)
+    return {"single",
+            "single:recompute=full",
+            "recompute-sqrt",
+            "offload-all",
+            "single:host-update=on",
+            "single:host-weights=on,host-update=on,recompute=full",
+            "lru"};
+  std::vector<std::string> names = {"data-parallel", "zero:stage=1",   "zero:stage=2",
+                                    "zero:stage=3",  "recompute-all",  "recompute-sqrt",
+                                    "offload-all",   "one-weird-trick"};
+  for (size_t tp = 2; tp <= std::min<size_t>(8, devices); tp *= 2)
+    if (devices % tp == 0) names.push_back(fmt::format("megatron:tp={}", tp));
+  for (size_t stages = 2; stages <= std::min<size_t>(8, devices); stages *= 2)
+    if (devices % stages == 0) {
+      names.push_back(fmt::format("gpipe:stages={}", stages));
+      names.push_back(fmt::format("1f1b:stages={}", stages));
+    }
+  names.push_back("zero:stage=3,recompute=full,host-update=on");
+  names.push_back("lru");
+  return names;
+}
+
 }  // namespace windlass

@@ -7,21 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "windlass/plan/explanation.h"
 #include "windlass/search/advice/batch_size.h"
 #include "windlass/search/search.h"
 
 namespace windlass {
-
-// A change, and what was found with it.
-struct Advice {
-  std::string change;       // "a batch of 4 instead of 16"
-  std::string flags = {};   // how the command line says it: "--batch 4"
-  bool same_result = true;  // false: changes the mathematics
-  bool fits = false;        // what was found fits the limits
-  int64_t samples = 0;      // of the batch
-  Seconds step_time = {};   // if it fits
-  Bytes least_limit = {};   // of each device: that would do with the change; if it does not fit
-};
 
 // A problem that differs in one thing from the one that nothing fits. What is empty is as it was.
 // The functions may throw Error{Input}: then there is no such change.

@@ -8,16 +8,6 @@
 
 namespace windlass {
 
-std::string_view termination_name(Termination termination) {
-  switch (termination) {
-    case Termination::Optimal: return "optimal";
-    case Termination::Feasible: return "feasible";
-    case Termination::Infeasible: return "infeasible";
-    case Termination::Limit: return "limit";
-  }
-  return "";
-}
-
 namespace {
 
 Seconds overhead_of(const Problem& problem, const std::vector<DeviceId>& devices) {

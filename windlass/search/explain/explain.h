@@ -8,29 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "windlass/plan/explanation.h"
 #include "windlass/search/search.h"
 
 namespace windlass {
-
-// What a step comes to under a strategy.
-struct Outcome {
-  bool fits = false;
-  std::string obstacle = {};  // the memory that is too small; empty if it fits
-  Seconds step_time = {};     // if it does not fit: as if memory were no matter; so are the peaks
-  Bytes peak = {};            // of the fullest device
-  Bytes host_peak = {};       // of the fullest host
-};
-
-// Another choice for one decision.
-struct Alternative {
-  std::string decision = {};        // what it is about: "saved tensors"
-  std::string choice = {};          // "everything kept"
-  std::string impossible = {};      // why it cannot be; empty if it can
-  bool same_result = true;          // false: changes the mathematics
-  std::optional<Outcome> one = {};  // unless impossible
-  // The same choice for all ops or tensors that are like this one, if there are others.
-  std::optional<Outcome> all = {};
-};
 
 class Explainer {
  public:
@@ -84,8 +65,5 @@ class Explainer {
   std::unique_ptr<Runner> runner_;
   Outcome plan_;
 };
-
-// "kept", "moved to the host", ...: an action as something that was done.
-std::string_view action_phrase(MemoryAction action);
 
 }  // namespace windlass

@@ -3,22 +3,11 @@
 
 #include <optional>
 
+#include "windlass/plan/packs/pack_results.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
-
-// What the simulator says of a strategy, in the long run: the time after which everything happens
-// again, and the highest peaks until then. (Transfers of the very last step have no other step
-// beside them: one that could come earlier has to wait where there is no memory for it yet.)
-struct StreamCost {
-  bool fits = false;        // into the device's limit; the host is looked at by the caller
-  bool came_round = false;  // or steps do not overlap
-  double seconds = 0;
-  int64_t peak_bytes = 0;  // of the fullest device
-  int64_t host_bytes = 0;
-  SwapVolume volume;
-};
 
 // Whole steps, for reports: three in a row if they overlap, one otherwise.
 struct PackRun {

@@ -3,10 +3,6 @@
 #include <algorithm>
 
 namespace windlass {
-std::string_view harmony_mode_name(HarmonyMode mode) {
-  return mode == HarmonyMode::Data ? "dp" : "pp";
-}
-
 MicroBatchSizes micro_batch_sizes(const LayerProfile& profile, int64_t samples) {
   MicroBatchSizes result;
   const int64_t most = std::min(samples, profile.forward.sizes.back());

@@ -12,25 +12,6 @@
 
 namespace windlass {
 
-enum class HarmonyMode : uint8_t {
-  Data,      // every device runs every pack on its share of the samples
-  Pipeline,  // packs go round the devices, each over all samples
-};
-std::string_view harmony_mode_name(HarmonyMode mode);  // "dp", "pp"
-
-// Packs are in ascending order without gaps. The last backward pack holds the loss and has no
-// forward task: the forward packs end where it begins, and there are none if it is the only one.
-// Micro-batch sizes are samples; in Data mode of the share of one device.
-struct HarmonyPlan {
-  HarmonyMode mode = HarmonyMode::Pipeline;
-  int32_t devices = 1;
-  int64_t forward_microbatch = 1;
-  int64_t backward_microbatch = 1;
-  std::vector<Pack> forward_packs;
-  std::vector<Pack> backward_packs;
-  bool operator==(const HarmonyPlan&) const = default;
-};
-
 // Samples that the busiest device sees of a minibatch.
 inline int64_t samples_of_device(HarmonyMode mode, int64_t minibatch, int32_t devices) {
   return mode == HarmonyMode::Data ? (minibatch + devices - 1) / devices : minibatch;

@@ -6,15 +6,18 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "windlass/cli/subject.h"
+#include "windlass/plan/explanation.h"
 #include "windlass/report/parts.h"
-#include "windlass/search/explain/explain.h"
+#include "windlass/report/simulation.h"
 
 namespace windlass {
 
 // A plan, simulated again.
 struct Explained {
-  const Subject& subject;
+  const TrainingGraph& training;
+  const Strategy& strategy;
+  const Machine& machine;
+  bool given;  // the strategy was, rather than found by a search
   const SimulatedStep& step;
   const SimulationReport& report;
   const Outcome& plan;

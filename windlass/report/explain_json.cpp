@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "windlass/cli/explain_text.h"
+#include "windlass/report/explain_text.h"
 #include "windlass/report/json.h"
 #include "windlass/strategy/used_devices.h"
 
@@ -56,9 +56,9 @@ ordered_json head_json(const Explained& explained) {
 }  // namespace
 
 ordered_json overview_json(const Explained& explained, const std::vector<Alternative>& others) {
-  const Strategy& strategy = explained.subject.strategy;
+  const Strategy& strategy = explained.strategy;
   ordered_json json = head_json(explained);
-  const ordered_json simulated = simulation_json(explained.report, explained.subject.machine);
+  const ordered_json simulated = simulation_json(explained.report, explained.machine);
   if (simulated.contains("breakdown")) json["breakdown"] = simulated["breakdown"];
   const std::string& fullest = tightest(explained.report).name;
   for (const ordered_json& memory : simulated["memories"])
@@ -69,7 +69,7 @@ ordered_json overview_json(const Explained& explained, const std::vector<Alterna
     if (entry.is_null()) entry = {{"tensors", 0}, {"bytes", 0}};
     entry["tensors"] = entry["tensors"].get<int64_t>() + 1;
     entry["bytes"] = entry["bytes"].get<int64_t>() +
-                     explained.subject.training.saved[s].bytes.value * strategy.micro_batches;
+                     explained.training.saved[s].bytes.value * strategy.micro_batches;
   }
   ordered_json stages = ordered_json::array();
   for (const Stage& stage : strategy.stages)
@@ -82,7 +82,7 @@ ordered_json overview_json(const Explained& explained, const std::vector<Alterna
   }
   json["structure"] = {{"schedule", schedule_name(strategy.schedule)},
                        {"stages", stages},
-                       {"unused_devices", unused_device_names(strategy, explained.subject.machine)},
+                       {"unused_devices", unused_device_names(strategy, explained.machine)},
                        {"saved", saved},
                        {"weights", strategy.weights.size()},
                        {"weights_on_host", on_host},
@@ -93,14 +93,13 @@ ordered_json overview_json(const Explained& explained, const std::vector<Alterna
 
 ordered_json op_json(const Explained& explained, OpId id, const OpParts& parts,
                      const std::vector<Alternative>& others, size_t alike) {
-  const Subject& subject = explained.subject;
-  const Op& op = subject.training.graph[id];
+  const Op& op = explained.training.graph[id];
   ordered_json json = head_json(explained);
   json["op"] = op.name;
   json["kind"] = op_info(op.kind).name;
   json["sharding"] = format_sharding(
-      subject.strategy.shardings[static_cast<size_t>(subject.strategy.ops[id.index()])],
-      loops_of(subject.training.graph, op));
+      explained.strategy.shardings[static_cast<size_t>(explained.strategy.ops[id.index()])],
+      loops_of(explained.training.graph, op));
   json["alike"] = alike;
   auto& work = json["work"] = ordered_json::array();
   for (const OpWork& entry : parts.work)
@@ -121,7 +120,7 @@ ordered_json op_json(const Explained& explained, OpId id, const OpParts& parts,
 
 ordered_json tensor_json(const Explained& explained, const TensorChoice& choice,
                          const TensorParts& parts, const std::vector<Alternative>& others) {
-  const Tensor& tensor = explained.subject.training.graph[choice.tensor];
+  const Tensor& tensor = explained.training.graph[choice.tensor];
   ordered_json json = head_json(explained);
   json["tensor"] = tensor.name;
   json["role"] = role_name(tensor.role);

@@ -1,4 +1,4 @@
-#include "windlass/cli/explain_packs_text.h"
+#include "windlass/report/explain_packs_text.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/table.h"
+#include "windlass/report/json.h"
 
 namespace windlass {
 namespace {
@@ -35,38 +36,41 @@ std::string choices_text(const PackExplanation& found, const std::vector<PackCho
   return table.text("  ");
 }
 
-void print_text(const Plan& plan, const PackExplanation& found) {
-  fmt::print("{} on {}: {} a step of {} samples, {} of {} on the fullest device{}\n\n",
-             plan.model.source, plan.machine.name, seconds_text(found.cost.seconds), plan.samples,
-             bytes_text(found.cost.peak_bytes), bytes_text(found.limit),
-             found.cost.fits ? "" : ": does not fit");
+std::string explanation_text(const Plan& plan, const PackExplanation& found) {
+  std::string text =
+      fmt::format("{} on {}: {} a step of {} samples, {} of {} on the fullest device{}\n\n",
+                  plan.model.source, plan.machine.name, seconds_text(found.cost.seconds),
+                  plan.samples, bytes_text(found.cost.peak_bytes), bytes_text(found.limit),
+                  found.cost.fits ? "" : ": does not fit");
   Table times({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right});
   times.add({"where the time goes", "forward", "recompute", "backward", "update", "idle"});
   for (const PackTimes& device : found.times)
     times.add({device.device, seconds_text(device.forward), seconds_text(device.recompute),
                seconds_text(device.backward), seconds_text(device.update),
                seconds_text(device.idle)});
-  fmt::print("{}", times.text());
+  text += times.text();
   if (!found.waits.empty()) {
     Table waits({Align::Left, Align::Right, Align::Left, Align::Left});
     waits.add({"the longest waits", "", "before", "for"});
     for (const PackWait& wait : found.waits)
       waits.add({wait.device, seconds_text(wait.seconds), wait.before, wait.waits_for});
-    fmt::print("\n{}", waits.text());
+    text += "\n" + waits.text();
   }
   Table bytes({Align::Left, Align::Right});
   bytes.add({fmt::format("memory of {} at its peak", found.fullest), ""});
   for (const PackBytes& part : found.bytes) bytes.add({"  " + part.what, bytes_text(part.bytes)});
-  fmt::print("\n{}", bytes.text());
-  fmt::print("\nother choices, everything else unchanged\n{}", choices_text(found, found.choices));
-  fmt::print("\nof single packs, the fastest\n{}", choices_text(found, found.of_packs));
+  text += "\n" + bytes.text();
+  text += fmt::format("\nother choices, everything else unchanged\n{}",
+                      choices_text(found, found.choices));
+  text += fmt::format("\nof single packs, the fastest\n{}", choices_text(found, found.of_packs));
   const auto better = [&](const PackChoice& choice) {
     return choice.cost.fits && choice.cost.seconds < found.cost.seconds * (1 - 1e-6);
   };
   if (std::ranges::any_of(found.choices, better) || std::ranges::any_of(found.of_packs, better))
-    fmt::print(
+    text +=
         "\nSome would be faster: they move more than the plan, or the search did not come to "
-        "them.\n");
+        "them.\n";
+  return text;
 }
 
 ordered_json choices_json(const PackExplanation& found, const std::vector<PackChoice>& choices) {
@@ -82,7 +86,7 @@ ordered_json choices_json(const PackExplanation& found, const std::vector<PackCh
   return list;
 }
 
-void print_json(const Plan& plan, const PackExplanation& found) {
+ordered_json explanation_json(const Plan& plan, const PackExplanation& found) {
   ordered_json json = {{"model", plan.model.source},
                        {"machine", plan.machine.name},
                        {"batch", plan.samples},
@@ -111,13 +115,13 @@ void print_json(const Plan& plan, const PackExplanation& found) {
     parts.push_back({{"what", part.what}, {"bytes", part.bytes}});
   json["alternatives"] = choices_json(found, found.choices);
   json["pack_alternatives"] = choices_json(found, found.of_packs);
-  fmt::print("{}\n", json.dump(2, ' ', false, ordered_json::error_handler_t::replace));
+  return json;
 }
 
 }  // namespace
 
-void report_explanation(const Plan& plan, const PackExplanation& found, bool json) {
-  json ? print_json(plan, found) : print_text(plan, found);
+std::string packs_explanation(const Plan& plan, const PackExplanation& found, bool json) {
+  return json ? json_text(explanation_json(plan, found)) : explanation_text(plan, found);
 }
 
 }  // namespace windlass

@@ -1,11 +1,13 @@
 // Why a plan of packs of layers is as it is, for people and for programs.
 #pragma once
 
+#include <string>
+
+#include "windlass/plan/packs/pack_results.h"
 #include "windlass/plan/plan.h"
-#include "windlass/search/packs/explain_packs.h"
 
 namespace windlass {
 
-void report_explanation(const Plan& plan, const PackExplanation& found, bool json);
+std::string packs_explanation(const Plan& plan, const PackExplanation& found, bool json);
 
 }  // namespace windlass

@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include <nlohmann/json_fwd.hpp>
-
-#include "windlass/search/packs/search_layers.h"
+#include "windlass/plan/packs/pack_results.h"
 
 namespace windlass {
 
@@ -19,8 +17,8 @@ struct PacksFacts {
   std::string written;   // file that the plan was written to, if any
 };
 
-// Prints what was found, or why nothing fits.
-void report_packs(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
-                  bool json);
+// What was found, or why nothing fits.
+std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
+                         bool json);
 
 }  // namespace windlass

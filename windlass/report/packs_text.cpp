@@ -1,4 +1,4 @@
-#include "windlass/cli/packs_text.h"
+#include "windlass/report/packs_text.h"
 
 #include <algorithm>
 
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/table.h"
+#include "windlass/report/json.h"
 
 namespace windlass {
 namespace {
@@ -159,59 +160,61 @@ ordered_json packs_report_json(const PacksFacts& facts, const LayerSearchResult&
   return json;
 }
 
-void print_packs_infeasible(const LayerSearchResult& result) {
-  fmt::print("no plan fits: {}\n", result.reason);
+std::string infeasible_packs_text(const LayerSearchResult& result) {
+  std::string text = fmt::format("no plan fits: {}\n", result.reason);
   if (result.least_limit)
-    fmt::print("  least limit of each device: {} ({} bytes)\n",
-               format_bytes(Bytes(*result.least_limit)), *result.least_limit);
+    text += fmt::format("  least limit of each device: {} ({} bytes)\n",
+                        format_bytes(Bytes(*result.least_limit)), *result.least_limit);
   if (result.host_needed)
-    fmt::print("  host memory: {} needed, {} there\n", format_bytes(Bytes(*result.host_needed)),
-               format_bytes(Bytes(result.host_limit)));
+    text += fmt::format("  host memory: {} needed, {} there\n",
+                        format_bytes(Bytes(*result.host_needed)),
+                        format_bytes(Bytes(result.host_limit)));
+  return text;
 }
 
-void print_packs_plan(const PacksFacts& facts, const LayerSearchResult& result, size_t layers) {
+std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& result,
+                            size_t layers) {
   const HarmonyPlan& plan = result.plan;
   std::string how = plan.mode == HarmonyMode::Pipeline ? "packs go round the devices"
                                                        : "every device runs every pack";
   if (result.strategy && result.strategy->replicas > 1 && result.strategy->depth > 1)
     how = fmt::format("{} pipelines of {} devices", result.strategy->replicas,
                       result.strategy->depth);
-  fmt::print("plan ({}, {} packs forward, {} backward; micro-batches of {} and {} samples)\n", how,
-             plan.forward_packs.size(), plan.backward_packs.size(), plan.forward_microbatch,
-             plan.backward_microbatch);
-  fmt::print("  step          {} ({:.3g} samples/s), {:.1f} % above the bound of {}\n",
-             format_seconds(Seconds(result.step_seconds)),
-             static_cast<double>(facts.samples) / result.step_seconds,
-             100 * (result.step_seconds / std::max(1e-12, result.lower_bound) - 1),
-             format_seconds(Seconds(result.lower_bound)));
+  std::string text =
+      fmt::format("plan ({}, {} packs forward, {} backward; micro-batches of {} and {} samples)\n",
+                  how, plan.forward_packs.size(), plan.backward_packs.size(),
+                  plan.forward_microbatch, plan.backward_microbatch);
+  text += fmt::format("  step          {} ({:.3g} samples/s), {:.1f} % above the bound of {}\n",
+                      format_seconds(Seconds(result.step_seconds)),
+                      static_cast<double>(facts.samples) / result.step_seconds,
+                      100 * (result.step_seconds / std::max(1e-12, result.lower_bound) - 1),
+                      format_seconds(Seconds(result.lower_bound)));
   int64_t peak = 0, limit = 0;
   for (const LayerDevice& device : result.devices)
     if (device.peak_bytes >= peak) {
       peak = device.peak_bytes;
       limit = device.limit_bytes;
     }
-  fmt::print("  device peak   {} of {}\n", format_bytes(Bytes(peak)), format_bytes(Bytes(limit)));
-  fmt::print("  host memory   {} of {}\n", format_bytes(Bytes(result.host_bytes)),
-             format_bytes(Bytes(result.host_limit)));
+  text += fmt::format("  device peak   {} of {}\n", format_bytes(Bytes(peak)),
+                      format_bytes(Bytes(limit)));
+  text += fmt::format("  host memory   {} of {}\n", format_bytes(Bytes(result.host_bytes)),
+                      format_bytes(Bytes(result.host_limit)));
   if (facts.searched)
-    fmt::print("  search        {} plans in {}\n", result.tried,
-               format_seconds(Seconds(result.seconds)));
-  fmt::print("\n{}\n{}{}", packs_text(result, layers), volume_text(result), timeline_text(result));
+    text += fmt::format("  search        {} plans in {}\n", result.tried,
+                        format_seconds(Seconds(result.seconds)));
+  return text + fmt::format("\n{}\n{}{}", packs_text(result, layers), volume_text(result),
+                            timeline_text(result));
 }
 
 }  // namespace
 
-void report_packs(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
-                  bool json) {
-  const bool fits = result.termination != Termination::Infeasible;
-  if (json)
-    fmt::print("{}\n", packs_report_json(facts, result)
-                           .dump(2, ' ', false, ordered_json::error_handler_t::replace));
-  else if (fits)
-    print_packs_plan(facts, result, layers);
-  else
-    print_packs_infeasible(result);
-  if (fits && !json && !facts.written.empty()) fmt::print("\nwritten to {}\n", facts.written);
+std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
+                         bool json) {
+  if (json) return json_text(packs_report_json(facts, result));
+  if (result.termination == Termination::Infeasible) return infeasible_packs_text(result);
+  std::string text = packs_plan_text(facts, result, layers);
+  if (!facts.written.empty()) text += fmt::format("\nwritten to {}\n", facts.written);
+  return text;
 }
 
 }  // namespace windlass

@@ -1,4 +1,4 @@
-#include "windlass/cli/explain_text.h"
+#include "windlass/report/explain_text.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/machine/device_names.h"
-#include "windlass/search/explain/explain.h"
+#include "windlass/report/decisions.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {
@@ -76,20 +76,6 @@ std::string stages_text(const Strategy& strategy, const Machine& machine) {
   return text;
 }
 
-struct SavedTotal {
-  int64_t tensors = 0;
-  Bytes bytes;
-};
-std::map<MemoryAction, SavedTotal> saved_totals(const Subject& subject) {
-  std::map<MemoryAction, SavedTotal> totals;
-  for (size_t s = 0; s < subject.training.saved.size(); ++s) {
-    SavedTotal& total = totals[subject.strategy.saved[s]];
-    ++total.tensors;
-    total.bytes += subject.training.saved[s].bytes * subject.strategy.micro_batches;
-  }
-  return totals;
-}
-
 struct WeightTotals {
   int64_t all = 0, on_host = 0, updated_on_host = 0;
   std::map<int, int64_t> by_zero;
@@ -125,9 +111,8 @@ std::string next_best(const Explained& explained, const std::vector<Alternative>
         "\"{}\" fits and would be {} faster ({}): {}.\n", what,
         format_seconds(Seconds(-difference.value)),
         percent(-difference.value / explained.plan.step_time.value),
-        explained.subject.plan->provenance.method == "given"
-            ? "the strategy was given; \"windlass plan\" looks for the best"
-            : "the search has not found it; plan again with --from or more --effort");
+        explained.given ? "the strategy was given; \"windlass plan\" looks for the best"
+                        : "the search has not found it; plan again with --from or more --effort");
   if (difference.value == 0) return fmt::format("\"{}\" fits and would take as long.\n", what);
   return fmt::format("Next best that fits is \"{}\": {} slower ({}).\n", what,
                      format_seconds(difference),
@@ -205,8 +190,7 @@ const MemoryReport& tightest(const SimulationReport& report) {
 }
 
 std::string overview_text(const Explained& explained, const std::vector<Alternative>& others) {
-  const Subject& subject = explained.subject;
-  const Strategy& strategy = subject.strategy;
+  const Strategy& strategy = explained.strategy;
   const MemoryReport& device = tightest(explained.report);
   std::string text = head(explained) + "\n";
   Table table({Align::Left, Align::Left});
@@ -236,14 +220,14 @@ std::string overview_text(const Explained& explained, const std::vector<Alternat
     table.add({"", fmt::format("{} ({}) {}", device.largest[i].name,
                                buffer_kind_name(device.largest[i].kind),
                                format_bytes(device.largest[i].bytes))});
-  table.add({"structure", stages_text(strategy, subject.machine)});
-  const std::vector<DeviceId> unused = unused_devices(strategy, subject.machine);
-  if (!unused.empty()) table.add({"not used", device_names(subject.machine, unused)});
+  table.add({"structure", stages_text(strategy, explained.machine)});
+  const std::vector<DeviceId> unused = unused_devices(strategy, explained.machine);
+  if (!unused.empty()) table.add({"not used", device_names(explained.machine, unused)});
   table.add(
       {"batch", fmt::format("{} samples in {} micro-batch{}", explained.report.facts.samples,
                             strategy.micro_batches, strategy.micro_batches == 1 ? "" : "es")});
   std::string saved;
-  for (const auto& [action, total] : saved_totals(subject))
+  for (const auto& [action, total] : saved_totals(explained.training, strategy))
     saved += fmt::format("{}{} {} ({})", saved.empty() ? "" : ", ", action_phrase(action),
                          format_bytes(total.bytes), total.tensors);
   table.add({"saved tensors", saved});
@@ -261,10 +245,9 @@ std::string overview_text(const Explained& explained, const std::vector<Alternat
 
 std::string op_text(const Explained& explained, OpId id, const OpParts& parts,
                     const std::vector<Alternative>& others, size_t alike, size_t top) {
-  const Subject& subject = explained.subject;
-  const Graph& graph = subject.training.graph;
+  const Graph& graph = explained.training.graph;
   const Op& op = graph[id];
-  const Strategy& strategy = subject.strategy;
+  const Strategy& strategy = explained.strategy;
   const LoopNest nest = loops_of(graph, op);
   std::string text = head(explained) + fmt::format("\n{} ({})\n", op.name, op_info(op.kind).name);
   Table table({Align::Left, Align::Left});
@@ -276,10 +259,10 @@ std::string op_text(const Explained& explained, OpId id, const OpParts& parts,
       {"split",
        format_sharding(strategy.shardings[static_cast<size_t>(strategy.ops[id.index()])], nest)});
   const auto stage =
-      static_cast<size_t>(stage_of_ops(strategy, subject.training.forward_ops)[id.index()]);
+      static_cast<size_t>(stage_of_ops(strategy, explained.training.forward_ops)[id.index()]);
   const auto& group = strategy.groups[static_cast<size_t>(strategy.stages[stage].group)];
   table.add({"on", fmt::format("{} device{} from {}, stage {} of {}", group.size(),
-                               group.size() == 1 ? "" : "s", subject.machine[group.front()].name,
+                               group.size() == 1 ? "" : "s", explained.machine[group.front()].name,
                                stage + 1, strategy.stages.size())});
   for (const OpWork& work : parts.work)
     table.add(
@@ -337,7 +320,7 @@ std::string why(const Explained& explained, const TensorChoice& choice,
 
 std::string tensor_text(const Explained& explained, const TensorChoice& choice,
                         const TensorParts& parts, const std::vector<Alternative>& others) {
-  const Tensor& tensor = explained.subject.training.graph[choice.tensor];
+  const Tensor& tensor = explained.training.graph[choice.tensor];
   std::string text = head(explained) + fmt::format("\n{} ({}, {}, {} in all)\n", tensor.name,
                                                    role_name(tensor.role), format_type(tensor.type),
                                                    format_bytes(choice.bytes));

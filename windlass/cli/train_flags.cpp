@@ -1,0 +1,135 @@
+#include "windlass/cli/train_flags.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include <CLI/CLI.hpp>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+std::vector<double> numbers(const std::string& text, const char* flag) {
+  std::vector<double> list;
+  size_t at = 0;
+  while (at <= text.size()) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, comma - at);
+    try {
+      size_t used = 0;
+      list.push_back(std::stod(part, &used));
+      if (used != part.size()) throw std::invalid_argument(part);
+    } catch (const std::exception&) {
+      fail_input("{}: \"{}\" is not a number", flag, part);
+    }
+    at = comma + 1;
+  }
+  return list;
+}
+
+}  // namespace
+
+TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
+  TrainerOptions options;
+  options.executor.threads = kernel_threads;
+  options.executor.paranoid = paranoid;
+  options.hyperparameters.momentum = momentum;
+  options.hyperparameters.beta1 = beta1;
+  options.hyperparameters.beta2 = beta2;
+  options.hyperparameters.epsilon = epsilon;
+  options.hyperparameters.weight_decay = weight_decay;
+  options.rate = {.peak = learning_rate,
+                  .floor = minimum_rate,
+                  .shape = rate_shape_from_name(schedule),
+                  .warm_up = warm_up,
+                  .steps = steps};
+  options.clip_norm = clip;
+  options.seed = seed;
+  options.shuffle = !no_shuffle;
+  options.data = data;
+  options.data_options.token_bytes = token_bytes;
+  options.data_options.mean = numbers(mean, "--mean");
+  options.data_options.deviation = numbers(deviation, "--std");
+  options.data_options.seed = seed;
+  if (evaluate_every > 0) options.data_options.part = DataPart::Train;
+  options.weights = weights;
+  return options;
+}
+
+void TrainFlags::add_to(CLI::App& verb) {
+  model.add_to(verb);
+  verb.add_option("--on", machine.machine, "machine, if there is no plan: \"local\"")
+      ->type_name("MACHINE");
+  machine.add_to(verb);
+  verb.add_option("--strategy", strategy, "a named strategy instead of a search")
+      ->type_name("SPEC");
+  verb.add_option("--time-limit", time_limit, "seconds to search, if there is no plan")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--threads", threads, "threads that kernels use; default: all cores")
+      ->check(CLI::PositiveNumber);
+  add_run_flags(verb);
+  add_output_flags(verb);
+}
+
+void TrainFlags::add_run_flags(CLI::App& verb) {
+  verb.add_option("--steps", steps, "steps of the whole run")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  verb.add_option("--data", data,
+                  "text, tokens (.bin), MNIST or CIFAR-10 files, .safetensors with a tensor for "
+                  "each input, or \"synthetic\"")
+      ->capture_default_str();
+  verb.add_option("--token-bytes", token_bytes, "of .bin files: 2 or 4")
+      ->capture_default_str()
+      ->check(CLI::IsMember({2, 4}));
+  verb.add_option("--mean", mean, "of pixels, for all channels or for each: 0.5,0.5,0.5")
+      ->capture_default_str();
+  verb.add_option("--std", deviation, "of pixels")->capture_default_str();
+  verb.add_flag("--no-shuffle", no_shuffle, "take samples in the order of the data");
+  verb.add_option("--seed", seed, "of data order, initial weights, dropout")->capture_default_str();
+  verb.add_option("--weights", weights, "safetensors file to start from")->type_name("FILE");
+  verb.add_option("--lr", learning_rate, "learning rate")->capture_default_str();
+  verb.add_option("--min-lr", minimum_rate, "where cosine and linear end")->capture_default_str();
+  verb.add_option("--schedule", schedule, "constant, cosine or linear")->capture_default_str();
+  verb.add_option("--warm-up", warm_up, "steps in which the learning rate rises")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--weight-decay", weight_decay)->capture_default_str();
+  verb.add_option("--momentum", momentum, "of optimizer momentum")->capture_default_str();
+  verb.add_option("--beta1", beta1)->capture_default_str();
+  verb.add_option("--beta2", beta2)->capture_default_str();
+  verb.add_option("--epsilon", epsilon)->capture_default_str();
+  verb.add_option("--clip", clip, "largest norm of all gradients together; 0: as they are")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+}
+
+void TrainFlags::add_output_flags(CLI::App& verb) {
+  verb.add_option("--eval-every", evaluate_every, "steps between evaluations; 0: none")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--eval-batches", evaluate_batches, "batches of an evaluation")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  CLI::Option* folder =
+      verb.add_option("--checkpoints", checkpoints, "folder for checkpoints")->type_name("FOLDER");
+  verb.add_option("--checkpoint-every", checkpoint_every,
+                  "steps between checkpoints; 0: one at the end")
+      ->needs(folder)
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  verb.add_option("--resume", resume,
+                  "go on from a checkpoint, or from the newest one of a folder that is whole")
+      ->type_name("PATH");
+  verb.add_option("--save", save, "write the weights at the end")->type_name("FILE.safetensors");
+  verb.add_option("--log", log, "write a line a step")->type_name("FILE.csv");
+  verb.add_option("--trace", trace, "write the predicted and the measured step for ui.perfetto.dev")
+      ->type_name("FILE");
+  verb.add_flag("--paranoid", paranoid,
+                "memory that notices misuse: slower, the same results; for reports of bugs");
+  verb.add_flag("--json", json, "print a JSON line a step, and a last one for the run");
+}
+
+}  // namespace windlass

@@ -1,0 +1,197 @@
+#include "windlass/cli/train_run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/atomic_file.h"
+#include "windlass/cli/interrupt.h"
+#include "windlass/cli/progress.h"
+#include "windlass/report/comparison.h"
+#include "windlass/report/trace.h"
+#include "windlass/run/checkpoint.h"
+#include "windlass/run/runtime.h"
+#include "windlass/run/step_log.h"
+
+namespace windlass {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string remaining_time(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds);
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+class TrainingRun {
+ public:
+  TrainingRun(const TrainFlags& flags, const PreparedRun& prepared, int threads)
+      : flags_(flags),
+        prepared_(prepared),
+        trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
+                                      prepared.step, prepared.subject.machine,
+                                      flags.trainer_options(threads))) {
+    resume();
+    if (flags.log.empty()) return;
+    std::optional<int64_t> done;
+    if (!resumed_.empty()) done = trainer_->steps_done();
+    log_.emplace(flags.log, done);
+  }
+
+  void run() {
+    introduce();
+    const InterruptScope signals;
+    {
+      Progress progress("training");
+      while (trainer_->steps_done() < flags_.steps && !InterruptScope::interrupted())
+        one_step(progress);
+    }
+    const bool stopped = InterruptScope::interrupted();
+    if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_->steps_done()) checkpoint();
+    if (stopped)
+      fmt::print(stderr, "stopped after step {}{}\n", trainer_->steps_done(),
+                 flags_.checkpoints.empty() ? "; no --checkpoints folder, nothing was saved" : "");
+    finish();
+  }
+
+ private:
+  void resume() {
+    const FoundCheckpoint found = find_checkpoint(flags_.resume);
+    for (const std::string& damage : found.passed_over)
+      fmt::print(stderr, "passed over: {}\n", damage);
+    resumed_ = found.path;
+    if (resumed_.empty()) return;
+    if (!found.passed_over.empty()) fmt::print(stderr, "going on from {}\n", resumed_);
+    trainer_->load_checkpoint(resumed_);
+    last_checkpoint_ = trainer_->steps_done();
+    const int64_t before = checkpoint_micro_batches(resumed_);
+    const int64_t now = prepared_.subject.strategy.micro_batches;
+    if (before != now)
+      fmt::print(stderr,
+                 "{}: was written with {} micro-batches, this run has {}: it goes on, but not bit "
+                 "for bit\n",
+                 resumed_, before, now);
+  }
+
+  void introduce() const {
+    if (flags_.json) return;
+    const Subject& subject = prepared_.subject;
+    fmt::print("{}: {} samples a step in {} micro-batch{}\n", subject.facts.model,
+               subject.facts.samples, subject.strategy.micro_batches,
+               subject.strategy.micro_batches == 1 ? "" : "es");
+    fmt::print("  data: {}\n  weights: {}\n", trainer_->describe_data(),
+               trainer_->describe_weights());
+    if (!resumed_.empty()) fmt::print("  resumed after step {}\n", trainer_->steps_done());
+    fmt::print("  predicted: {} a step, peak {} of {}\n",
+               format_seconds(prepared_.step.step_time()),
+               format_bytes(Bytes(prepared_.step.result.peaks[0].bytes)),
+               format_bytes(subject.machine.devices[0].limit));
+  }
+
+  void one_step(Progress& progress) {
+    const TrainerStep done = trainer_->step();
+    measured_.add(done.outcome.time, done.outcome.start, done.outcome.end, done.outcome.peaks);
+    const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
+    const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
+    std::optional<double> evaluated;
+    if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0)
+      evaluated = trainer_->evaluate(flags_.evaluate_batches);
+    if (flags_.json) {
+      ordered_json line = {{"step", done.step},
+                           {"loss", done.outcome.loss},
+                           {"learning_rate", done.learning_rate},
+                           {"step_time_s", seconds},
+                           {"samples_per_s", rate},
+                           {"devices",
+                            {{{"name", prepared_.subject.machine.devices[0].name},
+                              {"peak_bytes", done.outcome.peaks[0]}}}}};
+      if (done.outcome.peaks.size() > 1) line["host"] = {{"peak_bytes", done.outcome.peaks[1]}};
+      if (flags_.clip > 0) line["gradient_norm"] = done.outcome.gradient_norm;
+      if (evaluated) line["eval_loss"] = *evaluated;
+      fmt::print("{}\n", line.dump());
+      std::fflush(stdout);
+    } else {
+      const double left = seconds * static_cast<double>(flags_.steps - done.step);
+      progress.show(fmt::format(
+          "{} {}/{}  loss {:.4f}  {:.1f} samples/s  {}  {} left",
+          Progress::bar(static_cast<double>(done.step) / static_cast<double>(flags_.steps)),
+          done.step, flags_.steps, done.outcome.loss, rate,
+          format_bytes(Bytes(done.outcome.peaks[0])), remaining_time(left)));
+      print_now_and_then(done, rate, evaluated);
+    }
+    if (log_) log_->add(done, seconds, rate, evaluated);
+    if (!flags_.checkpoints.empty() && flags_.checkpoint_every > 0 &&
+        done.step % flags_.checkpoint_every == 0)
+      checkpoint();
+  }
+
+  // About ten lines of a run for those who read it later.
+  void print_now_and_then(const TrainerStep& done, double rate,
+                          const std::optional<double>& evaluated) const {
+    const int64_t every = std::max<int64_t>(1, flags_.steps / 10);
+    if (done.step % every != 0 && done.step != 1 && !evaluated) return;
+    fmt::print("{}step {:>6}  loss {:.4f}  {:.1f} samples/s{}\n",
+               isatty(STDERR_FILENO) != 0 && isatty(STDOUT_FILENO) != 0 ? "\r\x1b[K" : "",
+               done.step, done.outcome.loss, rate,
+               evaluated ? fmt::format("  evaluation loss {:.4f}", *evaluated) : "");
+    std::fflush(stdout);
+  }
+
+  void checkpoint() {
+    trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
+    remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
+    last_checkpoint_ = trainer_->steps_done();
+  }
+
+  void finish() {
+    if (!flags_.save.empty()) trainer_->save_weights(flags_.save);
+    if (measured_.empty()) {
+      if (flags_.json)
+        fmt::print("{}\n", ordered_json{{"steps", trainer_->steps_done()}}.dump());
+      else
+        fmt::print("nothing left to do: {} steps are done\n", trainer_->steps_done());
+      return;
+    }
+    const MeasuredStep measured = measured_.result();
+    const Comparison comparison = compare(prepared_.step, measured);
+    if (!flags_.trace.empty()) {
+      AtomicFile file(flags_.trace);
+      const SimulatedStep run = as_step(prepared_.step, measured);
+      const TracedStep both[] = {{&prepared_.step, "predicted"}, {&run, "measured"}};
+      write_traces(both, &prepared_.subject.training.graph, prepared_.subject.machine,
+                   [&](std::string_view text) { file.write(text); });
+      file.commit();
+    }
+    if (flags_.json) {
+      ordered_json json = comparison_json(comparison);
+      json["steps"] = trainer_->steps_done();
+      fmt::print("{}\n", json.dump());
+      return;
+    }
+    fmt::print("\n{}", comparison_text(comparison));
+    fmt::print("measured: median of the steps after the first; predicted: simulated, {}\n",
+               prepared_.subject.facts.provenance);
+  }
+
+  const TrainFlags& flags_;
+  const PreparedRun& prepared_;
+  std::unique_ptr<Training> trainer_;
+  MeasuredSteps measured_;
+  std::optional<StepLog> log_;
+  std::string resumed_;
+  int64_t last_checkpoint_ = -1;
+};
+
+}  // namespace
+
+void run_training(const TrainFlags& flags, const PreparedRun& prepared, int threads) {
+  TrainingRun(flags, prepared, threads).run();
+}
+
+}  // namespace windlass
