@@ -4,6 +4,8 @@
 #include <functional>
 #include <numbers>
 
+#include <fmt/format.h>
+
 #include "windlass/graph/match.h"
 
 namespace windlass {

@@ -3,7 +3,8 @@
 // An op states its loop dimensions and how the axes of each operand follow from them. Local shapes,
 // legal splits, partial sums, halo exchange and the layouts of gradients are all derived from that:
 // the gradient of an operand has the operand's own map, and is a partial sum over every split loop
-// that the operand does not have. Three conventions make this exact:
+// that the operand does not have (of a Coupled one, pieces exchange enough to know all of it).
+// op_piece.h makes pieces. Three conventions make this exact:
 //  - an operand that is added to the result (a bias) and lacks a split Reduced loop is added by the
 //    first piece of that loop only; its gradient is the same on all of them;
 //  - a piece of a mean (Reduce, the losses) divides by the count of the whole op, not by its own;
