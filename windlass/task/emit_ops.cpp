@@ -338,10 +338,7 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   }
   const TensorId tensor = op.outputs[0];
   Value sum = {.group = group, .layout = terms[0].layout};
-  const int64_t size =
-      allocated(bytes(tensor, largest_elements(tables_.layout(sum.layout),
-                                               training_.graph[tensor].type.shape)))
-          .value;
+  const int64_t size = tables_.allocated_bytes(tensor, sum.layout);
   const int32_t work = tables_.sum_work(size);
   sum.buffer =
       buffers(group, {.tensor = tensor, .micro_batch = micro_batch, .layout = sum.layout}, size);

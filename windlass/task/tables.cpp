@@ -59,6 +59,7 @@ std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
 Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine)
     : training_(training), facts_(facts), machine_(machine), planner_(machine) {
   digit_sets_.emplace_back();
+  sizes_.resize(training.graph.tensors.size());
   backward_of_.resize(training.forward_ops);
   op_index_.resize(training.forward_ops);
   latest_.resize(training.forward_ops);
@@ -366,6 +367,16 @@ int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
   if (known != digit_sets_.end()) return static_cast<int32_t>(known - digit_sets_.begin());
   digit_sets_.push_back(std::move(digits));
   return static_cast<int32_t>(digit_sets_.size() - 1);
+}
+
+int64_t Tables::allocated_bytes(TensorId tensor, int32_t layout) {
+  auto& known = sizes_[tensor.index()];
+  for (const auto& [id, size] : known)
+    if (id == layout) return size;
+  const int64_t elements =
+      largest_elements(this->layout(layout), training_.graph[tensor].type.shape);
+  known.emplace_back(layout, allocated(elements * facts_.element_size[tensor.index()]).value);
+  return known.back().second;
 }
 
 int32_t Tables::within_hosts(int32_t set, int32_t group) {

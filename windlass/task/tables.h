@@ -147,6 +147,9 @@ class Tables {
   const std::vector<MemberDigit>& digits(int32_t set) const {
     return digit_sets_[static_cast<size_t>(set)];
   }
+  // Bytes of a tensor in a layout, of the member with most, as the allocator rounds them.
+  int64_t allocated_bytes(TensorId tensor, int32_t layout);
+
   // Those of the digits, as far as members that differ in them only are on the same host.
   int32_t within_hosts(int32_t set, int32_t group);
   // Members that differ in a set of digits only.
@@ -225,7 +228,8 @@ class Tables {
       collective_index_;
   std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
   std::map<std::tuple<Collective, int32_t, int32_t>, int32_t> exchange_index_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;  // by set and group
+  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;   // by set and group
+  std::vector<std::vector<std::pair<int32_t, int64_t>>> sizes_;  // by tensor: layout and bytes
 };
 
 }  // namespace windlass

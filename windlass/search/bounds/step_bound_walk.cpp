@@ -177,13 +177,11 @@ void StepBound::State::accumulate(const Backward& op) {
     for (size_t i = 0; i < 2; ++i) terms[i] = value(kForward, inputs[i], layout);
   }
   for (const Value& term : terms) waits.push_back(term.task);
-  const int32_t done = work(time_of_work(tables.sum_work(terms[0].bytes)));
-  moved_bytes += terms[0].bytes;
+  const int64_t size = tables.allocated_bytes(op.output, terms[0].layout);
+  const int32_t done = work(time_of_work(tables.sum_work(size)));
+  moved_bytes += size;
   put(kForward, op.output,
-      {.layout = terms[0].layout,
-       .buffer = value_buffers++,
-       .task = done,
-       .bytes = terms[0].bytes});
+      {.layout = terms[0].layout, .buffer = value_buffers++, .task = done, .bytes = size});
 }
 
 }  // namespace windlass
