@@ -118,8 +118,11 @@ void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
     host = std::min(host, device.node);
     members.push_back(static_cast<int32_t>(members.size()));
   }
-  host_members = std::ranges::count(devices, host,
-                                    [&](DeviceId member) { return problem.machine[member].node; });
+  std::map<NodeId, int64_t> on_host;
+  for (DeviceId member : devices) ++on_host[problem.machine[member].node];
+  host_members = on_host[host];
+  hosts_alike =
+      std::ranges::all_of(on_host, [&](const auto& entry) { return entry.second == host_members; });
   host_update_times.clear();
   const size_t now = problem.machine[devices.front()].type;
   if (now == type) return;

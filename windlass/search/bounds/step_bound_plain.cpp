@@ -96,6 +96,12 @@ bool StepBound::State::plan_weights() {
     state.gradient_elements = gradient.elements;
     state.residency = strategy->weights[u];
     if (state.digits == 0) state.residency.zero = 0;
+    // Shares of what rests on hosts keep to one of them, and hosts with other devices are told
+    // apart.
+    const bool on_host = state.residency.host || state.residency.host_update;
+    if ((on_host && !hosts_alike) || (state.residency.host && state.residency.zero > 0 &&
+                                      tables.within_hosts(state.digits, group) != state.digits))
+      return false;
     state.unit = state.streamed = state.gradient = -1;
     state.here = state.updated = false;
     const bool streamed = state.residency.zero == 3 || state.residency.host;

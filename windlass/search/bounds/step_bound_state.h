@@ -192,6 +192,7 @@ struct StepBound::State {
     size_t op = 0, input = 0;
   };
   bool alike = false;            // the devices of the group are one team with lanes of its own
+  bool hosts_alike = false;      // and as many of them on each host
   bool own_terms = true;         // gradients come from ops of their own
   size_t host_members = 0;       // of the group, on its first host
   std::vector<int32_t> members;  // of the group
