@@ -151,10 +151,9 @@ class OnnxImporter {
   // What an Identity node makes of its input: the tensor itself, or a parameter of its own that the
   // exporter had stored once with others of equal value.
   TensorId alias(const std::string& name, TensorId id);
-  // The stored form of a matmul's right operand: the transpose of an embedding table if the
-  // exporter wrote a transposed copy of it (tied weights), else the operand itself.
-  TensorId tied_table(TensorId operand, const std::string& name);
-  void remember_table(TensorId table) { tables_.insert(table); }
+  // The stored form of a product's right operand: the transpose of a weight if the exporter wrote a
+  // transposed copy of it (tied weights), else the operand itself.
+  TensorId tied_transpose(TensorId operand, const std::string& name);
   // Whether batch normalisation was folded into a convolution with these operands, to be restored.
   bool restores_batch_norm(TensorId weight, TensorId bias) const;
   // The bias that such a convolution had of its own; invalid if it had none.
@@ -201,6 +200,11 @@ class OnnxImporter {
   // Whether the user says that a stored tensor is a parameter.
   bool trains(const std::string& name) const;
   TensorId restored_weight(const std::string& name, TensorType type, std::vector<double> values);
+  // Whether a value without a name, equal to a stored one, is that once more: the exporter has
+  // computed both from one parameter, which a module reads in several places or uses.
+  bool is_computed_again(const OnnxTensor& stored, const std::string& name);
+  // The weight that a stored value without a name repeats in this way; invalid if there is none.
+  TensorId computed_before(const OnnxTensor& tensor);
 
   const OnnxFile& file_;
   const ModelOptions& options_;
@@ -214,10 +218,12 @@ class OnnxImporter {
   std::unordered_map<TensorId, std::vector<double>> read_;  // values of weights read so far
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
-  bool folded_biases_ = false;  // see had_folded_biases
-  bool for_training_ = false;   // see is_exported_for_training
-  bool chose_branch_ = false;   // declared sizes may be those of the other one
-  std::set<TensorId> tables_;   // weights used as embedding tables
+  // Of stored values without names and their aliases: the nodes that read them.
+  std::map<std::string_view, std::vector<const OnnxNode*>> readers_;
+  std::vector<TensorId> computed_;  // weights without names
+  bool folded_biases_ = false;      // see had_folded_biases
+  bool for_training_ = false;       // see is_exported_for_training
+  bool chose_branch_ = false;       // declared sizes may be those of the other one
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;

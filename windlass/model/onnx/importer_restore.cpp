@@ -33,6 +33,44 @@ TensorId OnnxImporter::restored_weight(const std::string& name, TensorType type,
   return id;
 }
 
+bool OnnxImporter::is_computed_again(const OnnxTensor& stored, const std::string& name) {
+  if (readers_.empty())
+    for (const OnnxNode& node : file_.graph.nodes)
+      for (const std::string& input : node.inputs)
+        if (is_anonymous_name(input)) readers_[input].push_back(&node);
+  Kinship closest = Kinship::None;
+  for (const OnnxNode* first : readers_[stored.name])
+    for (const OnnxNode* second : readers_[name])
+      closest = std::max(closest, kinship(first->name, second->name));
+  if (closest != Kinship::Module) return closest == Kinship::Again;
+  // Several parameters of one module may begin with zeros.
+  const int64_t count = element_count(stored.type.shape);
+  std::vector<int64_t> places;
+  for (int64_t k = 0; k < std::min<int64_t>(count, 64); ++k) places.push_back(k * 7919 % count);
+  const auto values = sample_values(file_, stored, places);
+  return values && !is_uniform(*values);
+}
+
+TensorId OnnxImporter::computed_before(const OnnxTensor& tensor) {
+  if (!restores() || !tensor.name.starts_with("onnx::") || !file_.producer.starts_with("pytorch"))
+    return {};
+  constexpr int64_t kSamples = 64;
+  const int64_t count = element_count(tensor.type.shape);
+  std::vector<int64_t> places;
+  for (int64_t k = 0; k < std::min(kSamples, count); ++k) places.push_back(k * 7919 % count);
+  int attempts = 256;  // of the same shape
+  for (TensorId weight : computed_) {
+    const OnnxTensor& stored = *source_.at(weight);
+    if (stored.type != tensor.type) continue;
+    if (--attempts < 0) break;
+    const auto a = sample_values(file_, stored, places), b = sample_values(file_, tensor, places);
+    if (!a || !b || *a != *b || !is_computed_again(stored, tensor.name)) continue;
+    note_once("equal values that the exporter computed for one module are tied");
+    return weight;
+  }
+  return {};
+}
+
 TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
   // Only values that were stored get names of their own; "onnx::" is how PyTorch calls folded ones.
   const bool stored_name = !is_anonymous_name(name) || name.starts_with("onnx::");
@@ -44,6 +82,11 @@ TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
     return id;
   }
   const OnnxTensor& tensor = *source->second;
+  if (is_anonymous_name(name) && is_anonymous_name(tensor.name) &&
+      is_computed_again(tensor, name)) {
+    note_once("equal values that the exporter computed for one module are tied");
+    return id;
+  }
   const TensorId copy = is_buffer_name(name) && !trains(name) ? builder_.buffer(name, tensor.type)
                                                               : builder_.weight(name, tensor.type);
   source_.emplace(copy, &tensor);
@@ -51,30 +94,31 @@ TensorId OnnxImporter::alias(const std::string& name, TensorId id) {
   return copy;
 }
 
-TensorId OnnxImporter::tied_table(TensorId operand, const std::string& name) {
+TensorId OnnxImporter::tied_transpose(TensorId operand, const std::string& name) {
   if (!restores() || !is_anonymous_initializer(operand)) return operand;
   const Shape shape = builder_.shape(operand);
   if (shape.size() != 2) return operand;
   // Places spread over the matrix; equal random numbers at all of them are no accident.
   constexpr int64_t kSamples = 64;
   const int64_t count = element_count(shape);
-  int attempts = 16;  // models have one or two tables
-  for (TensorId table : tables_) {
-    const auto stored = source_.find(table);
-    if (stored == source_.end() || builder_.shape(table) != Shape{shape[1], shape[0]}) continue;
+  std::vector<int64_t> here, there;
+  for (int64_t k = 0; k < std::min(kSamples, count); ++k) {
+    const int64_t row = (k * 7919) % shape[0], column = (k * 104729 + k / 3) % shape[1];
+    here.push_back(row * shape[1] + column);
+    there.push_back(column * shape[0] + row);
+  }
+  const auto own = sample_values(file_, *source_.at(operand), here);
+  if (!own || is_uniform(*own)) return operand;
+  int attempts = 256;  // of the shape
+  for (const OnnxTensor& stored : file_.graph.initializers) {
+    if (stored.type.shape != Shape{shape[1], shape[0]} || !is_float(stored.type.dtype)) continue;
+    if (is_anonymous_name(stored.name)) continue;
     if (--attempts < 0) break;
-    std::vector<int64_t> here, there;
-    for (int64_t k = 0; k < std::min(kSamples, count); ++k) {
-      const int64_t row = (k * 7919) % shape[0], column = (k * 104729 + k / 3) % shape[1];
-      here.push_back(row * shape[1] + column);
-      there.push_back(column * shape[0] + row);
-    }
-    const auto a = sample_values(file_, *source_.at(operand), here);
-    const auto b = sample_values(file_, *stored->second, there);
-    if (!a || !b || *a != *b || is_uniform(*a)) continue;
-    note_once(
-        "a transposed copy of an embedding table is taken as the table itself (tied weights)");
-    return builder_.op(OpKind::Transpose, TransposeAttrs{{1, 0}}, {table}, name + ".table");
+    const auto values = sample_values(file_, stored, there);
+    if (!values || *values != *own) continue;
+    note_once("a transposed copy of a weight is taken as the weight itself (tied weights)");
+    return builder_.op(OpKind::Transpose, TransposeAttrs{{1, 0}}, {lookup(stored.name)},
+                       name + ".table");
   }
   return operand;
 }

@@ -57,8 +57,10 @@ TensorId OnnxImporter::initializer(const OnnxTensor& tensor, bool once) {
     if (const auto bias = find_relative_bias(shape, values); bias && restores())
       return restore_relative_bias(tensor, *bias);
   }
+  if (const TensorId before = computed_before(tensor); before.valid()) return before;
   const TensorId id = builder_.weight(name, tensor.type);
   source_.emplace(id, &tensor);
+  if (anonymous) computed_.push_back(id);
   return id;
 }
 

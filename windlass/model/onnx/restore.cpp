@@ -61,6 +61,33 @@ bool may_be_folded_parameter(std::string_view name) {
                      [&](std::string_view reader) { return name.starts_with(reader); });
 }
 
+Kinship kinship(std::string_view first, std::string_view second) {
+  if (!first.starts_with('/') || !second.starts_with('/')) return Kinship::None;
+  bool again = false;
+  while (true) {
+    const size_t a = first.find('/', 1), b = second.find('/', 1);
+    if ((a == std::string_view::npos) != (b == std::string_view::npos)) return Kinship::None;
+    if (a == std::string_view::npos) break;
+    const std::string_view module = first.substr(0, a);
+    std::string_view used = second.substr(0, b);
+    first.remove_prefix(a);
+    second.remove_prefix(b);
+    if (module == used) continue;
+    if (!used.starts_with(module)) return Kinship::None;
+    used.remove_prefix(module.size());
+    if (used.size() < 2 || used[0] != '_' ||
+        used.find_first_not_of("0123456789", 1) != std::string_view::npos)
+      return Kinship::None;
+    again = true;
+  }
+  if (again && first == second) return Kinship::Again;
+  const auto operation = [](std::string_view name) {
+    const size_t digits = name.find_last_not_of("0123456789");
+    return digits + 1 < name.size() && name[digits] == '_' ? name.substr(0, digits) : name;
+  };
+  return operation(first) == operation(second) ? Kinship::Module : Kinship::None;
+}
+
 bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::string_view bias) {
   if (!file.producer.starts_with("pytorch")) return false;
   if (weight.starts_with("onnx::Conv_") && bias.starts_with("onnx::Conv_")) return true;

@@ -28,6 +28,16 @@ bool is_parameter_number(const OnnxFile& file, const OnnxTensor& tensor);
 // have been computed from a parameter by PyTorch's exporter: only arithmetic reads it.
 bool may_be_folded_parameter(std::string_view name);
 
+// How two nodes are related by their names. PyTorch (from 1.13 on) names a node by the module it
+// comes from, "/decoder/w/MatMul", and adds numbers where a module is used again,
+// "/decoder/w_1/MatMul".
+enum class Kinship : uint8_t {
+  None,
+  Module,  // they do the same in one module
+  Again,   // the second is what the first is, in a further use of its module
+};
+Kinship kinship(std::string_view first, std::string_view second);
+
 // Whether batch normalisation was folded into a convolution with these weights: PyTorch's exporter
 // then stores new values for both, without names, where it keeps the names of all others.
 bool is_folded_convolution(const OnnxFile& file, std::string_view weight, std::string_view bias);

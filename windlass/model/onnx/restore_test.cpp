@@ -8,6 +8,51 @@ namespace {
 using namespace proto;
 using testing::ElementsAre;
 
+TEST(Restore, TellsFurtherUsesOfAModule) {
+  EXPECT_EQ(kinship("/w/MatMul", "/w_1/MatMul"), Kinship::Again);
+  EXPECT_EQ(kinship("/n/n.1/PRelu", "/n/n.1_12/PRelu"), Kinship::Again);
+  EXPECT_EQ(kinship("/self_/MatMul", "/self__1/MatMul_2"), Kinship::Module);
+  EXPECT_EQ(kinship("/w/MatMul", "/w/MatMul_1"), Kinship::Module);
+  EXPECT_EQ(kinship("/layers.0/w/MatMul", "/layers.1/w/MatMul"), Kinship::None);
+  EXPECT_EQ(kinship("/conv_1/Conv", "/conv_2/Conv"), Kinship::None);
+  EXPECT_EQ(kinship("/w/MatMul", "/w/v/MatMul"), Kinship::None);
+  EXPECT_EQ(kinship("/w/MatMul", "/w/Add"), Kinship::None);
+  EXPECT_EQ(kinship("MatMul_1", "MatMul_2"), Kinship::None);
+}
+
+// A module that is used twice, its weight stored by the exporter as two transposed copies or as one
+// with an alias; and a copy of the module.
+TEST(Restore, ComputedValuesOfOneModuleAreTied) {
+  const auto weights = [](const std::string& second, const std::string& stored) {
+    return weight_names(
+        import(proto::model(
+                   input("x", {2, 3}) + output("y", {2, 3}) + counting("onnx::MatMul_7", {3, 3}) +
+                       stored +
+                       node("MatMul", {"x", "onnx::MatMul_7"}, {"/a"}, {.name = "/w/MatMul"}) +
+                       node("Relu", {"/a"}, {"/b"}, {.name = "/Relu"}) +
+                       node("MatMul", {"/b", "onnx::MatMul_8"}, {"y"}, {.name = second}),
+                   {.producer = "pytorch"}))
+            .graph);
+  };
+  const std::string twice = counting("onnx::MatMul_8", {3, 3});
+  const std::string alias = node("Identity", {"onnx::MatMul_7"}, {"onnx::MatMul_8"});
+  EXPECT_THAT(weights("/w_1/MatMul", twice), ElementsAre("onnx::MatMul_7"));
+  EXPECT_THAT(weights("/w_1/MatMul", alias), ElementsAre("onnx::MatMul_7"));
+  EXPECT_THAT(weights("/v/MatMul", twice), ElementsAre("onnx::MatMul_7", "onnx::MatMul_8"));
+  EXPECT_THAT(weights("/v/MatMul", alias), ElementsAre("onnx::MatMul_7", "onnx::MatMul_8"));
+}
+
+// An autoencoder whose decoder has the encoder's weight, [2, 3] and once more as [3, 2].
+TEST(Restore, ATransposedCopyIsTheWeight) {
+  const std::string graph =
+      input("x", {2, 3}) + output("y", {2, 3}) + initializer("w", {2, 3}, {1, 2, 3, 4, 5, 6}) +
+      initializer("onnx::Gemm_9", {3, 2}, {1, 4, 2, 5, 3, 6}) +
+      node("Gemm", {"x", "w"}, {"h"}, {.attributes = attribute("transB", 1)}) +
+      node("Gemm", {"h", "onnx::Gemm_9"}, {"y"}, {.attributes = attribute("transB", 1)});
+  EXPECT_THAT(weight_names(import(proto::model(graph, {.producer = "pytorch"})).graph),
+              ElementsAre("w"));
+}
+
 TEST(Restore, TellsNamesFromNumbers) {
   for (const auto& name : {"onnx::Conv_12", "215", "/block/Constant_output_0", "_v_7"})
     EXPECT_TRUE(is_anonymous_name(name)) << name;

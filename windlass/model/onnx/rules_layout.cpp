@@ -283,7 +283,6 @@ void gather(NodeContext& c) {
   const bool weight = c.builder().graph()[c.in(0)].role == TensorRole::Weight;
   const bool table = weight && c.rank(0) == 2 && axis == 0;
   if (table && !c.builder().value(indices)) {
-    c.importer().remember_table(c.in(0));
     c.out(0, c.emit(OpKind::Embedding, NoAttrs{}, {c.in(1), c.in(0)}));
     return;
   }

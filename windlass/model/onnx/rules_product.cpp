@@ -14,7 +14,7 @@ namespace {
 
 void matmul(NodeContext& c) {
   // Vectors are matrices with one row or column.
-  TensorId a = c.in(0), b = c.importer().tied_table(c.in(1), c.name());
+  TensorId a = c.in(0), b = c.importer().tied_transpose(c.in(1), c.name());
   const bool row = c.rank(0) == 1, column = c.rank(1) == 1;
   if (c.rank(0) == 0 || c.rank(1) == 0) fail_input("cannot multiply scalars");
   if (row) a = c.reshape(a, {1, c.shape(0)[0]}, "row");
@@ -38,11 +38,13 @@ void gemm(NodeContext& c) {
     return c.builder().graph()[c.required(i)].role == TensorRole::Weight;
   };
   const bool bias_fits = !c.has(2) || (is_weight(2) && c.shape(2) == Shape{b[transpose_b ? 0 : 1]});
-  if (is_weight(1) && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
+  const TensorId weight = c.importer().tied_transpose(c.in(1), c.name());
+  const bool tied = weight != c.in(1);
+  if (!tied && is_weight(1) && !transpose_a && alpha == 1 && beta == 1 && bias_fits) {
     c.out(0, c.emit(OpKind::Linear, LinearAttrs{!transpose_b}, {c.in(0), c.in(1), c.in(2)}));
     return;
   }
-  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{transpose_a, transpose_b}, {c.in(0), c.in(1)},
+  TensorId y = c.emit(OpKind::MatMul, MatMulAttrs{transpose_a, transpose_b}, {c.in(0), weight},
                       c.has(2) || alpha != 1 ? "product" : "");
   if (alpha != 1) y = c.unary(UnaryFn::Affine, y, alpha, 0, c.has(2) ? "scaled" : "");
   if (c.has(2)) {
