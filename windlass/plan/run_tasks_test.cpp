@@ -138,3 +138,38 @@ TEST(RunTasks, RandomStrategies) {
 
 }  // namespace
 }  // namespace windlass
+namespace windlass {
+TEST(RunTasksDebug, Dump) {
+  const uint64_t seed = std::strtoull(std::getenv("DBG"), nullptr, 10);
+  Rng rng(seed);
+  const int devices = static_cast<int>(rng.integer(2, 4));
+  const Machine machine = cases::machine(devices, rng.chance(0.2) ? 2 : 1);
+  Graph graph;
+  switch (rng.integer(0, 3)) {
+    case 0: graph = cases::mlp(6, 2, 10); break;
+    case 1: graph = cases::cnn(3); break;
+    case 2: graph = cases::transformer(3, 1, rng.chance(0.5)); break;
+    default: graph = cases::views(6); break;
+  }
+  TrainingOptions options;
+  options.optimizer = rng.chance(0.5) ? OptimizerKind::Adam : OptimizerKind::Sgd;
+  const TrainingGraph training = differentiate(graph, options);
+  const Strategy strategy = cases::random_strategy(training, machine, rng);
+  for (size_t i = 0; i < training.forward_ops; ++i)
+    fmt::print("op {} {} {}\n", i, training.graph.ops[i].name,
+               format_sharding(strategy.shardings[static_cast<size_t>(strategy.ops[i])],
+                               loops_of(training.graph, training.graph.ops[i])));
+  const TaskGraph tasks = lower(training, strategy, machine);
+  fmt::print("{}", dump_tasks(tasks, &training.graph));
+  for (size_t u = 0; u < strategy.weights.size(); ++u)
+    fmt::print("{} zero {} host {} host_update {}\n",
+               training.graph[training.graph.ops[training.forward_ops + training.backward_ops + u].inputs[0]].name,
+               strategy.weights[u].zero, strategy.weights[u].host, strategy.weights[u].host_update);
+  for (size_t b = 0; b < tasks.buffers.size(); ++b) {
+    const Buffer& x = tasks.buffers[b];
+    fmt::print("buffer {} {} {} mb {} {} group {} {} share {} {} {}\n", b, buffer_kind_name(x.kind),
+               training.graph[x.tensor].name, x.micro_batch, tasks[x.memory].name, x.group,
+               x.layout < 0 ? "?" : format_layout(tasks.layouts[static_cast<size_t>(x.layout)]), x.share, x.at_start, x.at_end);
+  }
+}
+}

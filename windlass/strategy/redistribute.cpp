@@ -246,6 +246,25 @@ Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t
   return part_of(elements, static_cast<int64_t>(peers.size()), index);
 }
 
+std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
+                                             const std::vector<DeviceId>& group,
+                                             const std::vector<MemberDigit>& digits) {
+  const auto on_one = [&](const MemberDigit& digit) {
+    for (size_t m = 0; m < group.size(); ++m)
+      for (int64_t peer : peers_of({digit}, static_cast<int64_t>(m)))
+        if (machine[group[static_cast<size_t>(peer)]].node != machine[group[m]].node) return false;
+    return true;
+  };
+  std::vector<MemberDigit> result;
+  for (const MemberDigit& digit : digits)
+    for (int64_t parts = digit.parts; parts > 1; --parts)
+      if (digit.parts % parts == 0 && on_one({digit.place, parts})) {
+        result.push_back({digit.place, parts});
+        break;
+      }
+  return result;
+}
+
 RedistributionOutline outline(const Shape& shape, const Layout& from, const Layout& to,
                               int64_t members) {
   RedistributionOutline result;

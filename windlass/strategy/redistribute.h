@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "windlass/machine/collective.h"
+#include "windlass/machine/machine.h"
 #include "windlass/strategy/layout.h"
 
 namespace windlass {
@@ -24,6 +25,11 @@ struct MemberDigit {
 std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t member);
 // What is shared out over these digits: the part of `elements` that is the member's.
 Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member);
+
+// Of digits over which something is shared out, those parts in which all peers are on one host.
+std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
+                                             const std::vector<DeviceId>& group,
+                                             const std::vector<MemberDigit>& digits);
 
 // Elements that go from a member of the source group to one of the destination group.
 struct MemberCopy {

@@ -14,10 +14,13 @@ Emitter::Emitter(const TrainingGraph& training, const TrainingFacts& facts, cons
 void Emitter::prepare(const Strategy& strategy) {
   strategy_ = &strategy;
   graph_.clear_tasks();
-  if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn) {
+  const bool on_hosts = uses_hosts(strategy);
+  if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn ||
+      on_hosts_ != on_hosts) {
     check_groups(machine_, strategy);
     groups_ = strategy.groups;
     in_turn_ = strategy.in_turn;
+    on_hosts_ = on_hosts;
     graph_.teams.clear();
     graph_.lanes.clear();
     graph_.memories.clear();

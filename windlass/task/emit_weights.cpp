@@ -30,6 +30,9 @@ void Emitter::plan_weights() {
     state.layout = made.inputs()[input].layout;
     state.elements = made.inputs()[input].elements;
     state.share = tables_.partial_digits(made.input_gradients()[input].layout);
+    // A host holds all of a weight that rests there: who shares its update is on the same one.
+    if (strategy_->weights[u].host)
+      state.share = tables_.within_hosts(state.share, group_id(state.home));
     state.zero = state.share == 0 ? 0 : strategy_->weights[u].zero;
     state.unit = state.at_home = state.last_sum = -1;
     state.terms_left = 0;
@@ -246,7 +249,9 @@ int32_t Emitter::sum_for(int32_t u, const ResultTemplate& term, int32_t group,
   sum.elements = term.elements;
   sum.value.group = group;
   sum.value.layout = term.layout;
-  sum.value.buffer = buffers(group, batch, term.buffer);
+  Buffer like = term.buffer;
+  like.tensor = update_of(u).gradient;
+  sum.value.buffer = buffers(group, batch, like);
   return static_cast<int32_t>(sums.size() - 1);
 }
 
@@ -323,20 +328,22 @@ void Emitter::finish_term(int32_t u, int32_t index, Done done) {
 // the weight's layout and added when it is updated.
 void Emitter::finish_gradient(int32_t u) {
   WeightState& state = weights_[static_cast<size_t>(u)];
-  bool main = state.shard.valid();
-  for (const Sum& sum : state.sums) main = main || sum.micro_batch >= 0;
+  bool reduced = state.shard.valid();
+  for (const Sum& sum : state.sums) reduced = reduced || sum.micro_batch >= 0;
+  int32_t main = -1;
   for (size_t i = 0; i < state.sums.size(); ++i) {
     Sum& sum = state.sums[i];
     if (sum.queued || sum.value.group != state.home) continue;
-    if (!main && tables_.settled(sum.value.layout) == state.layout) {
-      main = true;
-      queue(u, static_cast<int32_t>(i));
+    if (!reduced && main < 0 && tables_.settled(sum.value.layout) == state.layout) {
+      main = static_cast<int32_t>(i);
     } else {
       sum.queued = true;
       add_extra(u, sum);
     }
   }
-  if (main) return;
+  // Last: a full bucket is updated at once.
+  if (main >= 0) queue(u, main);
+  if (reduced || main >= 0) return;
   Sum& sum = state.sums.emplace_back();
   sum.value = state.extra.front();
   sum.elements = state.elements;

@@ -322,6 +322,7 @@ class Emitter {
   const Strategy* strategy_ = nullptr;
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
   bool in_turn_ = false;                       // of the strategy that the teams were made for
+  bool on_hosts_ = false;                      // whether it uses hosts
   std::unique_ptr<Teams> teams_;
   std::vector<int32_t> group_ids_;                 // interned
   std::vector<Sharding> shardings_;                // that were listed last

@@ -368,6 +368,13 @@ int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
   return static_cast<int32_t>(digit_sets_.size() - 1);
 }
 
+int32_t Tables::within_hosts(int32_t set, int32_t group) {
+  const auto [entry, fresh] = host_digits_.try_emplace({set, group}, -1);
+  if (fresh)
+    entry->second = intern_digits(digits_within_hosts(machine_, this->group(group), digits(set)));
+  return entry->second;
+}
+
 const Tables::LayoutDigits& Tables::find_digit_sets(int32_t id) {
   std::vector<MemberDigit> partial, copies;
   int64_t place = 1;

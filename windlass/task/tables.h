@@ -147,6 +147,8 @@ class Tables {
   const std::vector<MemberDigit>& digits(int32_t set) const {
     return digit_sets_[static_cast<size_t>(set)];
   }
+  // Those of the digits, as far as members that differ in them only are on the same host.
+  int32_t within_hosts(int32_t set, int32_t group);
   // Members that differ in a set of digits only.
   int64_t members(int32_t set) const {
     int64_t count = 1;
@@ -223,6 +225,7 @@ class Tables {
       collective_index_;
   std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
   std::map<std::tuple<Collective, int32_t, int32_t>, int32_t> exchange_index_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;  // by set and group
 };
 
 }  // namespace windlass

@@ -7,6 +7,14 @@
 
 namespace windlass {
 
+bool uses_hosts(const Strategy& strategy) {
+  return strategy.virtual_memory ||
+         std::ranges::find(strategy.saved, MemoryAction::Offload) != strategy.saved.end() ||
+         std::ranges::any_of(strategy.weights, [](const Residency& weight) {
+           return weight.host || weight.host_update;
+         });
+}
+
 Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph) : graph_(graph) {
   using Likeness = std::tuple<size_t, int64_t, std::vector<int32_t>>;
   std::map<DeviceId, std::vector<int32_t>> member_of;
@@ -17,12 +25,21 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
       if (list.empty()) order.push_back(device);
       list.push_back(static_cast<int32_t>(g));
     }
-  std::map<Likeness, TeamId> known;
+  const auto likeness = [&](DeviceId device) {
+    return Likeness{machine[device].type, machine[device].limit.value, member_of[device]};
+  };
+  // What a team has on hosts it has on each of them alike: those with other teams are told apart.
+  std::map<NodeId, std::vector<Likeness>> others;
+  if (uses_hosts(strategy))
+    for (const auto& [device, groups] : member_of)
+      others[machine[device].node].push_back(likeness(device));
+  for (auto& [node, list] : others) std::ranges::sort(list);
+  std::map<std::pair<Likeness, std::vector<Likeness>>, TeamId> known;
   std::map<DeviceId, TeamId> team_of;
   for (DeviceId device : order) {
     const Device& d = machine[device];
-    const Likeness likeness{d.type, d.limit.value, member_of[device]};
-    const auto [entry, fresh] = known.try_emplace(likeness, TeamId(graph.teams.size()));
+    const auto [entry, fresh] =
+        known.try_emplace({likeness(device), others[d.node]}, TeamId(graph.teams.size()));
     if (fresh) graph.teams.push_back({{}, d.type, {}});
     graph.teams[entry->second.index()].devices.push_back(device);
     team_of[device] = entry->second;

@@ -22,6 +22,9 @@ struct GroupTeams {
   std::vector<std::vector<int32_t>> members;  // parallel to teams: member numbers in the group
 };
 
+// Whether anything of the strategy lies on a host or is done there.
+bool uses_hosts(const Strategy& strategy);
+
 class Teams {
  public:
   // Fills the teams and memories of `graph`.

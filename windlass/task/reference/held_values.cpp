@@ -212,7 +212,9 @@ Array HeldValues::assemble(const std::vector<BufferId>& buffers, size_t array,
   }
   for (auto& [part, sum] : partial)
     for (size_t i = 0; i < sum.values.size(); ++i) {
-      ensure(!std::isnan(sum.values[i]), fmt::format("element {} is nowhere", i));
+      ensure(!std::isnan(sum.values[i]),
+             fmt::format("element {} of \"{}\" is nowhere", i,
+                         training_.graph[tasks_[buffers[0]].tensor].name));
       double& value = result.values[i];
       if (!known[i])
         value = sum.values[i];

@@ -322,8 +322,9 @@ class TaskWalker {
                      values, gradient, moments);
     const auto put_back = [&](Array& array, const std::vector<double>& from) {
       const bool whole = array.values.size() != from.size();
-      // What belongs to others is old until they send the new.
-      if (whole) std::ranges::fill(array.values, std::nan(""));
+      // What belongs to others is old until they send the new; on a host it is one copy for all.
+      if (whole && tasks_[tasks_[weight].memory].team.valid())
+        std::ranges::fill(array.values, std::nan(""));
       std::ranges::copy(from, array.values.begin() + (whole ? mine.begin : 0));
     };
     put_back(target, values);
