@@ -155,7 +155,8 @@ void Checker::share(TaskId id) {
   const bool right = gathers ? how.collective == Collective::AllGather
                              : scatters || how.collective == Collective::AllReduce;
   if (group < 0 || !in(how.digits, graph_.digit_sets) || how.from_layout >= 0 || how.pairwise ||
-      how.sums || !right || how.from_group != task.group || how.to_group != task.group)
+      how.sums || !right || task.micro_batch >= 0 || how.from_group != task.group ||
+      how.to_group != task.group)
     return complain("{}: is no such exchange in its group", name(id));
   const int32_t digits = set_ids_[static_cast<size_t>(how.digits)];
   const auto uses = graph_.uses_of(id);
@@ -163,6 +164,8 @@ void Checker::share(TaskId id) {
   for (const Use& use : uses) ++(use.kind == UseKind::From ? froms : tos)[use.index];
   size_t count = 0;
   int64_t bytes = 0;
+  if (froms.empty() || froms.rbegin()->first >= froms.size())
+    return complain("{}: numbers what it exchanges with gaps", name(id));
   for (const auto& [index, number] : froms) {
     const bool in_place = !tos.contains(index);
     if (!everybody(id, UseKind::From, index, group) ||

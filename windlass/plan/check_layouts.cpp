@@ -222,16 +222,19 @@ int64_t CheckLayouts::parts(int32_t set) const {
   return count;
 }
 
-bool CheckLayouts::alike(int32_t layout, int32_t set, int64_t members) const {
+bool CheckLayouts::alike(int32_t layout, int32_t set, int64_t members) {
+  if (set == 0) return true;
+  const auto [entry, fresh] = alike_.try_emplace({layout, set, members}, false);
+  if (!fresh) return entry->second;
   for (const MemberDigit& digit : digits(set))
     if (digit.place < 1 || digit.parts < 1 || members % (digit.place * digit.parts) != 0)
       return false;
-  for (int64_t m = 0; m < members && set != 0; ++m)
+  for (int64_t m = 0; m < members; ++m)
     for (int64_t peer : peers_of(digits(set), m))
       if (digits_of_kind((*this)[layout], peer, Digit::Kind::Axis) !=
           digits_of_kind((*this)[layout], m, Digit::Kind::Axis))
         return false;
-  return true;
+  return entry->second = true;
 }
 
 bool CheckLayouts::suits(TensorId tensor, int32_t layout, int64_t members) {
@@ -254,7 +257,9 @@ bool CheckLayouts::fits(TensorId tensor, int32_t has, int32_t wants, int64_t mem
   if (has == wants) return true;
   const auto [entry, fresh] = fits_.try_emplace({shape(tensor), has, wants, members}, false);
   if (!fresh) return entry->second;
-  if (partial(has) || partial(wants) || !suits(tensor, wants, members)) return false;
+  if (partial(has) || partial(wants) || !suits(tensor, has, members) ||
+      !suits(tensor, wants, members))
+    return false;
   for (int64_t m = 0; m < members; ++m) {
     const Part held = member_part((*this)[has], sizes(tensor), m);
     if (!cover({&held}, member_part((*this)[wants], sizes(tensor), m))) return false;

@@ -69,7 +69,7 @@ class CheckLayouts {
   int64_t parts(int32_t set) const;
   // Whether the members of a group have these digits, and those that differ in them only hold the
   // same.
-  bool alike(int32_t layout, int32_t set, int64_t members) const;
+  bool alike(int32_t layout, int32_t set, int64_t members);
 
   // Tensors of the same shape have the same number.
   int32_t shape(TensorId id) const { return shapes_[id.index()]; }
@@ -97,7 +97,7 @@ class CheckLayouts {
   std::vector<std::vector<MemberDigit>> sets_ = {{}};
   std::vector<int32_t> shapes_;  // by tensor
   // By shape, layouts and members.
-  std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, overlaps_;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, overlaps_, alike_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, bool> fits_;
   std::map<std::pair<int32_t, int32_t>, int64_t> elements_;
 };

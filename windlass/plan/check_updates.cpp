@@ -18,7 +18,12 @@ int32_t Checker::shared_over(size_t update) {
     const auto found = std::ranges::find(inputs, update_op(update).inputs[0]);
     if (found == inputs.end()) continue;
     const auto input = static_cast<size_t>(found - inputs.begin());
-    return known = layouts_.partial_digits(layouts_.input_gradient(OpId(i), input));
+    known = layouts_.partial_digits(layouts_.input_gradient(OpId(i), input));
+    // A host holds all of a weight that rests there: who shares its update is on the same one.
+    if (strategy_.weights[update].host)
+      known = layouts_.intern(
+          digits_within_hosts(machine_, devices(group_of(OpId(i), true)), layouts_.digits(known)));
+    break;
   }
   return known;
 }
@@ -39,7 +44,8 @@ void Checker::update(TaskId id) {
   const int32_t group = group_id(graph_[id].group);
   std::map<uint32_t, std::vector<const Use*>> updates;
   for (const Use& use : graph_.uses_of(id)) updates[use.index].push_back(&use);
-  if (group < 0 || updates.empty() || updates.rbegin()->first >= updated_.size())
+  if (group < 0 || graph_[id].micro_batch >= 0 || updates.empty() ||
+      updates.rbegin()->first >= updated_.size())
     return complain("{}: updates no weight of its group", name(id));
   for (const auto& [u, uses] : updates) update_one(id, u, uses);
 }

@@ -21,7 +21,10 @@ bool Checker::holds(const Seen& seen, TensorId tensor, int32_t micro_batch) cons
 // that is a view. Nothing, and a complaint, if that is not there.
 std::optional<Checker::Seen> Checker::see(TaskId id, const Use& use) {
   Seen seen = {graph_[use.buffer].tensor, held(use.buffer)};
-  if (!seen.held.there) return std::nullopt;  // said already
+  if (!seen.held.there) {
+    complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
+    return std::nullopt;
+  }
   if (seen.held.raw)
     complain("{}: reads {} before the pieces of its op exchange values", name(id),
              name(use.buffer));
@@ -149,7 +152,8 @@ void Checker::write(TaskId id, const Use& use, const CheckOperand& operand) {
   Held& held = this->held(use.buffer);
   const bool sums = buffer.kind == BufferKind::WeightGradient;
   const bool right = use.view < 0 && held.bits == 0 &&
-                     (sums ? layouts_.shape(buffer.tensor) == layouts_.shape(operand.tensor)
+                     (sums ? gradients_[buffer.tensor.index()] &&
+                                 layouts_.shape(buffer.tensor) == layouts_.shape(operand.tensor)
                            : buffer.tensor == operand.tensor) &&
                      (buffer.micro_batch == task.micro_batch || (sums && buffer.micro_batch < 0));
   if (!right)

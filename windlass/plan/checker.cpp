@@ -90,7 +90,7 @@ void Checker::look_at(TaskId id) {
     if (users.writer.valid()) after(users.writer, use.write ? "writes" : "reads");
     if (use.write)
       for (TaskId reader : users.readers) after(reader, "overwrites");
-    if (!use.write && !held(use.buffer).there)
+    if (strategy_.virtual_memory && !use.write && !held(use.buffer).there)
       complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
   }
   // Paging moves buffers about without regard to what they hold.
