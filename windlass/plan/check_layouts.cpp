@@ -4,71 +4,178 @@
 
 #include <fmt/format.h>
 
-#include "windlass/task/lower.h"
-
 namespace windlass {
 namespace {
 
-// The indices of an axis that a box with blocks stands for.
-std::vector<Range> intervals(Range range, int64_t size, int64_t blocks) {
-  if (blocks <= 1 || range.size() * blocks >= size) {
-    if (blocks > 1) return {{0, size}};
-    return {range};
-  }
+// Sorted, and those that touch made one.
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::ranges::sort(ranges, {}, &Range::begin);
   std::vector<Range> result;
-  for (int64_t b = 0; b < blocks; ++b)
-    result.push_back({range.begin + b * (size / blocks), range.end + b * (size / blocks)});
+  for (const Range& range : ranges) {
+    if (range.size() <= 0) continue;
+    if (!result.empty() && range.begin <= result.back().end)
+      result.back().end = std::max(result.back().end, range.end);
+    else
+      result.push_back(range);
+  }
   return result;
 }
 
-std::vector<int64_t> blocks_of(const Layout& layout, size_t rank) {
-  std::vector<int64_t> blocks(rank, 1);
-  for (const Digit& digit : layout.digits)
-    if (digit.kind == Digit::Kind::Axis) blocks[static_cast<size_t>(digit.axis)] = digit.blocks;
-  return blocks;
-}
-
-bool covers(const std::vector<Range>& has, const std::vector<Range>& wants) {
-  return std::ranges::all_of(wants, [&](const Range& want) {
-    return want.size() <= 0 || std::ranges::any_of(has, [&](const Range& range) {
-             return range.begin <= want.begin && want.end <= range.end;
-           });
+bool inside(const std::vector<Range>& wanted, const std::vector<Range>& ranges) {
+  return std::ranges::all_of(wanted, [&](const Range& want) {
+    return std::ranges::any_of(ranges, [&](const Range& range) {
+      return range.begin <= want.begin && want.end <= range.end;
+    });
   });
 }
 
 }  // namespace
 
-CheckLayouts::CheckLayouts(const TrainingGraph& training, const Strategy& strategy) {
-  for (size_t i = 0; i < training.forward_ops; ++i)
-    ops_.push_back(make(training, training.graph.ops[i],
-                        strategy.shardings[static_cast<size_t>(strategy.ops[i])]));
+Part member_part(const Layout& layout, const Shape& shape, int64_t member) {
+  const Box box = box_of(layout, shape, member);
+  std::vector<int64_t> blocks(shape.size(), 1);
+  for (const Digit& digit : layout.digits)
+    if (digit.kind == Digit::Kind::Axis) blocks[static_cast<size_t>(digit.axis)] = digit.blocks;
+  Part part;
+  for (size_t a = 0; a < shape.size(); ++a) {
+    std::vector<Range> runs;
+    for (int64_t b = 0; b < blocks[a]; ++b) {
+      const int64_t begin = b * (shape[a] / blocks[a]);
+      runs.push_back({begin + box[a].begin, begin + box[a].end});
+    }
+    part.push_back(joined(std::move(runs)));
+  }
+  return part;
 }
 
-OpLayouts CheckLayouts::make(const TrainingGraph& training, const Op& op,
-                             const Sharding& sharding) {
-  const LoopNest nest = loops_of(training.graph, op);
-  OpLayouts result;
-  const auto add = [&](const std::vector<TensorId>& ids, const std::vector<OperandMap>& maps,
-                       Access access, std::vector<int32_t>& list) {
+int64_t volume(const Part& part) {
+  int64_t count = 1;
+  for (const auto& ranges : part) {
+    int64_t along = 0;
+    for (const Range& range : ranges) along += range.size();
+    count *= along;
+  }
+  return count;
+}
+
+int64_t common(const Part& a, const Part& b) {
+  int64_t count = 1;
+  for (size_t i = 0; i < a.size() && count > 0; ++i) {
+    int64_t along = 0;
+    for (const Range& x : a[i])
+      for (const Range& y : b[i])
+        along += std::max<int64_t>(0, std::min(x.end, y.end) - std::max(x.begin, y.begin));
+    count *= along;
+  }
+  return count;
+}
+
+bool cover(const std::vector<const Part*>& parts, const Part& wanted) {
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    std::vector<Range> all;
+    for (const Part* part : parts) all.insert(all.end(), (*part)[a].begin(), (*part)[a].end());
+    if (!inside(wanted[a], joined(std::move(all)))) return false;
+  }
+  return !parts.empty();
+}
+
+int64_t digits_of_kind(const Layout& layout, int64_t member, Digit::Kind kind) {
+  int64_t place = 1, number = 0;
+  for (size_t i = layout.digits.size(); i-- > 0; place *= layout.digits[i].parts)
+    if (layout.digits[i].kind == kind) number += member / place % layout.digits[i].parts * place;
+  return number;
+}
+
+CheckLayouts::CheckLayouts(const TrainingGraph& training, const Strategy& strategy)
+    : training_(training), strategy_(strategy) {
+  std::map<Shape, int32_t> shapes;
+  for (const Tensor& tensor : training.graph.tensors)
+    shapes_.push_back(
+        shapes.try_emplace(tensor.type.shape, static_cast<int32_t>(shapes.size())).first->second);
+  ops_.resize(training.graph.ops.size());
+  for (size_t i = 0; i < training.forward_ops + training.backward_ops; ++i) {
+    const Op& op = training.graph.ops[i];
+    const bool backward = i >= training.forward_ops;
+    if (backward && !op.forward.valid()) continue;
+    const LoopNest nest = loops_of(training.graph, op);
+    const size_t forward = backward ? op.forward.index() : i;
+    const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[forward])];
+    backward ? list_backward(op, nest, sharding, ops_[i])
+             : list_forward(op, nest, sharding, ops_[i]);
+    for (const Split& split : sharding.splits) {
+      if (split.loop < 0 || split.parts == 1) continue;
+      const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
+      const int64_t scalars = backward ? loop.coupling.backward : loop.coupling.forward;
+      ops_[i].coupled = ops_[i].coupled || (loop.role == LoopRole::Coupled && scalars > 0);
+    }
+  }
+}
+
+int32_t CheckLayouts::layout_for(const LoopNest& nest, const Sharding& sharding,
+                                 const OperandMap& map, TensorId tensor, Access access) {
+  return intern(layout_of(nest, sharding, map, sizes(tensor), access));
+}
+
+void CheckLayouts::list_forward(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                                CheckOp& made) {
+  std::vector<int32_t> written;
+  if (const auto& writes = op_info(op.kind).writes)
+    written = writes(signature_of(training_.graph, op));
+  const auto add = [&](UseKind kind, const std::vector<TensorId>& ids,
+                       const std::vector<OperandMap>& maps, Access access) {
+    const bool result = kind != UseKind::Input;
     for (size_t i = 0; i < ids.size(); ++i) {
-      const TensorType type = training.graph.type_of(ids[i]);
-      list.push_back(type.present() ? intern(layout_of(nest, sharding, maps[i], type.shape, access))
-                                    : -1);
+      if (!ids[i].valid()) continue;
+      CheckOperand& operand = (result ? made.results : made.reads).emplace_back();
+      operand = {.kind = kind, .index = static_cast<uint32_t>(i), .tensor = ids[i]};
+      operand.layout = layout_for(nest, sharding, maps[i], ids[i], access);
+      operand.write = result || std::ranges::find(written, i) != written.end();
     }
   };
-  add(op.inputs, nest.inputs, Access::Read, result.inputs);
-  add(op.inputs, nest.inputs, Access::GiveGradient, result.input_gradients);
-  add(op.outputs, nest.outputs, Access::Result, result.outputs);
-  add(op.outputs, nest.outputs, Access::ReadGradient, result.output_gradients);
-  add(op.auxiliaries, nest.auxiliaries, Access::Result, result.auxiliaries);
-  for (const Split& split : sharding.splits) {
-    if (split.loop < 0 || split.parts == 1) continue;
-    const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
-    if (loop.role != LoopRole::Coupled) continue;
-    result.coupled = result.coupled || loop.coupling.forward > 0;
-    result.backward_coupled = result.backward_coupled || loop.coupling.backward > 0;
+  add(UseKind::Input, op.inputs, nest.inputs, Access::Read);
+  add(UseKind::Output, op.outputs, nest.outputs, Access::Result);
+  add(UseKind::Auxiliary, op.auxiliaries, nest.auxiliaries, Access::Result);
+}
+
+// Reads the gradients of the outputs, then what was saved as the forward op had it.
+void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                                 CheckOp& made) {
+  const size_t gradients = op.inputs.size() - op.saved.size();
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.inputs[i].valid()) continue;
+    const OperandMap* map = i < gradients ? &nest.outputs[i] : nullptr;
+    Access access = Access::ReadGradient;
+    if (i >= gradients) {
+      const SavedRef& ref = op.saved[i - gradients];
+      const auto index = static_cast<size_t>(ref.index);
+      const bool input = ref.source == SavedRef::Source::Input;
+      access = input ? Access::Read : Access::Result;
+      map = input                                    ? &nest.inputs[index]
+            : ref.source == SavedRef::Source::Output ? &nest.outputs[index]
+                                                     : &nest.auxiliaries[index];
+    }
+    made.reads.push_back({.kind = UseKind::Input,
+                          .index = static_cast<uint32_t>(i),
+                          .tensor = op.inputs[i],
+                          .layout = layout_for(nest, sharding, *map, op.inputs[i], access)});
   }
-  return result;
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    if (op.outputs[i].valid())
+      made.results.push_back({.kind = UseKind::Output,
+                              .index = static_cast<uint32_t>(i),
+                              .tensor = op.outputs[i],
+                              .layout = layout_for(nest, sharding, nest.inputs[i], op.outputs[i],
+                                                   Access::GiveGradient),
+                              .write = true,
+                              .gradient = true});
+}
+
+int32_t CheckLayouts::input_gradient(OpId forward, size_t input) {
+  const Op& op = training_.graph[forward];
+  const LoopNest nest = loops_of(training_.graph, op);
+  const auto sharding = static_cast<size_t>(strategy_.ops[forward.index()]);
+  return layout_for(nest, strategy_.shardings[sharding], nest.inputs[input], op.inputs[input],
+                    Access::GiveGradient);
 }
 
 int32_t CheckLayouts::intern(const Layout& layout) {
@@ -85,88 +192,99 @@ int32_t CheckLayouts::intern(const Layout& layout) {
   return entry->second;
 }
 
-int32_t CheckLayouts::settled(int32_t id) {
-  const auto [entry, fresh] = settled_.try_emplace(id, id);
-  if (!fresh || !partial(id)) return entry->second;
-  const int32_t found = intern(windlass::settled((*this)[id]));
-  settled_[id] = found;
-  return found;
-}
-
-int32_t CheckLayouts::copies(int64_t members) {
-  Layout layout;
-  layout.digits.push_back(Digit{.parts = static_cast<int32_t>(members)});
-  return intern(layout);
-}
-
-bool CheckLayouts::fits(const Shape& shape, int32_t has, int32_t wants, int64_t members) {
-  if (has == wants) return true;
-  if (partial(has)) return false;
-  const auto [entry, fresh] = fits_.try_emplace({shape, has, wants}, true);
-  if (!fresh) return entry->second;
-  const Layout& from = (*this)[has];
-  const Layout& to = (*this)[wants];
-  const auto from_blocks = blocks_of(from, shape.size()), to_blocks = blocks_of(to, shape.size());
-  for (int64_t m = 0; m < members && entry->second; ++m) {
-    const Box held = box_of(from, shape, m), wanted = box_of(to, shape, m);
-    for (size_t a = 0; a < shape.size() && entry->second; ++a)
-      entry->second = covers(intervals(held[a], shape[a], from_blocks[a]),
-                             intervals(wanted[a], shape[a], to_blocks[a]));
-  }
-  return entry->second;
-}
-
-int32_t CheckLayouts::moves(const Shape& shape, int32_t from, int64_t from_members, int32_t to,
-                            int64_t to_members, bool crosses) {
-  const auto [entry, fresh] =
-      moves_.try_emplace({shape, from, from_members, to, to_members, crosses}, 0);
-  if (fresh) {
-    const Redistribution plan =
-        crosses ? send(shape, (*this)[from], from_members, (*this)[to], to_members)
-                : redistribute(shape, (*this)[from], (*this)[to], from_members);
-    entry->second = static_cast<int32_t>(plan.moves.size());
-  }
-  return entry->second;
-}
-
-int64_t CheckLayouts::elements(const Shape& shape, int32_t layout) {
-  const auto [entry, fresh] = elements_.try_emplace({shape, layout}, 0);
-  if (fresh) entry->second = largest_elements((*this)[layout], shape);
-  return entry->second;
-}
-
-int64_t CheckLayouts::bytes(const TensorType& type, int32_t layout) {
-  const int64_t size = elements(type.shape, layout) * element_bytes(type.dtype);
-  return (size + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
-}
-
-int64_t CheckLayouts::partial_parts(int32_t layout) const {
-  int64_t parts = 1;
-  for (const MemberDigit& digit : digits(layout, true)) parts *= digit.parts;
-  return parts;
-}
-
-int64_t CheckLayouts::replicas(int32_t layout) const {
-  int64_t parts = 1;
-  for (const MemberDigit& digit : digits(layout, false)) parts *= digit.parts;
-  return parts;
-}
-
-std::vector<MemberDigit> CheckLayouts::digits(int32_t layout, bool partial_only) const {
+int32_t CheckLayouts::partial_digits(int32_t layout) {
   std::vector<MemberDigit> result;
   int64_t place = 1;
   const auto& list = (*this)[layout].digits;
-  for (size_t i = list.size(); i-- > 0;) {
-    const bool counts =
-        partial_only ? list[i].kind == Digit::Kind::Partial : list[i].kind != Digit::Kind::Axis;
-    // Neighbours are one digit, so that equal sets of members look equal.
-    if (counts && !result.empty() && result.back().place * result.back().parts == place)
-      result.back().parts *= list[i].parts;
-    else if (counts)
-      result.push_back({place, list[i].parts});
-    place *= list[i].parts;
+  for (size_t i = list.size(); i-- > 0; place *= list[i].parts)
+    if (list[i].kind == Digit::Kind::Partial) result.push_back({place, list[i].parts});
+  return intern(std::move(result));
+}
+
+int32_t CheckLayouts::intern(std::vector<MemberDigit> digits) {
+  std::ranges::sort(digits);
+  std::vector<MemberDigit> set;
+  for (const MemberDigit& digit : digits) {
+    if (!set.empty() && set.back().place * set.back().parts == digit.place)
+      set.back().parts *= digit.parts;
+    else if (digit.parts != 1)
+      set.push_back(digit);
   }
-  return result;
+  const auto known = std::ranges::find(sets_, set);
+  if (known != sets_.end()) return static_cast<int32_t>(known - sets_.begin());
+  sets_.push_back(std::move(set));
+  return static_cast<int32_t>(sets_.size() - 1);
+}
+
+int64_t CheckLayouts::parts(int32_t set) const {
+  int64_t count = 1;
+  for (const MemberDigit& digit : digits(set)) count *= digit.parts;
+  return count;
+}
+
+bool CheckLayouts::alike(int32_t layout, int32_t set, int64_t members) {
+  if (set == 0) return true;
+  const auto [entry, fresh] = alike_.try_emplace({layout, set, members}, false);
+  if (!fresh) return entry->second;
+  for (const MemberDigit& digit : digits(set))
+    if (digit.place < 1 || digit.parts < 1 || members % (digit.place * digit.parts) != 0)
+      return false;
+  for (int64_t m = 0; m < members; ++m)
+    for (int64_t peer : peers_of(digits(set), m))
+      if (digits_of_kind((*this)[layout], peer, Digit::Kind::Axis) !=
+          digits_of_kind((*this)[layout], m, Digit::Kind::Axis))
+        return false;
+  return entry->second = true;
+}
+
+bool CheckLayouts::suits(TensorId tensor, int32_t layout, int64_t members) {
+  const auto [entry, fresh] = suits_.try_emplace({shape(tensor), layout, members}, false);
+  if (!fresh) return entry->second;
+  const Shape& whole = sizes(tensor);
+  int64_t size = 1;
+  for (const Digit& digit : (*this)[layout].digits) {
+    size *= digit.parts;
+    if (digit.kind != Digit::Kind::Axis) continue;
+    const auto axis = static_cast<size_t>(digit.axis);
+    if (digit.axis < 0 || axis >= whole.size() || whole[axis] % digit.blocks != 0) return false;
+    const bool plain = digit.map.stride == 1 && digit.map.window == 1 && digit.map.offset == 0;
+    if (plain && digit.loop_size * digit.blocks != whole[axis]) return false;
+  }
+  return entry->second = size == members;
+}
+
+bool CheckLayouts::fits(TensorId tensor, int32_t has, int32_t wants, int64_t members) {
+  if (has == wants) return true;
+  const auto [entry, fresh] = fits_.try_emplace({shape(tensor), has, wants, members}, false);
+  if (!fresh) return entry->second;
+  if (partial(has) || partial(wants) || !suits(tensor, has, members) ||
+      !suits(tensor, wants, members))
+    return false;
+  for (int64_t m = 0; m < members; ++m) {
+    const Part held = member_part((*this)[has], sizes(tensor), m);
+    if (!cover({&held}, member_part((*this)[wants], sizes(tensor), m))) return false;
+  }
+  return entry->second = true;
+}
+
+bool CheckLayouts::overlaps(TensorId tensor, int32_t layout, int64_t members) {
+  if (!(*this)[layout].halo()) return false;
+  const auto [entry, fresh] = overlaps_.try_emplace({shape(tensor), layout, members}, false);
+  if (!fresh) return entry->second;
+  std::map<int64_t, Part> parts;
+  for (int64_t m = 0; m < members; ++m)
+    parts.try_emplace(digits_of_kind((*this)[layout], m, Digit::Kind::Axis),
+                      member_part((*this)[layout], sizes(tensor), m));
+  for (const auto& [a, one] : parts)
+    for (const auto& [b, other] : parts)
+      if (a < b && common(one, other) > 0) return entry->second = true;
+  return false;
+}
+
+int64_t CheckLayouts::elements(TensorId tensor, int32_t layout) {
+  const auto [entry, fresh] = elements_.try_emplace({shape(tensor), layout}, 0);
+  if (fresh) entry->second = largest_elements((*this)[layout], sizes(tensor));
+  return entry->second;
 }
 
 std::string check_tiling(const LoopNest& nest, const Sharding& sharding) {

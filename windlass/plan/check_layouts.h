@@ -1,8 +1,9 @@
-// Layouts as small numbers, and what follows from two of them.
+// Layouts and sets of digits as small numbers, what follows from them, and what each op wants.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -10,51 +11,95 @@
 #include "windlass/strategy/layout.h"
 #include "windlass/strategy/redistribute.h"
 #include "windlass/strategy/strategy.h"
+#include "windlass/task/task_graph.h"
 
 namespace windlass {
 
-// Layouts of the operands of a forward op under its sharding; -1 for absent ones.
-struct OpLayouts {
-  std::vector<int32_t> inputs, outputs, auxiliaries, output_gradients, input_gradients;
-  bool coupled = false, backward_coupled = false;  // its pieces exchange values
+// The part of a tensor that a member has: along each axis, ranges that do not touch.
+using Part = std::vector<std::vector<Range>>;
+Part member_part(const Layout& layout, const Shape& shape, int64_t member);
+int64_t volume(const Part& part);
+// Elements that both have.
+int64_t common(const Part& a, const Part& b);
+// Whether what the parts have together along each axis covers what is wanted. Of parts that are
+// all combinations of some parts of the axes, this is whether they cover it.
+bool cover(const std::vector<const Part*>& parts, const Part& wanted);
+// The digits of a member over which an axis is cut, or over which results are partial, as a number:
+// members with equal ones have the same part, or share of a sum.
+int64_t digits_of_kind(const Layout& layout, int64_t member, Digit::Kind kind);
+
+// An operand of an op, as its sharding wants or leaves it.
+struct CheckOperand {
+  UseKind kind = UseKind::Input;
+  uint32_t index = 0;
+  TensorId tensor;
+  int32_t layout = -1;
+  bool write = false;
+  bool gradient = false;  // that the op gives: where parts overlap, each has a share of the sum
+};
+
+// An op of the forward or backward pass under its sharding.
+struct CheckOp {
+  std::vector<CheckOperand> reads, results;
+  bool coupled = false;  // its pieces exchange values
 };
 
 class CheckLayouts {
  public:
-  explicit CheckLayouts(const TrainingGraph& training, const Strategy& strategy);
+  CheckLayouts(const TrainingGraph& training, const Strategy& strategy);
 
-  const OpLayouts& of(OpId forward) const { return ops_[forward.index()]; }
-  const Layout& operator[](int32_t id) const { return layouts_[static_cast<size_t>(id)]; }
+  // An op of the forward pass, or its backward op.
+  const CheckOp& of(OpId op) const { return ops_[op.index()]; }
+  // The gradient of an input of a forward op, as its backward op leaves it.
+  int32_t input_gradient(OpId forward, size_t input);
+
   int32_t intern(const Layout& layout);
-
+  const Layout& operator[](int32_t id) const { return layouts_[static_cast<size_t>(id)]; }
   bool partial(int32_t id) const { return (*this)[id].partial(); }
   // With copies instead of partial sums.
-  int32_t settled(int32_t id);
-  // Copies on all of `members`.
-  int32_t copies(int64_t members);
+  int32_t settled(int32_t id) { return intern(windlass::settled((*this)[id])); }
+  // The digits over which it holds partial sums.
+  int32_t partial_digits(int32_t layout);
+
+  // Sets of digits. Equal sets of members have equal numbers; 0 is the empty set.
+  int32_t intern(std::vector<MemberDigit> digits);
+  const std::vector<MemberDigit>& digits(int32_t set) const {
+    return sets_[static_cast<size_t>(set)];
+  }
+  int64_t parts(int32_t set) const;
+  // Whether the members of a group have these digits, and those that differ in them only hold the
+  // same.
+  bool alike(int32_t layout, int32_t set, int64_t members);
+
+  // Tensors of the same shape have the same number.
+  int32_t shape(TensorId id) const { return shapes_[id.index()]; }
+  // Whether it is a layout of the tensor over so many members.
+  bool suits(TensorId tensor, int32_t layout, int64_t members);
   // Whether every member that holds `has` holds what `wants` asks of it.
-  bool fits(const Shape& shape, int32_t has, int32_t wants, int64_t members);
-  // Number of moves from one layout to another, in a group or to another one.
-  int32_t moves(const Shape& shape, int32_t from, int64_t from_members, int32_t to,
-                int64_t to_members, bool crosses);
-  // Bytes of the member with most, as allocated.
-  int64_t bytes(const TensorType& type, int32_t layout);
-  int64_t elements(const Shape& shape, int32_t layout);
-  // Members that hold a partial sum of the same, or the same.
-  int64_t partial_parts(int32_t layout) const;
-  int64_t replicas(int32_t layout) const;
-  std::vector<MemberDigit> digits(int32_t layout, bool partial_only) const;
+  bool fits(TensorId tensor, int32_t has, int32_t wants, int64_t members);
+  // Whether members have parts that differ and overlap.
+  bool overlaps(TensorId tensor, int32_t layout, int64_t members);
+  // Elements of the member with most.
+  int64_t elements(TensorId tensor, int32_t layout);
 
  private:
-  OpLayouts make(const TrainingGraph& training, const Op& op, const Sharding& sharding);
+  void list_forward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
+  void list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
+  int32_t layout_for(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
+                     TensorId tensor, Access access);
+  const Shape& sizes(TensorId id) const { return training_.graph[id].type.shape; }
 
+  const TrainingGraph& training_;
+  const Strategy& strategy_;
+  std::vector<CheckOp> ops_;
   std::vector<Layout> layouts_;
-  std::vector<OpLayouts> ops_;
   std::map<std::vector<int64_t>, int32_t> index_;
-  std::map<int32_t, int32_t> settled_;
-  std::map<std::tuple<Shape, int32_t, int32_t>, bool> fits_;
-  std::map<std::tuple<Shape, int32_t, int64_t, int32_t, int64_t, bool>, int32_t> moves_;
-  std::map<std::pair<Shape, int32_t>, int64_t> elements_;
+  std::vector<std::vector<MemberDigit>> sets_ = {{}};
+  std::vector<int32_t> shapes_;  // by tensor
+  // By shape, layouts and members.
+  std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, overlaps_, alike_;
+  std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, bool> fits_;
+  std::map<std::pair<int32_t, int32_t>, int64_t> elements_;
 };
 
 // What is wrong with the pieces of an op, or nothing: along every loop they must tile it.

@@ -1,240 +1,183 @@
-// Weights and their gradients on their way between devices and host.
+// A layout says which part each member has, and of which partial sum. Elements of a tensor are the
+// combination of what it has in each partial sum. A collective lets each member take from those
+// that differ from it in some digits: every element that it wants from exactly one of them in each
+// partial sum. Which sums a member combines is the same wherever its own results are of the same
+// new sum, and every old sum is in exactly one new one. Then nothing is lost and nothing counted
+// twice.
+
+#include "windlass/plan/check_moves.h"
 
 #include <algorithm>
+#include <set>
 
-#include "windlass/plan/checker.h"
+#include <fmt/format.h>
 
 namespace windlass {
 
-// Gradients to the host, or weights and states back to it after an update on the device.
-void Checker::swap_gradients(TaskId id) {
-  const auto uses = graph_.uses_of(id);
-  std::map<BufferId, int> filled;
-  for (const Use& use : uses) {
-    const Buffer& buffer = graph_[use.buffer];
-    if (!use.write) continue;
-    if (!on_host(use.buffer)) complain("{}: writes {}", name(id), name(use.buffer));
-    Held& held = held_[use.buffer.index()];
-    if (buffer.kind == BufferKind::WeightGradient) {
-      filled[use.buffer] = 0;
-      if (held.there) complain("{}: overwrites {}", name(id), name(use.buffer));
-      take(held, {.tensor = buffer.tensor});
-      held.sender = team_of(id);
-    }
-    if (buffer.kind != BufferKind::Weight && buffer.kind != BufferKind::OptimizerState) continue;
-    const auto source = std::ranges::find_if(uses, [&](const Use& other) {
-      return !other.write && graph_[other.buffer].kind == buffer.kind &&
-             graph_[other.buffer].tensor == buffer.tensor;
-    });
-    if (source == uses.end())
-      complain("{}: writes {} out of nothing", name(id), name(use.buffer));
-    else if (buffer.kind == BufferKind::Weight)
-      held.version = held_[source->buffer.index()].version;
-  }
-  if (filled.empty()) return;
-  for (const Use& use : uses) {
-    if (use.write) continue;
-    Held& held = held_[use.buffer.index()];
-    BufferId best;
-    for (const auto& [b, count] : filled)
-      if (belongs(use.buffer, facts_.update_of[graph_[b].tensor.index()]) &&
-          (!best.valid() || count < filled[best]))
-        best = b;
-    if (!is_gradient(use.buffer) || !best.valid()) {
-      complain("{}: reads {}, which is no gradient of its weights", name(id), name(use.buffer));
-      continue;
-    }
-    ++filled[best];
-    held_[best.index()].terms += held.terms;
-    const int32_t update = facts_.update_of[graph_[best].tensor.index()];
-    const int32_t group = group_of_team(team_of(id), update);
-    const int32_t layout = group < 0 ? -1 : weight_layout(update, group);
-    if (held.steps > 0 && layout >= 0 && !settle(held, use.buffer, layout, group))
-      complain("{}: {}", name(id), reason_);
-    if (held.steps == 0 && held.layout >= 0 && layouts_.partial(held.layout))
-      complain("{}: copies {} before its partial sums are reduced", name(id), name(use.buffer));
-    const int64_t parts = share_parts(update);
-    const TensorType& type = training_.graph[update_op(update).inputs[1]].type;
-    const int64_t share =
-        layout < 0 ? 0 : (layouts_.elements(type.shape, layout) + parts - 1) / parts;
-    if (graph_[best].bytes.value < share * element_bytes(type.dtype))
-      complain("{}: {} has {} bytes, too few for {} elements", name(id), name(best),
-               graph_[best].bytes.value, share);
-  }
+const MoveFacts& CheckMoves::facts(const CheckedMove& move) {
+  // Tensors of the same shape and size move alike.
+  CheckedMove key = move;
+  key.tensor = TensorId(static_cast<size_t>(layouts_.shape(move.tensor)));
+  const auto [entry, fresh] = moves_.try_emplace(key);
+  MoveFacts& facts = entry->second;
+  if (!fresh) return facts;
+  const auto members = [&](int32_t id) { return static_cast<int64_t>(group(id).size()); };
+  if (!layouts_.suits(move.tensor, move.from, members(move.from_group)) ||
+      !layouts_.suits(move.tensor, move.to, members(move.to_group)))
+    facts.wrong = "its layouts are none of its groups";
+  else if (move.pairwise)
+    check_pairwise(move, facts);
+  else
+    check_collective(move, facts);
+  return facts;
 }
 
-// Weights to where they are used: over their replicas, from the host, or back after an update.
-void Checker::bring_weights(TaskId id) {
-  const auto uses = graph_.uses_of(id);
-  const bool gathers = graph_[id].kind == TaskKind::Gather;
-  int64_t bytes = 0;
-  int32_t group = -1, layout = -1;
-  std::vector<MemberDigit> digits;
-  for (const Use& use : uses) {
-    if (!use.write) continue;
-    const Buffer& buffer = graph_[use.buffer];
-    Held& held = held_[use.buffer.index()];
-    const int32_t u = facts_.update_of[buffer.tensor.index()];
-    const bool state = buffer.kind == BufferKind::OptimizerState;
-    if (u < 0 || (buffer.kind != BufferKind::Weight && !state)) {
-      complain("{}: writes {}, which is no weight", name(id), name(use.buffer));
-      continue;
-    }
-    const TeamId team = graph_[buffer.memory].team;
-    const int32_t here = team.valid() ? group_of_team(team, u) : -1;
-    if (!state && buffer.memory == memory_of(id)) {
-      // The layout is that of the group that updates; streamed weights lie the same way everywhere.
-      const OpId producer = training_.graph[facts_.terms[static_cast<size_t>(u)][0]].producer;
-      group = here >= 0 ? here : group_of(producer, true);
-      const int32_t before = layout;
-      layout = weight_layout(u, group);
-      if (layout >= 0)
-        bytes += layouts_.elements(shape(buffer.tensor), layout) *
-                 element_bytes(training_.graph[buffer.tensor].type.dtype);
-      const auto here_digits = shared_over(u);
-      if (before < 0) digits = here_digits;
-      if (gathers && before >= 0 && layout >= 0 && digits != here_digits)
-        complain("{}: gathers \"{}\" with others that have other replicas", name(id),
-                 name(buffer.tensor));
-    }
-    if (!buffer.at_start) {
-      bool found = false;
-      for (const Use& other : uses) {
-        const Buffer& rest = graph_[other.buffer];
-        if (other.write || rest.kind != buffer.kind || rest.tensor != buffer.tensor) continue;
-        found = true;
-        const auto copies = static_cast<int64_t>(
-            gathers && group >= 0 ? strategy_.groups[static_cast<size_t>(group)].size() : 1);
-        if ((rest.bytes.value + 511) / 512 * 512 * copies < buffer.bytes.value)
-          complain("{}: {} is too small for {}", name(id), name(other.buffer), name(use.buffer));
-        if (held_[other.buffer.index()].version != Held::Version::Old)
-          complain("{}: reads \"{}\" after its update", name(id), name(buffer.tensor));
-      }
-      if (!found) complain("{}: fills {} out of nothing", name(id), name(use.buffer));
-      if (held.there) complain("{}: overwrites {}", name(id), name(use.buffer));
-      take(held, {.tensor = buffer.tensor});
-    } else if (gathers) {
-      if (held.version != Held::Version::Share)
-        complain("{}: gathers \"{}\", which is {}", name(id), name(buffer.tensor),
-                 held.version == Held::Version::Old ? "not updated yet" : "whole already");
-      held.version = Held::Version::New;
-    } else {
-      const auto& done = updated_[static_cast<size_t>(u)];
-      const auto own = std::ranges::find(done, team, &std::pair<TeamId, TaskId>::first);
-      if (own == done.end() || !clock_->before(own->second))
-        complain("{}: brings \"{}\" back before its update", name(id), name(buffer.tensor));
-      const bool made = own != done.end() && std::ranges::any_of(uses, [&](const Use& other) {
-                          return !other.write && graph_[other.buffer].tensor == buffer.tensor &&
-                                 held_[other.buffer.index()].version == Held::Version::New &&
-                                 writes(own->second, other.buffer);
-                        });
-      if (!made) complain("{}: brings \"{}\" back from nowhere", name(id), name(buffer.tensor));
-      if (held.version != Held::Version::Old)
-        complain("{}: \"{}\" is updated already", name(id), name(buffer.tensor));
-      held.version = after_update(u);
-    }
-  }
-  if (gathers && group >= 0 && layout >= 0)
-    check_traffic(id, Collective::AllGather, group, digits, bytes,
-                  "a gather over all replicas of these weights");
+std::vector<Part> CheckMoves::parts(const CheckedMove& move, bool target) const {
+  const Shape& shape = training_.graph[move.tensor].type.shape;
+  const Layout& layout = layouts_[target ? move.to : move.from];
+  std::vector<Part> result;
+  for (size_t m = 0; m < group(target ? move.to_group : move.from_group).size(); ++m)
+    result.push_back(member_part(layout, shape, static_cast<int64_t>(m)));
+  return result;
 }
 
-// Copies on other groups after the update.
-void Checker::send_weights(TaskId id) {
-  const TensorId tensor = graph_[id].tensor;
-  for (const Use& use : graph_.uses_of(id)) {
-    Held& held = held_[use.buffer.index()];
-    if (graph_[use.buffer].tensor != tensor || graph_[use.buffer].kind != BufferKind::Weight)
-      complain("{}: uses {}", name(id), name(use.buffer));
-    if (use.write && held.version != Held::Version::Old)
-      complain("{}: \"{}\" is new there already", name(id), name(tensor));
-    if (use.write)
-      held.version = Held::Version::New;
-    else if (held.version != Held::Version::New)
-      complain("{}: sends \"{}\" before its update is complete", name(id), name(tensor));
+void CheckMoves::check_collective(const CheckedMove& move, MoveFacts& facts) {
+  const Layout &from = layouts_[move.from], &to = layouts_[move.to];
+  const auto members = static_cast<int64_t>(group(move.from_group).size());
+  const std::vector<MemberDigit>& digits = layouts_.digits(move.digits);
+  const bool reduces =
+      move.collective == Collective::AllReduce || move.collective == Collective::ReduceScatter;
+  for (const MemberDigit& digit : digits)
+    if (digit.place < 1 || members % (digit.place * digit.parts) != 0)
+      facts.wrong = "its group has no such digits";
+  if (move.from_group != move.to_group) facts.wrong = "a collective leaves its group";
+  if (move.collective == Collective::Broadcast) facts.wrong = "a broadcast changes no layout";
+  const auto first = std::ranges::find(from.digits, Digit::Kind::Partial, &Digit::kind);
+  for (const Digit& digit : from.digits)
+    if (digit.kind == Digit::Kind::Partial && digit.combine != first->combine)
+      facts.wrong = "results are combined in different ways";
+  if (!facts.wrong.empty()) return;
+
+  const std::vector<Part> has = parts(move, false), wants = parts(move, true);
+  std::map<int64_t, std::set<int64_t>> sums;  // by new partial sum: old ones that are in it
+  std::set<int64_t> all, combined;            // old ones
+  int64_t most = 0;
+  for (int64_t m = 0; m < members; ++m) {
+    const Part& wanted = wants[static_cast<size_t>(m)];
+    const Part& own = has[static_cast<size_t>(m)];
+    std::map<int64_t, int64_t> found;  // by old partial sum: elements
+    int64_t given = 0;
+    bool same = true;  // all end with the same
+    for (int64_t peer : peers_of(digits, m)) {
+      const auto p = static_cast<size_t>(peer);
+      found[digits_of_kind(from, peer, Digit::Kind::Partial)] += common(has[p], wanted);
+      given += common(own, wants[p]);
+      same = same && wants[p] == wanted;
+    }
+    most = std::max(most, given);
+    all.insert(digits_of_kind(from, m, Digit::Kind::Partial));
+    std::set<int64_t> taken;
+    for (const auto& [sum, elements] : found) {
+      taken.insert(sum);
+      if (elements != volume(wanted))
+        facts.wrong = fmt::format("member {} gets {} elements of {}", m, elements, volume(wanted));
+    }
+    const auto [known, fresh] =
+        sums.try_emplace(digits_of_kind(to, m, Digit::Kind::Partial), taken);
+    if (!fresh && known->second != taken)
+      facts.wrong = fmt::format("member {} combines other partial sums than its copies", m);
+    const bool whole =
+        move.collective == Collective::AllReduce || move.collective == Collective::AllGather;
+    if (reduces != (taken.size() > 1) || whole != same ||
+        (move.collective == Collective::AllReduce && own != wanted) ||
+        (!whole && given > volume(own)))
+      facts.wrong = fmt::format("that is no {}", collective_name(move.collective));
   }
+  size_t count = 0;
+  for (const auto& [sum, taken] : sums) {
+    count += taken.size();
+    combined.insert(taken.begin(), taken.end());
+  }
+  if (count != all.size() || combined != all)
+    facts.wrong = "partial sums are left out or counted twice";
+  // As plan_collective counts: the tensor that they have together, or end with.
+  int64_t elements = layouts_.elements(move.tensor, reduces ? move.from : move.to);
+  if (move.collective == Collective::AllToAll) elements = most * layouts_.parts(move.digits);
+  facts.traffic =
+      collective(move.collective, move.from_group, move.digits, elements * move.element_size);
 }
 
-void Checker::check_updates() {
-  for (size_t u = 0; u < updated_.size(); ++u) {
-    const auto update = static_cast<int32_t>(u);
-    std::vector<TeamId> teams;
-    for (const auto& [team, task] : updated_[u]) teams.push_back(team);
-    std::ranges::sort(teams);
-    bool right = false;
-    for (TensorId term : facts_.terms[u]) {
-      const OpId producer = training_.graph[term].producer;
-      std::vector<TeamId> expected =
-          teams_[static_cast<size_t>(producer.valid() ? group_of(producer, true) : 0)];
-      std::ranges::sort(expected);
-      right = right || expected == teams;
+// Each member takes what it lacks from the nearest of those that have it.
+void CheckMoves::check_pairwise(const CheckedMove& move, MoveFacts& facts) {
+  const Layout& from = layouts_[move.from];
+  if (from.partial() || layouts_[move.to].partial()) {
+    facts.wrong = "copies combine no partial sums";
+    return;
+  }
+  const std::vector<Part> has = parts(move, false), wants = parts(move, true);
+  std::map<int64_t, std::vector<int64_t>> holders;  // by part, ascending
+  std::vector<const Part*> different;
+  for (size_t m = 0; m < has.size(); ++m) {
+    auto& list = holders[digits_of_kind(from, static_cast<int64_t>(m), Digit::Kind::Axis)];
+    if (list.empty()) different.push_back(&has[m]);
+    list.push_back(static_cast<int64_t>(m));
+  }
+  std::vector<Copy> copies;
+  const auto endpoint = [&](int32_t id, size_t m) { return machine_[group(id)[m]].endpoint; };
+  for (size_t m = 0; m < wants.size(); ++m) {
+    const int64_t wanted = volume(wants[m]);
+    if (wanted > 0 && !cover(different, wants[m]))
+      facts.wrong = fmt::format("nobody has all that member {} wants", m);
+    const auto self = static_cast<int64_t>(m * has.size() / wants.size());
+    int64_t found = 0;
+    for (const auto& [part, list] : holders) {
+      const int64_t elements = common(has[static_cast<size_t>(list.front())], wants[m]);
+      found += elements;
+      const int64_t nearest = *std::ranges::min_element(
+          list, {}, [&](int64_t holder) { return std::abs(holder - self); });
+      const auto source = static_cast<size_t>(nearest);
+      if (elements == 0 || (move.from_group == move.to_group && source == m)) continue;
+      copies.push_back({endpoint(move.from_group, source), endpoint(move.to_group, m),
+                        Bytes(elements * move.element_size)});
     }
-    if (right) continue;
-    complain(
-        "\"{}\" is updated {} times, expected once on each team of one group that makes its "
-        "gradient",
-        name_of_weight(update), teams.size());
+    facts.overlaps = facts.overlaps || found > wanted;
   }
-  for (size_t b = 0; b < held_.size(); ++b) {
-    const Buffer& buffer = graph_.buffers[b];
-    const bool counts = buffer.kind == BufferKind::Weight && buffer.at_end &&
-                        facts_.update_of[buffer.tensor.index()] >= 0;
-    if (!counts || held_[b].version == Held::Version::New) continue;
-    complain("{} is {} at the end of the step", name(BufferId(b)),
-             held_[b].version == Held::Version::Old ? "not new" : "new in one share only");
-  }
+  facts.traffic = add(plan_copies(machine_, copies));
 }
 
-// Every op of the forward and of the backward pass once for each micro-batch and team.
-void Checker::check_coverage() {
-  using Key = std::tuple<TaskKind, OpId, int32_t, TeamId>;
-  std::vector<Key> found, expected, again;
-  std::map<std::pair<OpId, int32_t>, int32_t> exchanges, recomputed;
-  for (size_t i = 0; i < graph_.size(); ++i) {
-    const Task& task = graph_.tasks[i];
-    const Key key{task.kind, task.op, task.micro_batch, team_of(TaskId(i))};
-    if (!task.op.valid()) continue;
-    if (task.kind == TaskKind::Forward || task.kind == TaskKind::Backward) found.push_back(key);
-    if (task.kind == TaskKind::Recompute) again.push_back(key);
-    if (task.kind == TaskKind::Collective) ++exchanges[{task.op, task.micro_batch}];
+int32_t CheckMoves::add(Traffic traffic) {
+  traffics_.push_back(std::move(traffic));
+  return static_cast<int32_t>(traffics_.size() - 1);
+}
+
+int32_t CheckMoves::collective(Collective collective, int32_t group_id, int32_t digits,
+                               int64_t bytes) {
+  const auto [entry, fresh] = collectives_.try_emplace({collective, group_id, digits, bytes}, -1);
+  if (!fresh) return entry->second;
+  // Members that differ in these digits only belong together.
+  std::vector<DeviceGroup> together;
+  const std::vector<DeviceId>& devices = group(group_id);
+  for (size_t m = 0; m < devices.size(); ++m) {
+    const std::vector<int64_t> peers = peers_of(layouts_.digits(digits), static_cast<int64_t>(m));
+    if (peers.front() != static_cast<int64_t>(m)) continue;
+    DeviceGroup& list = together.emplace_back();
+    for (int64_t peer : peers) list.push_back(devices[static_cast<size_t>(peer)]);
   }
-  for (size_t i = 0; i < training_.forward_ops + training_.backward_ops; ++i) {
-    const Op& op = training_.graph.ops[i];
-    if (facts_.view(op) || facts_.dropped[i]) continue;
-    const bool backward = i >= training_.forward_ops;
-    for (int32_t m = 0; m < strategy_.micro_batches; ++m)
-      for (TeamId team : teams_[static_cast<size_t>(group_of(OpId(i), backward))])
-        expected.emplace_back(backward ? TaskKind::Backward : TaskKind::Forward, OpId(i), m, team);
+  return entry->second = add(plan_collective(machine_, collective, together, Bytes(bytes)));
+}
+
+int32_t CheckMoves::host_copies(int32_t group_id, const std::vector<int64_t>& members, bool to_host,
+                                int64_t bytes) {
+  const auto [entry, fresh] = copies_.try_emplace({group_id, members, to_host, bytes}, -1);
+  if (!fresh) return entry->second;
+  std::vector<Copy> list;
+  for (int64_t m : members) {
+    const Device& device = machine_[group(group_id)[static_cast<size_t>(m)]];
+    const EndpointId host = machine_[device.node].endpoint;
+    list.push_back(to_host ? Copy{device.endpoint, host, Bytes(bytes)}
+                           : Copy{host, device.endpoint, Bytes(bytes)});
   }
-  for (auto* list : {&found, &expected, &again}) std::ranges::sort(*list);
-  const auto report = [&](const std::vector<Key>& a, const std::vector<Key>& b, const char* what) {
-    std::vector<Key> extra;
-    std::ranges::set_difference(a, b, std::back_inserter(extra));
-    for (const auto& [kind, op, m, team] : extra)
-      complain("{} of \"{}\", micro-batch {}, on {}: {}", task_kind_name(kind),
-               training_.graph[op].name, m, graph_[graph_[team].memory].name, what);
-  };
-  report(expected, found, "nobody does it");
-  report(found, expected, "done once too often");
-  std::vector<Key> once = again;
-  once.erase(std::unique(once.begin(), once.end()), once.end());
-  report(again, once, "done once too often");
-  for (const auto& [kind, op, m, team] : once) recomputed[{op, m}] = 1;
-  for (size_t i = 0; i < training_.forward_ops + training_.backward_ops; ++i) {
-    const Op& op = training_.graph.ops[i];
-    const bool backward = i >= training_.forward_ops;
-    if (facts_.view(op) || (backward && !op.forward.valid())) continue;
-    const OpLayouts& layouts = layouts_.of(backward ? op.forward : OpId(i));
-    const bool coupled = backward ? layouts.backward_coupled : layouts.coupled;
-    for (int32_t m = 0; m < strategy_.micro_batches; ++m) {
-      const int32_t wanted = coupled ? 1 + (recomputed.contains({OpId(i), m}) ? 1 : 0) : 0;
-      const auto there = exchanges.find({OpId(i), m});
-      const int32_t count = there == exchanges.end() ? 0 : there->second;
-      if (count != wanted)
-        complain("\"{}\", micro-batch {}: its pieces exchange values {} times, expected {}",
-                 op.name, m, count, wanted);
-    }
-  }
+  return entry->second = add(plan_copies(machine_, list));
 }
 
 }  // namespace windlass

@@ -173,8 +173,7 @@ TEST(CheckMore, RandomStrategies) {
     Machine machine = cases::machine(1 << rng.integer(0, 3));
     machine.device_types[0].copies_itself = seed % 2 == 1;
     const TrainingGraph training = differentiate(graph);
-    const Strategy strategy =
-        cases::random_strategy(training, machine, rng, {.weights = false, .in_turn = true});
+    const Strategy strategy = cases::random_strategy(training, machine, rng, {.in_turn = true});
     const TaskGraph tasks = lower(training, strategy, machine);
     ++lowered;
     const auto findings = check_tasks(training, machine, strategy, tasks);

@@ -8,161 +8,69 @@
 
 namespace windlass {
 
-CheckFacts::CheckFacts(const TrainingGraph& training, const Strategy& strategy) {
-  const Graph& graph = training.graph;
-  const size_t tensors = graph.tensors.size();
-  const size_t first_update = training.forward_ops + training.backward_ops;
-  roots.resize(tensors);
-  for (size_t t = 0; t < tensors; ++t) roots[t] = TensorId(t);
-  stage_of.assign(graph.ops.size(), 0);
-  std::vector<int32_t> uses(tensors, 0);
-  for (size_t s = 0; s < strategy.stages.size(); ++s)
-    for (size_t i = strategy.stages[s].first; i < strategy.stages[s].last; ++i)
-      stage_of[i] = static_cast<int32_t>(s);
-  for (size_t i = 0; i < graph.ops.size(); ++i) {
-    const Op& op = graph.ops[i];
-    for (TensorId id : op.inputs)
-      if (id.valid()) ++uses[id.index()];
-    if (view(op) && !op.outputs.empty() && op.outputs[0].valid())
-      roots[op.outputs[0].index()] = roots[op.inputs[0].index()];
-    if (i < training.forward_ops) continue;
-    // A sum of gradients is made where its last term comes from: the earliest stage.
-    int32_t stage = op.forward.valid() ? stage_of[op.forward.index()] : INT32_MAX;
-    for (TensorId id : op.inputs) {
-      if (op.forward.valid() || !id.valid() || !graph[id].producer.valid()) continue;
-      if (const OpId producer = graph[id].producer; producer.index() >= training.forward_ops)
-        stage = std::min(stage, stage_of[producer.index()]);
-    }
-    stage_of[i] = stage == INT32_MAX ? 0 : stage;
-  }
-
-  update_of.assign(tensors, -1);
-  updates_of.resize(tensors);
-  direct.assign(tensors, false);
-  dropped.assign(graph.ops.size(), false);
-  for (size_t i = first_update; i < graph.ops.size(); ++i) {
-    const auto update = static_cast<int32_t>(i - first_update);
-    update_of[graph.ops[i].inputs[0].index()] = update;
-    std::vector<TensorId>& list = terms.emplace_back();
-    std::vector<TensorId> open = {graph.ops[i].inputs[1]};
-    while (!open.empty()) {
-      const TensorId id = open.back();
-      open.pop_back();
-      const OpId producer = graph[id].producer;
-      const bool own = uses[id.index()] == 1;
-      updates_of[id.index()].push_back(update);
-      if (producer.valid() && graph[producer].kind == OpKind::Accumulate && own) {
-        dropped[producer.index()] = true;
-        for (TensorId term : graph[producer].inputs) open.push_back(term);
-        continue;
-      }
-      list.push_back(id);
-      const bool made = producer.valid() && !op_info(graph[producer].kind).view;
-      direct[id.index()] = own && made && graph[id].role == TensorRole::WeightGradient;
-    }
-  }
-  readers.resize(terms.size());
-  for (size_t i = 0; i < training.forward_ops; ++i)
-    for (size_t k = 0; k < graph.ops[i].inputs.size(); ++k) {
-      const TensorId id = graph.ops[i].inputs[k];
-      if (id.valid() && update_of[id.index()] >= 0)
-        readers[static_cast<size_t>(update_of[id.index()])].emplace_back(OpId(i), k);
-    }
-  for (const auto& group : strategy.groups) {
-    const auto same = std::ranges::find(strategy.groups, group);
-    same_group.push_back(static_cast<int32_t>(same - strategy.groups.begin()));
-  }
-}
-
-bool CheckFacts::view(const Op& op) const { return op_info(op.kind).view; }
-
-HappensBefore::HappensBefore(const TaskGraph& graph)
-    : graph_(graph),
-      lanes_(graph.lanes.size(), Clock(graph.lanes.size(), -1)),
-      last_successor_(graph.size(), -1) {
-  for (size_t i = 0; i < graph.size(); ++i)
-    for (TaskId before : graph.predecessors_of(TaskId(i)))
-      last_successor_[before.index()] = static_cast<int32_t>(i);
-}
-
-void HappensBefore::enter(TaskId task) {
-  current_ = task;
-  now_.assign(graph_.lanes.size(), -1);
-  const auto join = [&](const Clock& clock) {
-    for (size_t l = 0; l < now_.size(); ++l) now_[l] = std::max(now_[l], clock[l]);
-  };
-  for (LaneId lane : graph_.lanes_of(task)) join(lanes_[lane.index()]);
-  for (TaskId before : graph_.predecessors_of(task)) {
-    const auto found = kept_.find(before.value);
-    if (found == kept_.end()) continue;
-    join(found->second);
-    if (last_successor_[before.index()] == task.value) kept_.erase(found);
-  }
-}
-
-void HappensBefore::leave(TaskId task) {
-  for (LaneId lane : graph_.lanes_of(task)) now_[lane.index()] = task.value;
-  for (LaneId lane : graph_.lanes_of(task)) lanes_[lane.index()] = now_;
-  if (last_successor_[task.index()] > task.value) kept_.emplace(task.value, now_);
-}
-
-bool HappensBefore::before(TaskId task) const {
-  return now_[graph_.lanes_of(task)[0].index()] >= task.value;
-}
-
 Checker::Checker(const TrainingGraph& training, const Machine& machine, const Strategy& strategy,
                  const TaskGraph& graph)
     : training_(training),
       machine_(machine),
       strategy_(strategy),
       graph_(graph),
-      facts_(training, strategy),
-      layouts_(training, strategy) {
-  const std::vector<TensorId> storage = storage_roots(training.graph);
+      first_update_(training.forward_ops + training.backward_ops),
+      layouts_(training, strategy),
+      moves_(training, machine, strategy.groups, layouts_) {
+  const Graph& ops = training.graph;
+  for (const auto& group : strategy.groups)
+    same_group_.push_back(
+        static_cast<int32_t>(std::ranges::find(strategy.groups, group) - strategy.groups.begin()));
+  stage_of_ = stage_of_ops(strategy, training.forward_ops);
+  stage_of_.resize(ops.ops.size(), 0);
+  for (size_t i = training.forward_ops; i < first_update_; ++i) {
+    // A sum of gradients is made where its last term comes from: the earliest stage.
+    int32_t stage = INT32_MAX;
+    if (const OpId forward = ops.ops[i].forward; forward.valid())
+      stage = stage_of_[forward.index()];
+    else
+      for (TensorId id : ops.ops[i].inputs)
+        if (id.valid() && ops[id].producer.valid() &&
+            ops[id].producer.index() >= training.forward_ops)
+          stage = std::min(stage, stage_of_[ops[id].producer.index()]);
+    stage_of_[i] = stage == INT32_MAX ? 0 : stage;
+  }
+  update_of_.assign(ops.tensors.size(), -1);
+  gradients_.assign(ops.tensors.size(), false);
+  for (size_t i = first_update_; i < ops.ops.size(); ++i) {
+    update_of_[ops.ops[i].inputs[0].index()] = static_cast<int32_t>(i - first_update_);
+    gradients_[ops.ops[i].inputs[1].index()] = true;
+  }
+  const std::vector<TensorId> storage = storage_roots(ops);
   std::vector<int32_t> by_storage(storage.size(), -1);
   for (size_t i = 0; i < training.saved.size(); ++i)
     by_storage[training.saved[i].tensor.index()] = static_cast<int32_t>(i);
-  for (TensorId root : storage) saved_index_.push_back(by_storage[root.index()]);
+  for (TensorId root : storage) saved_of_.push_back(by_storage[root.index()]);
+  for (size_t t = 0; t < ops.tensors.size(); ++t)
+    tensors_.push_back(Hasher().add(static_cast<int64_t>(t)).result() | 1);
+  for (const Op& op : ops.ops)
+    if (op.kind == OpKind::Accumulate)
+      tensors_[op.outputs[0].index()] =
+          tensors_[op.inputs[0].index()] + tensors_[op.inputs[1].index()];
+  updated_.resize(ops.ops.size() - first_update_);
+  shared_.assign(updated_.size(), -1);
+}
+
+uint64_t Checker::number(int32_t micro_batch) const {
+  return Hasher().add(int64_t{7}).add(micro_batch).result() | 1;
 }
 
 std::vector<std::string> Checker::run() {
   check_pieces();
-  if (check_graph()) {
-    check_teams();
-    start_buffers();
+  if (check_graph() && check_teams()) {
+    held_.resize(graph_.buffers.size());
+    users_.resize(graph_.buffers.size());
+    bool right = true;
+    for (size_t b = 0; b < held_.size(); ++b) right = check_buffer(BufferId(b)) && right;
     clock_.emplace(graph_);
-    for (size_t i = 0; i < graph_.size(); ++i) {
-      const TaskId id(i);
-      clock_->enter(id);
-      for (const Use& use : graph_.uses_of(id)) {
-        const Users& users = users_[use.buffer.index()];
-        const auto after = [&](TaskId other, const char* what) {
-          if (other == id || clock_->before(other)) return;
-          complain("{}: {} {} without waiting for {}", name(id), what, name(use.buffer),
-                   name(other));
-        };
-        if (users.writer.valid()) after(users.writer, use.write ? "writes" : "reads");
-        if (use.write)
-          for (TaskId reader : users.readers) after(reader, "overwrites");
-        if (!use.write && !held_[use.buffer.index()].there)
-          complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
-      }
-      // Paging moves buffers about without regard to what they hold.
-      if (!strategy_.virtual_memory) visit(id);
-      for (const Use& use : graph_.uses_of(id)) {
-        Users& users = users_[use.buffer.index()];
-        if (use.write) {
-          if (strategy_.virtual_memory) held_[use.buffer.index()].there = true;
-          users.writer = id;
-          users.readers.clear();
-        } else if (users.readers.empty() || users.readers.back() != id) {
-          users.readers.push_back(id);
-        }
-      }
-      clock_->leave(id);
-      if (findings_.size() >= kMost) break;
-    }
-    if (findings_.size() < kMost) {
+    for (size_t i = 0; right && i < graph_.size() && findings_.size() < kMost; ++i)
+      look_at(TaskId(i));
+    if (right && findings_.size() < kMost) {
       check_coverage();
       if (!strategy_.virtual_memory) check_updates();
     }
@@ -171,6 +79,56 @@ std::vector<std::string> Checker::run() {
   return std::move(findings_);
 }
 
+void Checker::look_at(TaskId id) {
+  clock_->enter(id);
+  for (const Use& use : graph_.uses_of(id)) {
+    const Users& users = users_[use.buffer.index()];
+    const auto after = [&](TaskId other, const char* what) {
+      if (other == id || clock_->before(other)) return;
+      complain("{}: {} {} without waiting for {}", name(id), what, name(use.buffer), name(other));
+    };
+    if (users.writer.valid()) after(users.writer, use.write ? "writes" : "reads");
+    if (use.write)
+      for (TaskId reader : users.readers) after(reader, "overwrites");
+    if (strategy_.virtual_memory && !use.write && !held(use.buffer).there)
+      complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
+  }
+  // Paging moves buffers about without regard to what they hold.
+  if (!strategy_.virtual_memory) visit(id);
+  for (const Use& use : graph_.uses_of(id)) {
+    Users& users = users_[use.buffer.index()];
+    if (use.write) {
+      if (strategy_.virtual_memory) held(use.buffer).there = true;
+      users.writer = id;
+      users.readers.clear();
+    } else if (users.readers.empty() || users.readers.back() != id) {
+      users.readers.push_back(id);
+    }
+  }
+  clock_->leave(id);
+}
+
+void Checker::visit(TaskId id) {
+  const Task& task = graph_[id];
+  switch (task.kind) {
+    case TaskKind::Forward:
+    case TaskKind::Recompute: return compute(id);
+    case TaskKind::Backward:
+      return task.op.valid() && training_.graph[task.op].forward.valid() ? compute(id) : sum(id);
+    case TaskKind::Update:
+    case TaskKind::HostUpdate: return update(id);
+    case TaskKind::Collective: return task.op.valid() ? exchange(id) : move(id);
+    case TaskKind::Send: return move(id);
+    case TaskKind::Reduce:
+    case TaskKind::Gather: return share(id);
+    case TaskKind::Compress:
+    case TaskKind::Decompress:
+    case TaskKind::SwapOut:
+    case TaskKind::SwapIn: return copy(id);
+  }
+}
+
+// That everything that is told by a number is there.
 bool Checker::check_graph() {
   try {
     check_task_graph(graph_);
@@ -178,36 +136,60 @@ bool Checker::check_graph() {
     complain("{}", error.message());
     return false;
   }
+  const auto in = [](int32_t id, const auto& list) {
+    return id >= 0 && static_cast<size_t>(id) < list.size();
+  };
+  const Graph& ops = training_.graph;
   for (size_t i = 0; i < graph_.size(); ++i) {
     const Task& task = graph_.tasks[i];
     for (TaskId before : graph_.predecessors_of(TaskId(i)))
       if (before.index() >= i) complain("task {} waits for task {}, a later one", i, before.value);
-    if (task.op.valid() && task.op.index() >= training_.graph.ops.size())
-      complain("task {} carries out op {} of {}", i, task.op.value, training_.graph.ops.size());
-    if (task.tensor.valid() && task.tensor.index() >= training_.graph.tensors.size())
-      complain("task {} moves tensor {} of {}", i, task.tensor.value,
-               training_.graph.tensors.size());
+    if (task.op.valid() && task.op.index() >= ops.ops.size())
+      complain("task {} carries out op {} of {}", i, task.op.value, ops.ops.size());
+    if (task.tensor.valid() && task.tensor.index() >= ops.tensors.size())
+      complain("task {} moves tensor {} of {}", i, task.tensor.value, ops.tensors.size());
     if (task.micro_batch < -1 || task.micro_batch >= strategy_.micro_batches)
       complain("task {} is of micro-batch {} of {}", i, task.micro_batch, strategy_.micro_batches);
+    if (!strategy_.virtual_memory && !in(task.group, graph_.groups))
+      complain("task {} is of group {} of {}", i, task.group, graph_.groups.size());
+    for (const Use& use : graph_.uses_of(TaskId(i)))
+      if (use.view >= 0 && !in(use.view, graph_.views))
+        complain("task {} reads view {} of {}", i, use.view, graph_.views.size());
   }
   for (size_t b = 0; b < graph_.buffers.size(); ++b) {
-    const TensorId tensor = graph_.buffers[b].tensor;
-    if (!tensor.valid() || tensor.index() >= training_.graph.tensors.size())
-      complain("buffer {} holds tensor {} of {}", b, tensor.value, training_.graph.tensors.size());
+    const Buffer& buffer = graph_.buffers[b];
+    if (!buffer.tensor.valid() || buffer.tensor.index() >= ops.tensors.size())
+      complain("buffer {} holds tensor {} of {}", b, buffer.tensor.value, ops.tensors.size());
+    if (!in(buffer.group, graph_.groups) || !in(buffer.layout, graph_.layouts) ||
+        !in(buffer.share, graph_.digit_sets))
+      complain("buffer {} has no group, layout or share", b);
+  }
+  for (size_t v = 0; v < graph_.views.size(); ++v) {
+    const View& seen = graph_.views[v];
+    if (seen.of >= static_cast<int32_t>(v) || !seen.tensor.valid() ||
+        seen.tensor.index() >= ops.tensors.size() || !in(seen.layout, graph_.layouts))
+      complain("view {} is one of nothing", v);
+  }
+  for (const Layout& layout : graph_.layouts) layout_ids_.push_back(layouts_.intern(layout));
+  for (const auto& digits : graph_.digit_sets) set_ids_.push_back(layouts_.intern(digits));
+  for (const auto& group : graph_.groups) {
+    const auto found = std::ranges::find(strategy_.groups, group);
+    group_ids_.push_back(found == strategy_.groups.end()
+                             ? -1
+                             : static_cast<int32_t>(found - strategy_.groups.begin()));
   }
   return findings_.empty();
 }
 
 // Every device of a group is in exactly one team, and a team lies in a group with all its members.
-void Checker::check_teams() {
+bool Checker::check_teams() {
   for (const auto& group : strategy_.groups) {
     std::vector<TeamId>& list = teams_.emplace_back();
-    const std::set<DeviceId> devices(group.begin(), group.end());
+    const std::set<DeviceId> all(group.begin(), group.end());
     size_t found = 0;
     for (size_t t = 0; t < graph_.teams.size(); ++t) {
       const auto& team = graph_.teams[t].devices;
-      const auto inside =
-          std::ranges::count_if(team, [&](DeviceId d) { return devices.contains(d); });
+      const auto inside = std::ranges::count_if(team, [&](DeviceId d) { return all.contains(d); });
       if (inside == 0) continue;
       if (static_cast<size_t>(inside) != team.size())
         complain("team {} lies partly inside of group {}", t, teams_.size() - 1);
@@ -217,6 +199,7 @@ void Checker::check_teams() {
     if (found != group.size())
       complain("group {} has {} devices, its teams {}", teams_.size() - 1, group.size(), found);
   }
+  return findings_.empty();
 }
 
 void Checker::check_pieces() {
@@ -228,73 +211,84 @@ void Checker::check_pieces() {
   }
 }
 
-void Checker::start_buffers() {
-  held_.resize(graph_.buffers.size());
-  users_.resize(graph_.buffers.size());
-  for (size_t b = 0; b < held_.size(); ++b) {
-    const Buffer& buffer = graph_.buffers[b];
-    held_[b].tensor = buffer.tensor;
-    held_[b].there = buffer.at_start;
-    const TensorRole role = training_.graph[buffer.tensor].role;
-    const bool made = training_.graph[buffer.tensor].producer.valid();
-    if (buffer.at_start && made)
-      complain("{} is there at the start, but \"{}\" is computed in the step", name(BufferId(b)),
-               name(buffer.tensor));
-    if (!on_host(BufferId(b)) && buffer.bytes.value % kAllocationUnit != 0)
-      complain("{} has {} bytes, no multiple of {}", name(BufferId(b)), buffer.bytes.value,
-               kAllocationUnit);
-    if (buffer.at_end && !buffer.at_start)
-      complain("{} outlives the step but does not begin with it", name(BufferId(b)));
-    const bool lasts = buffer.kind == BufferKind::OptimizerState || role != TensorRole::Weight;
-    if (buffer.at_start && !lasts && !buffer.at_end && buffer.kind == BufferKind::Weight)
-      complain("{} does not outlive the step", name(BufferId(b)));
-  }
-  updated_.resize(facts_.terms.size());
-  for (size_t u = 0; u < facts_.terms.size(); ++u) {
-    uint64_t all = 0;
-    for (TensorId term : facts_.terms[u])
-      for (int32_t m = 0; m < strategy_.micro_batches; ++m) all += term_hash(term, m);
-    expected_terms_.push_back(all);
-  }
+int64_t Checker::element_size(BufferId id) const {
+  const Buffer& buffer = graph_[id];
+  const auto size = [&](TensorId tensor) {
+    return element_bytes(training_.graph[tensor].type.dtype);
+  };
+  const int32_t update = update_of_[buffer.tensor.index()];
+  if (update < 0 || buffer.kind == BufferKind::Weight) return size(buffer.tensor);
+  const Op& op = update_op(static_cast<size_t>(update));
+  // On the host, gradients go by the name of their weight.
+  if (buffer.kind == BufferKind::WeightGradient) return size(op.inputs[1]);
+  if (buffer.kind != BufferKind::OptimizerState) return size(buffer.tensor);
+  int64_t each = 0;
+  for (size_t i = 2; i < op.inputs.size(); ++i)
+    if (op.inputs[i].valid()) each += size(op.inputs[i]);
+  return each;
 }
 
-uint64_t Checker::term_hash(TensorId term, int32_t micro_batch) const {
-  return Hasher().add(term.value).add(micro_batch).result();
+int64_t Checker::part_bytes(BufferId id) {
+  const int64_t elements = layouts_.elements(graph_[id].tensor, layout_id(graph_[id].layout));
+  return largest_part(elements, layouts_.parts(share_of(id))) * element_size(id);
 }
 
-void Checker::visit(TaskId id) {
-  const Task& task = graph_[id];
-  const bool weight =
-      task.tensor.valid() && training_.graph[task.tensor].role == TensorRole::Weight;
-  switch (task.kind) {
-    case TaskKind::Forward:
-    case TaskKind::Recompute: return compute(id);
-    case TaskKind::Backward:
-      if (!task.op.valid()) return add_term(id);
-      return training_.graph[task.op].forward.valid() ? compute(id) : sum(id);
-    case TaskKind::Update:
-    case TaskKind::HostUpdate: return update(id);
-    case TaskKind::Compress:
-    case TaskKind::Decompress: return stash(id);
-    case TaskKind::Collective: return task.op.valid() ? exchange(id) : redistribute(id);
-    case TaskKind::Send: return weight ? send_weights(id) : redistribute(id);
-    case TaskKind::Reduce: return reduce(id);
-    case TaskKind::Gather: return bring_weights(id);
-    case TaskKind::SwapOut:
-    case TaskKind::SwapIn: {
-      const auto uses = graph_.uses_of(id);
-      const bool stashes = std::ranges::any_of(
-          uses, [&](const Use& use) { return graph_[use.buffer].kind == BufferKind::Stash; });
-      if (stashes) return stash(id);
-      return task.kind == TaskKind::SwapOut ? swap_gradients(id) : bring_weights(id);
-    }
+// What a buffer is for, and what it holds at the start. False if it cannot be looked at further.
+bool Checker::check_buffer(BufferId id) {
+  const Buffer& buffer = graph_[id];
+  const Tensor& tensor = training_.graph[buffer.tensor];
+  const bool state = buffer.kind == BufferKind::OptimizerState;
+  Held& held = this->held(id);
+  held.there = buffer.at_start;
+  if (buffer.at_start && tensor.producer.valid())
+    complain("{} is there at the start, but \"{}\" is computed in the step", name(id), tensor.name);
+  if (buffer.at_end && !buffer.at_start)
+    complain("{} outlives the step but does not begin with it", name(id));
+  if (buffer.at_start && !buffer.at_end && buffer.kind == BufferKind::Weight &&
+      tensor.role == TensorRole::Weight)
+    complain("{} does not outlive the step", name(id));
+  if (strategy_.virtual_memory) return true;
+  const int32_t group = group_of(id);
+  held.layout = layout_id(buffer.layout);
+  held.share = share_of(id);
+  if (group < 0 || !layouts_.suits(buffer.tensor, held.layout, members(group)) ||
+      !layouts_.alike(held.layout, held.share, members(group))) {
+    complain("{} lies as {} over no group of this size, or in such shares", name(id),
+             format_layout(layouts_[held.layout]));
+    return false;
   }
+  const TeamId team = graph_[buffer.memory].team;
+  if (team.valid() && std::ranges::find(teams_[static_cast<size_t>(group)], team) ==
+                          teams_[static_cast<size_t>(group)].end())
+    complain("{} is of group {}, where its memory is not", name(id), group);
+  if (state && update_of_[buffer.tensor.index()] < 0)
+    complain("{} is the state of no weight that is updated", name(id));
+  if (team.valid() && buffer.kind != BufferKind::Stash && buffer.bytes != allocated(part_bytes(id)))
+    complain("{} has {} bytes, \"{}\" as {} takes {}", name(id), buffer.bytes.value, tensor.name,
+             format_layout(layouts_[held.layout]), allocated(part_bytes(id)).value);
+  held.content = content(buffer.tensor, state                  ? kState
+                                        : fixed(buffer.tensor) ? kFixed
+                                                               : buffer.micro_batch);
+  if (!team.valid())
+    for (size_t m = 0; m < devices(group).size(); ++m)
+      if (const auto& hosts = graph_[buffer.memory].hosts;
+          std::ranges::find(hosts, machine_[devices(group)[m]].node) != hosts.end())
+        held.members.push_back(static_cast<int64_t>(m));
+  return true;
+}
+
+std::vector<int64_t> Checker::members(TeamId team, int32_t group) const {
+  std::vector<int64_t> result;
+  for (size_t m = 0; m < devices(group).size(); ++m)
+    if (const auto& list = graph_[team].devices;
+        std::ranges::find(list, devices(group)[m]) != list.end())
+      result.push_back(static_cast<int64_t>(m));
+  return result;
 }
 
 int32_t Checker::group_of(OpId op, bool backward) const {
-  const Stage& stage = strategy_.stages[static_cast<size_t>(facts_.stage_of[op.index()])];
-  const int32_t group = backward ? stage.backward_group : stage.group;
-  return facts_.same_group[static_cast<size_t>(group)];
+  const Stage& stage = strategy_.stages[static_cast<size_t>(stage_of_[op.index()])];
+  return same_group_[static_cast<size_t>(backward ? stage.backward_group : stage.group)];
 }
 
 std::string Checker::name(TaskId id) const {
@@ -314,13 +308,38 @@ std::string Checker::name(BufferId id) const {
   return text + fmt::format(", in {})", graph_[buffer.memory].name);
 }
 
-const Op& Checker::update_op(int32_t update) const {
-  return training_.graph
-      .ops[training_.forward_ops + training_.backward_ops + static_cast<size_t>(update)];
-}
-
-const std::string& Checker::name_of_weight(int32_t update) const {
-  return name(update_op(update).inputs[0]);
+// Every op of the forward and of the backward pass once for each micro-batch and team. Sums of
+// gradients may be made in other ways: whoever reads one sees whether it is there.
+void Checker::check_coverage() {
+  using Key = std::tuple<TaskKind, OpId, int32_t, TeamId>;
+  std::vector<Key> found, expected;
+  for (size_t i = 0; i < graph_.size(); ++i) {
+    const Task& task = graph_.tasks[i];
+    if (!task.op.valid() || task.kind == TaskKind::Collective) continue;
+    found.emplace_back(task.kind, task.op, task.micro_batch, team_of(TaskId(i)));
+    if (task.kind == TaskKind::Recompute || training_.graph[task.op].kind == OpKind::Accumulate)
+      expected.push_back(found.back());
+  }
+  std::ranges::sort(expected);
+  expected.erase(std::unique(expected.begin(), expected.end()), expected.end());
+  for (size_t i = 0; i < first_update_; ++i) {
+    const Op& op = training_.graph.ops[i];
+    const bool backward = i >= training_.forward_ops;
+    if (view(op) || (backward && !op.forward.valid())) continue;
+    for (int32_t m = 0; m < strategy_.micro_batches; ++m)
+      for (TeamId team : teams_[static_cast<size_t>(group_of(OpId(i), backward))])
+        expected.emplace_back(backward ? TaskKind::Backward : TaskKind::Forward, OpId(i), m, team);
+  }
+  for (auto* list : {&found, &expected}) std::ranges::sort(*list);
+  const auto report = [&](const std::vector<Key>& a, const std::vector<Key>& b, const char* what) {
+    std::vector<Key> extra;
+    std::ranges::set_difference(a, b, std::back_inserter(extra));
+    for (const auto& [kind, op, m, team] : extra)
+      complain("{} of \"{}\", micro-batch {}, on {}: {}", task_kind_name(kind),
+               training_.graph[op].name, m, graph_[graph_[team].memory].name, what);
+  };
+  report(expected, found, "nobody does it");
+  report(found, expected, "done once too often");
 }
 
 }  // namespace windlass

@@ -11,51 +11,11 @@
 #include <fmt/format.h>
 
 #include "windlass/plan/check_layouts.h"
+#include "windlass/plan/check_moves.h"
+#include "windlass/plan/happens_before.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
-
-// What the checker knows of a training graph and a strategy before it sees a task.
-struct CheckFacts {
-  CheckFacts(const TrainingGraph& training, const Strategy& strategy);
-
-  std::vector<TensorId> roots;     // by tensor: what it is a view of
-  std::vector<int32_t> stage_of;   // by op
-  std::vector<int32_t> update_of;  // by tensor: of a weight; -1
-  std::vector<bool> direct;   // by tensor: a term that nobody else reads: added where it is made
-  std::vector<bool> dropped;  // by op: sums of terms, which need no task
-  std::vector<std::vector<TensorId>> terms;                   // by update
-  std::vector<std::vector<std::pair<OpId, size_t>>> readers;  // by update: forward ops and inputs
-  // By tensor: updates that a gradient is a term or a sum of terms of. Several where a gradient
-  // passes through to several weights.
-  std::vector<std::vector<int32_t>> updates_of;
-  std::vector<int32_t> same_group;  // by group: the first one with the same devices
-
-  bool view(const Op& op) const;
-};
-
-// The order of tasks that predecessors and lanes enforce. A task's clock has, for each lane, the
-// last task that ends before it starts. Clocks are kept as long as someone is going to look at
-// them.
-class HappensBefore {
- public:
-  explicit HappensBefore(const TaskGraph& graph);
-
-  // To be called for every task in the order of their ids.
-  void enter(TaskId task);
-  void leave(TaskId task);
-  // Whether `task` ends before the one that was entered starts.
-  bool before(TaskId task) const;
-
- private:
-  using Clock = std::vector<int32_t>;
-  const TaskGraph& graph_;
-  Clock now_;
-  TaskId current_;
-  std::vector<Clock> lanes_;       // clock of the last task of each lane, itself included
-  std::map<int32_t, Clock> kept_;  // of tasks with successors to come
-  std::vector<int32_t> last_successor_;
-};
 
 class Checker {
  public:
@@ -64,29 +24,31 @@ class Checker {
   std::vector<std::string> run();
 
  private:
-  // What a buffer holds: `tensor` in `layout` over `group`, after so many moves towards a layout
-  // that shows when it is read.
+  // What a buffer holds. Its content is a number: the product of a random number for a tensor and
+  // one for its micro-batch or version, or a sum of such products. A sum of gradients is the sum of
+  // their numbers, so that two ways to add up the same terms agree.
   struct Held {
     bool there = false;
-    TensorId tensor = {};
-    int32_t layout = -1;  // -1: as its first reader wants it
-    int32_t group = -1;   // -1: that of its first reader
-    int32_t steps = 0;
-    bool crossed = false;  // sent to another group on the way
-    int32_t before = -1;   // layout with partial sums that were combined in place
-    int32_t before_steps = 0;
-    // Weights.
-    enum class Version : uint8_t { Old, Share, New } version = Version::Old;
-    // Gradients of weights.
-    uint64_t terms = 0;  // sum over hashes of (term, micro-batch)
-    bool reduced = false;
-    TeamId sender = {};  // that a gradient on the host came from
+    bool raw = false;      // the pieces of the op that made it have not exchanged values yet
+    bool open = false;     // where parts overlap, each has a share that is still to be added
+    int32_t bits = 0;      // of an element, if it is compressed
+    int32_t layout = -1;   // of CheckLayouts
+    int32_t share = 0;     // digits over which each member has its share of it only
+    uint64_t content = 0;  // of all members
+    std::vector<int64_t> members = {};  // on a host: whose it is
+  };
+  // As what a task reads it.
+  struct Seen {
+    TensorId tensor;
+    Held held;
   };
   // Who wrote a buffer last, and who has read it since.
   struct Users {
     TaskId writer;
     std::vector<TaskId> readers;
   };
+  // Numbers of what is of no micro-batch.
+  enum Version : int32_t { kFixed = -1, kNew = -2, kState = -3, kNewState = -4 };
 
   template <typename... Args>
   void complain(fmt::format_string<Args...> format, Args&&... args) {
@@ -98,93 +60,95 @@ class Checker {
 
   // --- checker.cpp
   bool check_graph();
-  void check_teams();
+  bool check_teams();
   void check_pieces();
-  void start_buffers();
+  bool check_buffer(BufferId id);
+  void look_at(TaskId id);
   void visit(TaskId id);
+  void check_coverage();
   std::string name(TaskId id) const;
   std::string name(BufferId id) const;
   const std::string& name(TensorId id) const { return training_.graph[id].name; }
-  const std::string& name_of_weight(int32_t update) const;
 
   // --- check_values.cpp
+  std::optional<Seen> see(TaskId id, const Use& use);
   void compute(TaskId id);
+  void read(TaskId id, const Use& use, const CheckOperand& operand);
+  void write(TaskId id, const Use& use, const CheckOperand& operand);
   void sum(TaskId id);
-  void redistribute(TaskId id);
   void exchange(TaskId id);
-  void stash(TaskId id);
-  bool reads(TaskId id, TensorId tensor, int32_t layout, int32_t group, bool complains = true);
-  bool fit(Held& held, BufferId buffer, TensorId tensor, int32_t layout, int32_t group);
-  // The group whose devices hold a buffer; -1 for those of hosts.
-  int32_t group_of(BufferId id) const;
-  bool settle(Held& held, BufferId buffer, int32_t layout, int32_t group);
-  // The tensor in a buffer as a view of it; what it holds if there is none.
-  std::optional<Held> see_as(Held& held, BufferId buffer, TensorId tensor, int32_t group);
-  const Use* source_of(TaskId id, const Buffer& target, TensorId tensor);
-  void move_on(Held& held, bool in_place, bool crosses);
-  static void take(Held& to, const Held& from);
-  void writes(TaskId id, TensorId tensor, int32_t layout, int32_t group);
-  bool holds(BufferId buffer, TensorId tensor, int32_t micro_batch) const;
   void check_work(TaskId id, int32_t group);
-  bool each_micro_batch(TensorId tensor) const;
+  bool runs_on(TaskId id, int32_t group);
 
-  // --- check_weights.cpp
-  void add_term(TaskId id);
-  void add_to_sum(TaskId id, TensorId term, int32_t layout, int32_t group);
-  Held::Version after_update(int32_t update);
-  // Digits over which ZeRO shares out a weight: those over which its gradient is partial where it
-  // is used first. Without any, nobody shares it.
-  std::vector<MemberDigit> shared_over(int32_t update) const;
-  int64_t share_parts(int32_t update) const;
-  int32_t group_of_team(TeamId team, int32_t update) const;
-  void reduce(TaskId id);
+  // --- check_exchanges.cpp
+  void move(TaskId id);
+  void share(TaskId id);
+  void copy(TaskId id);
+  int64_t copy_one(TaskId id, const Use& from, const Use& to);
+  void check_stash(TaskId id, BufferId device, BufferId stored);
+  bool everybody(TaskId id, UseKind kind, uint32_t index, int32_t group);
+  void check_traffic(TaskId id, int32_t expected, const char* what);
+  void replace(TaskId id, BufferId buffer, const Held& from);
+
+  // --- check_updates.cpp
   void update(TaskId id);
-  void swap_gradients(TaskId id);
-  void bring_weights(TaskId id);
-  void send_weights(TaskId id);
-  void check_traffic(TaskId id, Collective collective, int32_t group,
-                     const std::vector<MemberDigit>& digits, int64_t bytes, const char* what);
-  bool is_gradient(BufferId buffer) const;
-  bool belongs(BufferId buffer, int32_t update) const;
-  uint64_t term_hash(TensorId term, int32_t micro_batch) const;
-  const Op& update_op(int32_t update) const;
-  int32_t weight_layout(int32_t update, int32_t group);
+  void update_one(TaskId id, uint32_t update, const std::vector<const Use*>& uses);
   void check_updates();
-  void check_host_weight(TaskId id, int32_t update, TeamId team);
-  bool writes(TaskId id, BufferId buffer) const;
-  void check_states(TaskId id, int32_t update, TeamId team);
-  TeamId updating_team(TaskId id) const;
+  int32_t shared_over(size_t update);
+  bool on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const;
+  const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
 
-  // --- check_coverage.cpp
-  void check_coverage();
+  // Numbers of contents.
+  uint64_t number(int32_t micro_batch) const;
+  uint64_t content(TensorId tensor, int32_t micro_batch) const {
+    return tensors_[tensor.index()] * number(micro_batch);
+  }
+  bool holds(const Seen& seen, TensorId tensor, int32_t micro_batch) const;
+  bool fixed(TensorId tensor) const;
 
   TeamId team_of(TaskId id) const { return graph_[graph_.lanes_of(id)[0]].team; }
   MemoryId memory_of(TaskId id) const { return graph_[team_of(id)].memory; }
-  const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
-  int64_t members(int32_t group) const {
-    return static_cast<int64_t>(strategy_.groups[static_cast<size_t>(group)].size());
-  }
-  int32_t group_of(OpId op, bool backward) const;
   bool on_host(BufferId id) const { return !graph_[graph_[id].memory].team.valid(); }
+  const std::vector<DeviceId>& devices(int32_t group) const {
+    return strategy_.groups[static_cast<size_t>(group)];
+  }
+  int64_t members(int32_t group) const { return static_cast<int64_t>(devices(group).size()); }
+  // The numbers of a team's devices in a group.
+  std::vector<int64_t> members(TeamId team, int32_t group) const;
+  int32_t group_of(OpId op, bool backward) const;
+  int32_t group_of(BufferId id) const { return group_id(graph_[id].group); }
+  // The group of the strategy that the graph means, the first of equal ones; -1 if there is none.
+  int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }
+  int32_t layout_id(int32_t layout) const { return layout_ids_[static_cast<size_t>(layout)]; }
+  int32_t share_of(BufferId id) const { return set_ids_[static_cast<size_t>(graph_[id].share)]; }
+  Held& held(BufferId id) { return held_[id.index()]; }
+  // Bytes of the part, or share of it, that the member with most has; as it is, not as allocated.
+  int64_t part_bytes(BufferId id);
+  int64_t element_size(BufferId id) const;
+  bool view(const Op& op) const { return op_info(op.kind).view; }
 
   const TrainingGraph& training_;
   const Machine& machine_;
   const Strategy& strategy_;
   const TaskGraph& graph_;
-  CheckFacts facts_;
+  size_t first_update_ = 0;
   CheckLayouts layouts_;
+  CheckMoves moves_;
+  std::vector<int32_t> group_ids_, layout_ids_, set_ids_;  // by those of the graph
+  std::vector<int32_t> same_group_;         // by group of the strategy: the first with its devices
+  std::vector<int32_t> stage_of_;           // by op
+  std::vector<int32_t> update_of_;          // by tensor: of a weight; -1
+  std::vector<bool> gradients_;             // by tensor: whether a weight is updated with it
+  std::vector<int32_t> saved_of_;           // by tensor: of its storage among the saved; -1
+  std::vector<uint64_t> tensors_;           // by tensor: its number
+  std::vector<int32_t> shared_;             // by update: set of digits, -1 if not known yet
   std::vector<std::vector<TeamId>> teams_;  // by group
   std::vector<Held> held_;                  // by buffer
   std::vector<Users> users_;                // by buffer
-  std::vector<uint64_t> expected_terms_;    // by update
-  // By update: team and task of each update.
-  std::vector<std::vector<std::pair<TeamId, TaskId>>> updated_;
-  std::map<std::tuple<Collective, int32_t, std::vector<MemberDigit>, int64_t>, Traffic> traffic_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> weight_layouts_;
-  std::vector<int32_t> saved_index_;  // by tensor: of its storage among the saved; -1
-  std::vector<BufferId> operands_;    // of the task being looked at: found to be right
+  // By update: group and member of each update.
+  std::vector<std::vector<std::pair<int32_t, int64_t>>> updated_;
+  std::set<std::pair<int32_t, int32_t>> same_traffic_;  // expected and found
   std::optional<HappensBefore> clock_;
-  std::string reason_;  // of the last operand that did not fit
   std::vector<std::string> findings_;
   size_t count_ = 0;
 };

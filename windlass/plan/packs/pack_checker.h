@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "windlass/plan/checker.h"
+#include "windlass/plan/happens_before.h"
 #include "windlass/plan/packs/check_packs.h"
 
 namespace windlass {

@@ -1,0 +1,166 @@
+// Updates of weights, and what must hold at the end of the step.
+
+#include <algorithm>
+
+#include "windlass/plan/checker.h"
+
+namespace windlass {
+
+// Digits over which ZeRO shares out a weight: those over which its gradient is partial where it is
+// used first. Without any, nobody shares it.
+int32_t Checker::shared_over(size_t update) {
+  int32_t& known = shared_[update];
+  if (known >= 0) return known;
+  known = 0;
+  if (strategy_.weights[update].zero == 0) return known;
+  for (size_t i = 0; i < training_.forward_ops; ++i) {
+    const auto& inputs = training_.graph.ops[i].inputs;
+    const auto found = std::ranges::find(inputs, update_op(update).inputs[0]);
+    if (found == inputs.end()) continue;
+    const auto input = static_cast<size_t>(found - inputs.begin());
+    known = layouts_.partial_digits(layouts_.input_gradient(OpId(i), input));
+    // A host holds all of a weight that rests there: who shares its update is on the same one.
+    if (strategy_.weights[update].host)
+      known = layouts_.intern(
+          digits_within_hosts(machine_, devices(group_of(OpId(i), true)), layouts_.digits(known)));
+    break;
+  }
+  return known;
+}
+
+// Whether all that share with one of these members are among them and on its node: together they
+// write all of what its host holds.
+bool Checker::on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const {
+  const auto node = [&](int64_t m) {
+    return machine_[devices(group)[static_cast<size_t>(m)]].node;
+  };
+  for (int64_t m : members)
+    for (int64_t peer : peers_of(layouts_.digits(share), m))
+      if (node(peer) != node(m) || !std::ranges::binary_search(members, peer)) return false;
+  return true;
+}
+
+void Checker::update(TaskId id) {
+  const int32_t group = group_id(graph_[id].group);
+  std::map<uint32_t, std::vector<const Use*>> updates;
+  for (const Use& use : graph_.uses_of(id)) updates[use.index].push_back(&use);
+  if (group < 0 || graph_[id].micro_batch >= 0 || updates.empty() ||
+      updates.rbegin()->first >= updated_.size())
+    return complain("{}: updates no weight of its group", name(id));
+  for (const auto& [u, uses] : updates) update_one(id, u, uses);
+}
+
+void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& uses) {
+  const Task& task = graph_[id];
+  const Op& op = update_op(u);
+  const TensorId tensor = op.inputs[0];
+  const int32_t group = group_id(task.group);
+  const bool host = task.kind == TaskKind::HostUpdate;
+  if (host != strategy_.weights[u].host_update || task.how < 0 ||
+      static_cast<size_t>(task.how) >= set_ids_.size() ||
+      set_ids_[static_cast<size_t>(task.how)] != shared_over(u))
+    return complain("{}: the strategy updates \"{}\" elsewhere, or in other shares", name(id),
+                    name(tensor));
+  const int32_t share = shared_over(u);
+  const Use *weight = nullptr, *state = nullptr;
+  size_t gradients = 0;
+  uint64_t sum = 0;
+  std::vector<int64_t> mine;
+  if (!host) mine = members(team_of(id), group);
+  for (const Use* use : uses) {
+    const bool here = host ? on_host(use->buffer) : graph_[use->buffer].memory == memory_of(id);
+    if (!here || group_of(use->buffer) != group || use->adds ||
+        use->write != (use->kind != UseKind::Gradient) || (use->write && use->view >= 0))
+      complain("{}: {} is not where \"{}\" is updated", name(id), name(use->buffer), name(tensor));
+    if (use->kind == UseKind::Gradient) {
+      ++gradients;
+      if (host && mine.empty()) mine = held(use->buffer).members;
+    }
+    const Use** operand = use->kind == UseKind::Weight ? &weight : &state;
+    if (use->kind != UseKind::Gradient && use->kind != UseKind::Weight &&
+        use->kind != UseKind::State)
+      complain("{}: uses {} as {}", name(id), name(use->buffer), use_kind_name(use->kind));
+    else if (use->kind != UseKind::Gradient && *operand != nullptr)
+      complain("{}: updates {} as well", name(id), name(use->buffer));
+    else if (use->kind != UseKind::Gradient)
+      *operand = use;
+  }
+  const bool stateful = std::ranges::any_of(op.inputs.begin() + 2, op.inputs.end(),
+                                            [](TensorId input) { return input.valid(); });
+  if (weight == nullptr || gradients == 0 || (state != nullptr) != stateful)
+    return complain("{}: lacks operands to update \"{}\"", name(id), name(tensor));
+  Held& target = held(weight->buffer);
+  const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
+  // The host rounds a new weight from its master copy.
+  if (!target.there && !(host && master))
+    complain("{}: updates {}, which is empty", name(id), name(weight->buffer));
+  if (graph_[weight->buffer].tensor != tensor ||
+      graph_[weight->buffer].kind != BufferKind::Weight ||
+      (target.there && target.content != content(tensor, kFixed)))
+    complain("{}: {} does not hold \"{}\" as it was", name(id), name(weight->buffer), name(tensor));
+  const int32_t stored = share_of(weight->buffer);
+  if ((stored != 0 && stored != share) || !layouts_.alike(target.layout, share, members(group)))
+    complain("{}: {} is not in these shares", name(id), name(weight->buffer));
+  for (const Use* use : uses) {
+    if (use->kind != UseKind::Gradient) continue;
+    const std::optional<Seen> seen = see(id, *use);
+    if (!seen) continue;
+    sum += seen->held.content;
+    const bool lies = seen->held.layout == target.layout && !seen->held.open &&
+                      layouts_.shape(seen->tensor) == layouts_.shape(tensor);
+    if (!lies || (seen->held.share != 0 && seen->held.share != share) || seen->held.bits != 0)
+      complain("{}: {} lies as {}, its weight as {}", name(id), name(use->buffer),
+               format_layout(layouts_[seen->held.layout]), format_layout(layouts_[target.layout]));
+    if (host && seen->held.members != mine)
+      complain("{}: {} is of others", name(id), name(use->buffer));
+  }
+  uint64_t all = 0;
+  for (int32_t m = 0; m < strategy_.micro_batches; ++m) all += content(op.inputs[1], m);
+  if (sum != all)
+    complain("{}: its gradient of \"{}\" is not the sum of every term of every micro-batch, once",
+             name(id), name(tensor));
+  if (state != nullptr) {
+    Held& kept = held(state->buffer);
+    if (!kept.there || graph_[state->buffer].tensor != tensor || kept.share != share ||
+        kept.content != content(tensor, kState) || kept.layout != target.layout)
+      complain("{}: {} is not its state of \"{}\"", name(id), name(state->buffer), name(tensor));
+    kept.content = content(tensor, kNewState);
+  }
+  if (host)
+    for (const Use* use : uses)
+      if (graph_[use->buffer].bytes.value < part_bytes(use->buffer))
+        complain("{}: {} has {} bytes, one member's are {}", name(id), name(use->buffer),
+                 graph_[use->buffer].bytes.value, part_bytes(use->buffer));
+  target.there = true;
+  target.content = content(tensor, kNew);
+  if (host && graph_[weight->buffer].at_start == false) target.members = mine;
+  target.share = stored == 0 && host && on_one_host(group, mine, share) ? 0 : share;
+  for (int64_t m : mine) updated_[u].emplace_back(group, m);
+}
+
+void Checker::check_updates() {
+  for (size_t u = 0; u < updated_.size(); ++u) {
+    auto& done = updated_[u];
+    std::ranges::sort(done);
+    bool right = !done.empty() && static_cast<int64_t>(done.size()) == members(done[0].first);
+    for (size_t m = 0; m < done.size(); ++m)
+      right = right && done[m] == std::pair(done[0].first, static_cast<int64_t>(m));
+    if (!right)
+      complain("\"{}\" is updated {} times, expected once on each member of one group",
+               name(update_op(u).inputs[0]), done.size());
+  }
+  for (size_t b = 0; b < held_.size(); ++b) {
+    const Buffer& buffer = graph_.buffers[b];
+    const BufferId id(b);
+    if (held_[b].raw)
+      complain("the pieces of the op that makes {} do not exchange values", name(id));
+    if (!buffer.at_end || update_of_[buffer.tensor.index()] < 0) continue;
+    const bool state = buffer.kind == BufferKind::OptimizerState;
+    if (held_[b].content != content(buffer.tensor, state ? kNewState : kNew))
+      complain("{} is not new at the end of the step", name(id));
+    else if (held_[b].share != share_of(id))
+      complain("{} is new in one share only", name(id));
+  }
+}
+
+}  // namespace windlass
