@@ -15,6 +15,12 @@ SEED ?= 1
 # Another libtorch than the system's: make build TORCH=/path/to/libtorch
 TORCH ?=
 
+# Tests try everything instead of samples (windlass/base/test_effort.h).
+WINDLASS_THOROUGH ?=
+ifneq ($(WINDLASS_THOROUGH),)
+export WINDLASS_THOROUGH
+endif
+
 # The leak checker cannot work under a tracer such as strace.
 ifneq ($(shell awk '/^TracerPid:/ {print $$2}' /proc/self/status 2>/dev/null),0)
 export ASAN_OPTIONS := detect_leaks=0:$(ASAN_OPTIONS)
@@ -23,11 +29,11 @@ endif
 CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
 SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
 
-.PHONY: help demo build test tsan fuzz networks bench format tidy clean setup setup-build setup-test \
+.PHONY: help demo build test test-slow tsan fuzz networks bench format tidy clean setup setup-build setup-test \
   check-format test-release test-asan test-tsan test-fuzz force
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  variables: JOBS=N FUZZ_SECONDS=S FUZZ_TARGET=NAME NETWORKS=N SEED=N TORCH=PATH"
 
 demo: build ## build, then show the program at work
@@ -41,6 +47,14 @@ test: setup-test ## everything CI runs: format, release tests, sanitizers, fuzzi
 	@$(MAKE) --no-print-directory test-release
 	@$(MAKE) --no-print-directory test-asan
 	@$(MAKE) --no-print-directory test-fuzz FUZZ_SEED=1
+
+test-slow: setup-test ## before a release: the whole of what `make test` has samples of, benchmarks, more fuzzing
+	@$(MAKE) --no-print-directory check-format
+	@$(MAKE) --no-print-directory test-release WINDLASS_THOROUGH=1
+	@cmake --build --preset release --parallel $(JOBS) --target benchmarks
+	@$(MAKE) --no-print-directory test-asan WINDLASS_THOROUGH=1
+	@$(MAKE) --no-print-directory test-tsan
+	@$(MAKE) --no-print-directory test-fuzz FUZZ_SECONDS=60
 
 tsan: setup-test test-tsan ## what runs on several threads, under the thread sanitizer
 
@@ -86,10 +100,11 @@ test-release test-asan test-tsan: test-%:
 	@echo "== $*"
 	@$(CONFIGURE) $* $(if $(wildcard build/$*/build.ninja),,-DWINDLASS_WERROR=ON)
 	@cmake --build --preset $* --parallel $(JOBS)
-	@ctest --preset $* --parallel $(JOBS)
+	@ctest --preset $*$(if $(filter asan,$*),$(if $(WINDLASS_THOROUGH),-slow)) --parallel $(JOBS)
 
+# From the tree of the sanitizers.
 test-fuzz:
 	@echo "== fuzz"
-	@$(CONFIGURE) fuzz
+	@$(CONFIGURE) asan
 	@cmake --build --preset fuzz --parallel $(JOBS)
-	@JOBS=$(JOBS) SEED=$(FUZZ_SEED) scripts/fuzz.sh build/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGET)
+	@JOBS=$(JOBS) SEED=$(FUZZ_SEED) scripts/fuzz.sh build/asan $(FUZZ_SECONDS) $(FUZZ_TARGET)

@@ -1,5 +1,5 @@
 # windlass_benchmarks(): every benchmarks/<name>.cpp becomes the executable <name>, built by the target
-# `benchmarks`.
+# `benchmarks` and by nothing else.
 function(windlass_benchmarks)
   if(NOT WINDLASS_BENCHMARKS)
     return()
@@ -9,7 +9,7 @@ function(windlass_benchmarks)
   add_custom_target(benchmarks)
   foreach(source IN LISTS sources)
     get_filename_component(target "${source}" NAME_WE)
-    add_executable(${target} "${source}")
+    add_executable(${target} EXCLUDE_FROM_ALL "${source}")
     target_link_libraries(${target} PRIVATE
       windlass_options ${libraries} benchmark::benchmark Threads::Threads)
     set_target_properties(${target} PROPERTIES

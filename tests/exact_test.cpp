@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/test_effort.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/cases.h"
@@ -175,8 +176,8 @@ TEST(ExactProgram, PlansForSeveralDevices) {
   EXPECT_FALSE(json["frontier"].empty());
   EXPECT_EQ(run_windlass({"check", path.string()}).exit_code, 0);
   std::filesystem::remove(path);
-  const ProgramResult tight =
-      run_windlass({"plan", "mlp", "--on", "4x3090", "--memory", "100KiB", "--json"});
+  const ProgramResult tight = run_windlass({"plan", "mlp", "--on", "4x3090", "--memory", "100KiB",
+                                            "--effort", hurried() ? "0.02" : "1", "--json"});
   EXPECT_EQ(tight.exit_code, 2);
   EXPECT_GT(nlohmann::json::parse(tight.out)["minimum_limit_bytes"].get<int64_t>(), 102400);
 }

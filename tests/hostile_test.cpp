@@ -18,6 +18,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
@@ -28,12 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace proto;
-
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr int64_t kUnchecked = 99;  // an IR version that no ONNX library knows: no checker
 constexpr int64_t kHuge = int64_t{1} << 40;

@@ -27,7 +27,7 @@ std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-TEST(InfeasibleProgram, WhatHelpsHelps) {
+TEST(InfeasibleProgramSlow, WhatHelpsHelps) {
   const std::vector<std::string> asked = {
       "plan",  "mlp",          "--on", "laptop",   "--batch", "4096",  "--memory",
       "20MiB", "--time-limit", "3600", "--effort", "0.01",    "--json"};

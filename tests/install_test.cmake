@@ -1,5 +1,5 @@
 # Installs the build folder `build` below `scratch`, moves the tree, and runs the program from / with
-# nothing in its environment: it plans and trains. Run by CTest.
+# nothing in its environment but options of sanitizers: it plans and trains. Run by CTest.
 file(REMOVE_RECURSE "${scratch}")
 execute_process(COMMAND "${CMAKE_COMMAND}" --install "${build}" --prefix "${scratch}/first"
   OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
@@ -7,7 +7,7 @@ file(RENAME "${scratch}/first" "${scratch}/moved")
 set(program "${scratch}/moved/bin/windlass")
 
 function(run)
-  execute_process(COMMAND env -i "${program}" ${ARGN} WORKING_DIRECTORY /
+  execute_process(COMMAND env -i "ASAN_OPTIONS=$ENV{ASAN_OPTIONS}" "${program}" ${ARGN} WORKING_DIRECTORY /
     OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "windlass ${ARGN}: exit code ${result}\n${text}")

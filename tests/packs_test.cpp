@@ -109,9 +109,11 @@ TEST_F(PackPlans, OfHarmonysRuntimeAndOfModels) {
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
 }
 
+using PackPlansSlow = PackPlans;
+
 // Weights and optimizer state of 77 million parameters, 1.2 GB, do not fit into four devices of
 // 200 MB. With room for everything there is no reason for packs.
-TEST_F(PackPlans, AreFoundWhereWeightsDoNotFit) {
+TEST_F(PackPlansSlow, AreFoundWhereWeightsDoNotFit) {
   const auto automatic = [&](const std::string& memory) {
     const ProgramResult result = run_windlass(
         {"plan", "gpt2:layers=6,hidden=1024,vocab=1000", "--on", "4x1080ti", "--batch", "8",

@@ -305,7 +305,7 @@ TEST(Fuse, QueriesThatSeeNothingStayFinite) {
     // Query i of 4 sees key j of 2 if j <= i - 2: the first two see nothing.
     std::vector<double> shown, added;
     for (int64_t i = 0; i < s * t; ++i) shown.push_back(i % t <= i / t + t - s ? 1 : 0);
-    for (double yes : shown) added.push_back(yes ? 0 : -1e9);
+    for (double yes : shown) added.push_back(yes != 0 ? 0 : -1e9);
     if (chosen) {
       const TensorId condition = n.g.constant("shown", {DType::Bool, {s, t}}, shown);
       scores = n.g.op(OpKind::Where, NoAttrs{}, {condition, scores, n.g.scalar(-1e9)}, "masked");

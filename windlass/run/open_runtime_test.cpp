@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/run/runtime.h"
 
 namespace windlass {
@@ -39,9 +40,7 @@ int64_t peak_bytes(std::initializer_list<const char*> arguments) {
 }
 
 TEST(OpenRuntime, WhoRunsNoKernelTakesLittleMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "what the sanitizer takes counts";
-#endif
+  if (kSanitized) GTEST_SKIP() << "what the sanitizer takes counts";
   EXPECT_LT(peak_bytes({"--version"}), 20'000'000);
   EXPECT_LT(peak_bytes({"inspect", "llama3-405b"}), 30'000'000);
 }

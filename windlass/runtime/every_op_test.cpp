@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/graph/reference/op_networks.h"
 #include "windlass/runtime/run_testing.h"
 
@@ -59,8 +60,11 @@ void run_case(const reference::OpCase& c, const reference::OpNetworkOptions& opt
   }
 }
 
-void run_all(const reference::OpNetworkOptions& options) {
+// The `part`-th of five tests: where they are hurried, they share the cases among them.
+void run_all(size_t part, const reference::OpNetworkOptions& options) {
+  size_t number = 0;
   for (const reference::OpCase& c : reference::op_cases(7)) {
+    if (hurried() && number++ % 5 != part) continue;
     SCOPED_TRACE(c.name);
     // These read what Route has chosen, and only that: Trainer.MixturesOfExperts.
     if (c.kind == OpKind::GroupedLinear || c.kind == OpKind::Dispatch || c.kind == OpKind::Combine)
@@ -75,19 +79,19 @@ void run_all(const reference::OpNetworkOptions& options) {
 }
 
 TEST(EveryOp, TrainsWeights) {
-  run_all({.approach = Approach::Weight, .beside = true, .single = true});
+  run_all(0, {.approach = Approach::Weight, .beside = true, .single = true});
 }
 TEST(EveryOp, TrainsWeightsThroughViews) {
-  run_all({.approach = Approach::View, .beside = false, .single = true});
+  run_all(1, {.approach = Approach::View, .beside = false, .single = true});
 }
 TEST(EveryOp, TrainsWeightsThroughViewsThatOthersRead) {
-  run_all({.approach = Approach::View, .beside = true, .single = true});
+  run_all(2, {.approach = Approach::View, .beside = true, .single = true});
 }
 TEST(EveryOp, TrainsThroughViewsOfActivations) {
-  run_all({.approach = Approach::Computed, .beside = false, .single = true});
+  run_all(3, {.approach = Approach::Computed, .beside = false, .single = true});
 }
 TEST(EveryOp, TrainsThroughViewsOfActivationsThatOthersRead) {
-  run_all({.approach = Approach::Computed, .beside = true, .single = true});
+  run_all(4, {.approach = Approach::Computed, .beside = true, .single = true});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_effort.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/cases.h"
@@ -131,7 +132,8 @@ TEST(ChainSearch, FrontierIsMonotone) {
 
 // Never above the limit, and nothing that has a name is faster.
 TEST(ChainSearch, BestFitsAndIsFasterThanPolicies) {
-  for (const Case& c : kCases) {
+  for (size_t at = 0; at < std::size(kCases); at += hurried() ? 3 : 1) {
+    const Case& c = kCases[at];
     Bench free(c);
     for (const double part : {0.8, 0.5, 0.3}) {
       const Machine machine = free.limited(part);
@@ -190,7 +192,7 @@ TEST(ChainSearch, BestIsSoundAndTheSameEachTime) {
 TEST(ChainSearch, TakesAnyStructure) {
   const auto cost = analytic_cost_model();
   size_t found = 0;
-  for (uint64_t seed = 0; seed < 150; ++seed) {
+  for (uint64_t seed = 0; seed < sampled(150u); ++seed) {
     Rng rng(seed);
     const Graph network = seed % 3 == 0   ? cases::transformer(8, 2, seed % 2 == 0)
                           : seed % 3 == 1 ? cases::cnn(16, seed % 2 == 0)
@@ -222,7 +224,7 @@ TEST(ChainSearch, TakesAnyStructure) {
     EXPECT_EQ(check_tasks(training, machine, best->strategy, step.tasks),
               std::vector<std::string>{});
   }
-  EXPECT_GT(found, 30u);
+  EXPECT_GT(found, sampled(30u));
 }
 
 TEST(ChainSearch, KeepsEverythingIfItFits) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/rng.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/search/chain/chain_check.h"
 
 namespace windlass {
@@ -164,7 +165,7 @@ void expect_points_are_true(const Chain& chain, const ChainSolver& solver) {
 
 TEST(Chain, EqualsEnumeration) {
   size_t points = 0;
-  for (uint64_t seed = 0; seed < 3000; ++seed) {
+  for (uint64_t seed = 0; seed < sampled(3000u); ++seed) {
     Rng rng(seed);
     const bool link = seed % 3 == 0;
     const Chain chain = random_chain(rng, link);
@@ -180,12 +181,12 @@ TEST(Chain, EqualsEnumeration) {
               Enumeration(chain, ChainMode::Single, longest).frontier())
         << "seed " << seed;
   }
-  EXPECT_GT(points, 10000u);
+  EXPECT_GT(points, sampled(10000u));
 }
 
 TEST(Chain, InFlightIsTrueAndNearlyAlwaysBest) {
   size_t equal = 0, all = 0;
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
+  for (uint64_t seed = 0; seed < sampled(1000u); ++seed) {
     Rng rng(seed, 1);
     Chain chain = random_chain(rng, seed % 3 == 0);
     chain.in_flight = rng.integer(2, 5);
@@ -206,7 +207,7 @@ TEST(Chain, InFlightIsTrueAndNearlyAlwaysBest) {
 }
 
 TEST(Chain, ResolutionIsWithinItsWord) {
-  for (uint64_t seed = 0; seed < 500; ++seed) {
+  for (uint64_t seed = 0; seed < sampled(500u); ++seed) {
     Rng rng(seed, 2);
     const Chain chain = random_chain(rng, seed % 3 == 0);
     const ChainSolver exact(chain, {.mode = ChainMode::Nested});

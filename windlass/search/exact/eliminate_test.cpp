@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_effort.h"
 #include "windlass/search/exact/dead_ends.h"
 #include "windlass/search/exact/elimination_order.h"
 #include "windlass/search/exact/reference/brute_force.h"
@@ -41,7 +42,7 @@ TEST(Elimination, PairsInEitherOrderAreOneEdge) {
 
 TEST(Elimination, EqualsBruteForceOnRandomNetworks) {
   std::mt19937_64 random(1);
-  for (int round = 0; round < 4000; ++round) {
+  for (int round = 0; round < sampled(4000); ++round) {
     const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
     check_network(network);
     const double best = minimise_by_brute_force(network).cost;
@@ -59,7 +60,7 @@ TEST(Elimination, EqualsBruteForceOnRandomNetworks) {
 TEST(Elimination, SmallTablesGiveBounds) {
   std::mt19937_64 random(2);
   int split = 0;
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < sampled(1000); ++round) {
     const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
     const double best = minimise_by_brute_force(network).cost;
     const EliminationResult result =
@@ -70,7 +71,7 @@ TEST(Elimination, SmallTablesGiveBounds) {
     ASSERT_EQ(result.optimal, result.cost == result.bound);
     split += result.optimal ? 0 : 1;
   }
-  EXPECT_GT(split, 10);
+  EXPECT_GT(split, sampled(10));
 }
 
 TEST(Elimination, OrdersNameEveryVariableOnce) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/rng.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
 #include "windlass/task/lower.h"
@@ -43,7 +44,7 @@ TEST(LeastMemory, DoesNotHangOnTimes) {
     for (const bool copies_itself : {false, true}) {
       SCOPED_TRACE(fmt::format("{} {}", network.name, copies_itself));
       std::optional<int64_t> least;
-      for (uint64_t seed = 1; seed <= 3; ++seed) {
+      for (uint64_t seed = 1; seed <= sampled(3u); ++seed) {
         const SearchResult none = search(network, one_device(1, copies_itself), seed);
         ASSERT_EQ(none.termination, Termination::Infeasible);
         ASSERT_TRUE(none.least_limit.has_value());

@@ -43,7 +43,7 @@ TEST(ModelChain, CutsATransformer) {
 
 // 10.3 billion parameters at 16 bytes each, the table of tokens once: more than 128 GiB, less than
 // 256.
-TEST(ModelChain, TenBillionParametersNeedTheHost) {
+TEST(ModelChainSlow, TenBillionParametersNeedTheHost) {
   const Model model = load_model("gpt2-10b", {.batch = 16});
   Machine machine = load_machine("4x1080ti");
   const auto cost = analytic_cost_model();
