@@ -290,9 +290,8 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
     if (copied.bits != (task.kind == TaskKind::Decompress ? task.how : 0))
       complain("{}: {} has {} bits", name(id), name(from.buffer), copied.bits);
     copied.bits = bits;
-  } else if (graph_[stored].bytes.value < part_bytes(stored)) {
-    complain("{}: {} has {} bytes, one member's are {}", name(id), name(stored),
-             graph_[stored].bytes.value, part_bytes(stored));
+  } else {
+    check_host_bytes(id, stored, mine);
   }
   replace(id, to.buffer, copied);
   return stashes ? graph_[device].bytes.value

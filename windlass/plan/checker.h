@@ -93,6 +93,7 @@ class Checker {
   // --- check_updates.cpp
   void update(TaskId id);
   void update_one(TaskId id, uint32_t update, const std::vector<const Use*>& uses);
+  void check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& members);
   void check_updates();
   int32_t shared_over(size_t update);
   bool on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const;

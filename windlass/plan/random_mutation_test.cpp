@@ -113,6 +113,18 @@ struct Mutator {
     moves_it->task.how = static_cast<int32_t>(all.size() - 1);
     return &all.back();
   }
+  // Whether anybody uses what a move leaves: weights may come that the pass does not read.
+  bool needed(size_t at) {
+    if (!moves(graph.tasks[at].task.kind)) return true;
+    for (const Use& left : graph.tasks[at].uses) {
+      if (!left.write) continue;
+      if (graph.rest[left.buffer].at_end) return true;
+      for (size_t k = at + 1; k < graph.tasks.size(); ++k)
+        for (const Use& later : graph.tasks[k].uses)
+          if (later.buffer == left.buffer) return true;
+    }
+    return false;
+  }
   TensorId tensor() { return TensorId(below(step.training.graph.tensors.size())); }
   int32_t micro_batch() {
     return static_cast<int32_t>(rng.integer(-1, step.strategy.micro_batches - 1));
@@ -290,8 +302,9 @@ const std::map<std::string, Change> kChanges = {
      }},
     {"task: dropped",
      [](Mutator& m) {
-       m.graph.tasks.erase(m.graph.tasks.begin() +
-                           static_cast<std::ptrdiff_t>(m.below(m.graph.tasks.size())));
+       const size_t at = m.below(m.graph.tasks.size());
+       if (!m.needed(at)) return false;
+       m.graph.tasks.erase(m.graph.tasks.begin() + static_cast<std::ptrdiff_t>(at));
        return true;
      }},
     {"task: doubled",
