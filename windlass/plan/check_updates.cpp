@@ -75,8 +75,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
   const TensorId tensor = op.inputs[0];
   const int32_t group = group_id(task.group);
   const bool host = task.kind == TaskKind::HostUpdate;
-  if (host != strategy_.weights[u].host_update || task.how < 0 ||
-      static_cast<size_t>(task.how) >= set_ids_.size() ||
+  if (host != strategy_.weights[u].host_update || !in(task.how, set_ids_) ||
       set_ids_[static_cast<size_t>(task.how)] != shared_over(u))
     return complain("{}: the strategy updates \"{}\" elsewhere, or in other shares", name(id),
                     name(tensor));

@@ -127,6 +127,9 @@ class Checker {
   int64_t part_bytes(BufferId id);
   int64_t element_size(BufferId id) const;
   bool view(const Op& op) const { return op_info(op.kind).view; }
+  static bool in(int32_t index, const auto& list) {
+    return index >= 0 && static_cast<size_t>(index) < list.size();
+  }
 
   const TrainingGraph& training_;
   const Machine& machine_;

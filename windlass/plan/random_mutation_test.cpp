@@ -113,17 +113,22 @@ struct Mutator {
     moves_it->task.how = static_cast<int32_t>(all.size() - 1);
     return &all.back();
   }
-  // Whether anybody uses what a move leaves: weights may come that the pass does not read.
+  // Whether anybody needs what a task leaves: weights may come, or saved tensors go, that nobody
+  // reads again.
   bool needed(size_t at) {
-    if (!moves(graph.tasks[at].task.kind)) return true;
-    for (const Use& left : graph.tasks[at].uses) {
-      if (!left.write) continue;
-      if (graph.rest[left.buffer].at_end) return true;
-      for (size_t k = at + 1; k < graph.tasks.size(); ++k)
-        for (const Use& later : graph.tasks[k].uses)
-          if (later.buffer == left.buffer) return true;
+    std::vector<bool> wanted(graph.rest.buffers.size(), false);
+    for (size_t i = graph.tasks.size(); i-- > at;) {
+      const LooseTask& later = graph.tasks[i];
+      const TaskKind kind = later.task.kind;
+      bool counts = !moves(kind) && kind != TaskKind::Compress && kind != TaskKind::Decompress;
+      for (const Use& use : later.uses)
+        counts =
+            counts || (use.write && (wanted[use.buffer.index()] || graph.rest[use.buffer].at_end));
+      if (i == at) return counts;
+      for (const Use& use : later.uses)
+        if (counts) wanted[use.buffer.index()] = true;
     }
-    return false;
+    return true;
   }
   TensorId tensor() { return TensorId(below(step.training.graph.tensors.size())); }
   int32_t micro_batch() {
