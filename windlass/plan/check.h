@@ -1,33 +1,37 @@
 // The independent checker behind `windlass check`: does a task graph carry out a strategy, and does
-// a timeline carry out the task graph? Knows neither simulator nor search nor how lowering works:
-// what must be there follows from the training graph, the layouts of strategy/layout.h, the number
-// of moves that strategy/redistribute.h takes between two of them, and the traffic that
-// cost/traffic.h gives a collective. Those three are trusted.
+// a timeline carry out the task graph? Knows neither simulator nor search nor how lowering works.
+// It reads what the graph says and infers nothing; what must be there follows from the training
+// graph, the layouts of strategy/layout.h, the shares of strategy/redistribute.h and the traffic
+// that cost/traffic.h gives a collective or copies. Those are trusted.
 //
 // check_tasks() walks the tasks once in the order of their ids and keeps for every buffer what it
-// holds: which tensor of which micro-batch, in which layout over which group, which terms of which
-// weight's gradient, which version of a weight. Checked are
+// holds: which tensor of which micro-batch or which sum of them, in which layout, in which shares,
+// before or after its update. Checked are
 //  - the strategy: check_strategy(), and that the pieces of every op tile its loops;
 //  - the shape of the graph: check_task_graph(), predecessors before their tasks, the teams;
 //  - coverage: every op of the forward and of the backward pass once for each micro-batch and team,
 //    recomputation at most once, exchange inside of an op exactly where it is coupled;
-//  - dataflow: every operand of every op is in a buffer of the right memory that holds the right
-//    tensor and micro-batch in the layout the op wants, whole where it must not be a partial sum,
-//    and every result goes to a buffer of its own size;
-//  - gradients: every term of every micro-batch is added once, partial sums are reduced once, over
-//    exactly the members that hold them, with the bytes that are there; nothing is added later;
-//  - updates: every weight once on every team of one group that makes its gradient, from the
-//    gradient of the whole step; every copy of it is new at the end; nobody reads it too late;
+//  - dataflow: a task has exactly the uses that its op has operands; each holds, through its views,
+//    the tensor and micro-batch in the layout that the strategy's sharding gives; each result goes
+//    to a buffer that is for it, and is added exactly where a sum was begun;
+//  - moves: member by member, that the collective or the copies turn the one layout into the other,
+//    every element from one who has it and every partial sum once; halos are added for gradients
+//    only; the volume and the links of the traffic;
+//  - gradients: every term of every micro-batch is in the sum that a weight is updated with, once,
+//    with its partial sums reduced over exactly the members that hold them;
+//  - updates: every weight and its state once on every member of one group, in the shares and on
+//    the host or the device that the strategy says; every copy is new at the end; nobody reads it
+//    too late;
+//  - what is saved goes where the strategy says, in its bits; the bytes of every buffer;
 //  - order: of two tasks that use a buffer and one of which writes it, one happens before the other
 //    through predecessors and lanes alone (vector clocks, one entry a lane), so that a run with
 //    other durations has no race either. A buffer is released after its last user by definition
 //    (task_graph.h), so it cannot be read after its release.
-// Not checked: the routes and bytes of redistributions of activations, kernel prices beyond the
-// multiply-adds of an op, and whether the kernels compute what they should; of a strategy with
-// demand paging (virtual_memory) coverage and order alone.
+// Not checked: kernel prices beyond the multiply-adds of an op, what is exchanged inside of an op,
+// and whether the kernels compute what they should; of a strategy with demand paging
+// (virtual_memory) coverage, presence and order alone.
 //
-// Time O(uses + tasks x lanes + n log n); the redistributions between two layouts are worked out
-// once each.
+// Time O(uses + tasks x lanes + n log n); what follows from two layouts is worked out once.
 #pragma once
 
 #include <string>

@@ -56,9 +56,6 @@ void Checker::replace(TaskId id, BufferId buffer, const Held& from) {
 // One tensor from one layout to another.
 void Checker::move(TaskId id) {
   const Task& task = graph_[id];
-  const auto in = [](int32_t index, const auto& list) {
-    return index >= 0 && static_cast<size_t>(index) < list.size();
-  };
   if (!task.tensor.valid() || !in(task.how, graph_.movements))
     return complain("{}: moves nothing", name(id));
   const Movement& how = graph_.movements[static_cast<size_t>(task.how)];
@@ -144,9 +141,6 @@ void Checker::move(TaskId id) {
 // not; shares are put together.
 void Checker::share(TaskId id) {
   const Task& task = graph_[id];
-  const auto in = [](int32_t index, const auto& list) {
-    return index >= 0 && static_cast<size_t>(index) < list.size();
-  };
   if (!in(task.how, graph_.movements)) return complain("{}: moves nothing", name(id));
   const Movement& how = graph_.movements[static_cast<size_t>(task.how)];
   const int32_t group = group_id(task.group);
@@ -290,9 +284,8 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
     if (copied.bits != (task.kind == TaskKind::Decompress ? task.how : 0))
       complain("{}: {} has {} bits", name(id), name(from.buffer), copied.bits);
     copied.bits = bits;
-  } else if (graph_[stored].bytes.value < part_bytes(stored)) {
-    complain("{}: {} has {} bytes, one member's are {}", name(id), name(stored),
-             graph_[stored].bytes.value, part_bytes(stored));
+  } else {
+    check_host_bytes(id, stored, mine);
   }
   replace(id, to.buffer, copied);
   return stashes ? graph_[device].bytes.value

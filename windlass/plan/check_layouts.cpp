@@ -288,34 +288,20 @@ int64_t CheckLayouts::elements(TensorId tensor, int32_t layout) {
 }
 
 std::string check_tiling(const LoopNest& nest, const Sharding& sharding) {
-  for (size_t l = 0; l < nest.loops.size(); ++l) {
-    std::vector<Range> pieces = {{0, nest.loops[l].size}};
-    int64_t blocks = 1;
-    for (const Split& split : sharding.splits) {
-      if (split.loop != static_cast<int32_t>(l)) continue;
-      std::vector<Range> finer;
-      for (const Range& piece : pieces) {
-        // Blocks are cut alike: the first one stands for all.
-        const int64_t size = split.blocks > blocks ? piece.size() / split.blocks : piece.size();
-        for (int32_t p = 0; p < split.parts; ++p) {
-          const Range part = part_of(size, split.parts, p);
-          finer.push_back({piece.begin + part.begin, piece.begin + part.end});
-        }
-      }
-      blocks = std::max<int64_t>(blocks, split.blocks);
-      pieces = std::move(finer);
+  std::vector<std::map<int64_t, int64_t>> pieces(nest.loops.size());  // by loop: begin and end
+  std::vector<int64_t> blocks(nest.loops.size(), 1);
+  for (int64_t m = 0; m < size_of(sharding); ++m) {
+    const std::vector<LoopPart> parts = loop_parts(nest, sharding, m);
+    for (size_t l = 0; l < parts.size(); ++l) {
+      blocks[l] = parts[l].blocks;
+      pieces[l][parts[l].range.begin] = parts[l].range.end;
     }
-    std::ranges::sort(pieces, {}, &Range::begin);
+  }
+  for (size_t l = 0; l < pieces.size(); ++l) {
     int64_t next = 0;
-    for (const Range& piece : pieces) {
-      if (piece.begin != next || piece.size() < 1)
-        return fmt::format("its pieces do not tile loop {}: one is [{}, {}) after {}",
-                           nest.loops[l].name, piece.begin, piece.end, next);
-      next = piece.end;
-    }
-    if (next != nest.loops[l].size / blocks)
-      return fmt::format("its pieces cover {} of {} of loop {}", next, nest.loops[l].size / blocks,
-                         nest.loops[l].name);
+    for (const auto& [begin, end] : pieces[l]) next = begin == next && end > begin ? end : -1;
+    if (next * blocks[l] != nest.loops[l].size)
+      return fmt::format("its pieces do not tile loop {}", nest.loops[l].name);
   }
   return {};
 }

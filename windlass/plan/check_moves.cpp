@@ -66,11 +66,14 @@ void CheckMoves::check_collective(const CheckedMove& move, MoveFacts& facts) {
     const Part& wanted = wants[static_cast<size_t>(m)];
     const Part& own = has[static_cast<size_t>(m)];
     std::map<int64_t, int64_t> found;  // by old partial sum: elements
+    std::map<int64_t, std::vector<const Part*>> from_whom;
     int64_t given = 0;
     bool same = true;  // all end with the same
     for (int64_t peer : peers_of(digits, m)) {
       const auto p = static_cast<size_t>(peer);
-      found[digits_of_kind(from, peer, Digit::Kind::Partial)] += common(has[p], wanted);
+      const int64_t sum = digits_of_kind(from, peer, Digit::Kind::Partial);
+      found[sum] += common(has[p], wanted);
+      from_whom[sum].push_back(&has[p]);
       given += common(own, wants[p]);
       same = same && wants[p] == wanted;
     }
@@ -79,7 +82,7 @@ void CheckMoves::check_collective(const CheckedMove& move, MoveFacts& facts) {
     std::set<int64_t> taken;
     for (const auto& [sum, elements] : found) {
       taken.insert(sum);
-      if (elements != volume(wanted))
+      if (elements != volume(wanted) || !cover(from_whom[sum], wanted))
         facts.wrong = fmt::format("member {} gets {} elements of {}", m, elements, volume(wanted));
     }
     const auto [known, fresh] =

@@ -226,14 +226,36 @@ TEST(CheckTasks, PartialSumsAreCombinedOnce) {
   EXPECT_TRUE(findings.empty()) << joined(findings);
 }
 
-// One group; a weight that several stages read through views is not laid out by any of them.
+// Weights that are read through views, on one group or by several stages.
 TEST(CheckTasks, NetworksOfViews) {
+  int made = 0;
   for (int devices : {1, 2, 4})
     for (const char* strategy :
          {"single", "data-parallel", "zero:stage=1", "zero:stage=2,micro-batches=2", "zero:stage=3",
           "megatron:tp=2", "megatron:tp=2,sequence-parallel=on", "recompute-all", "offload-all",
-          "data-parallel:host-weights=on,host-update=on"})
-      expect_clean(cases::views(16), strategy, cases::machine(devices));
+          "data-parallel:host-weights=on,host-update=on", "gpipe:micro-batches=2",
+          "1f1b:micro-batches=2", "1f1b:stages=2,micro-batches=2,zero=2",
+          "harmony:mode=pp,packs=2,micro-batches=2", "harmony:mode=dp,packs=2"})
+      made += expect_clean(cases::views(16), strategy, cases::machine(devices));
+  EXPECT_GE(made, 35);
+}
+
+// y + reshape(reshape(y)): a gradient and a view of it are the terms of one sum.
+TEST(CheckTasks, TermsThatAreViewsOfOneBuffer) {
+  cases::Net net("twice");
+  const TensorId x = net.b.input("x", cases::f32({8, 16, 32}));
+  const TensorId y = net.norm(net.linear(x, 32, "first"), "norm");
+  const TensorId flat = net.reshape(y, {8 * 16, 32}, "flat");
+  const TensorId z = net.add(y, net.reshape(flat, {8, 16, 32}, "back"), "sum");
+  const Graph graph = net.finish(net.linear(z, 16, "head"));
+  int made = 0;
+  for (int devices : {1, 2, 4})
+    for (const char* strategy :
+         {"single", "data-parallel", "megatron:tp=2", "megatron:tp=2,sequence-parallel=on",
+          "megatron:tp=4,sequence-parallel=on", "gpipe:micro-batches=2", "recompute-all",
+          "offload-all"})
+      made += expect_clean(graph, strategy, cases::machine(devices));
+  EXPECT_GE(made, 15);
 }
 
 // A weight that is read through a view is updated like any other.

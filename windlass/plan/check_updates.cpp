@@ -40,6 +40,25 @@ bool Checker::on_one_host(int32_t group, const std::vector<int64_t>& members, in
   return true;
 }
 
+// A host holds each different part of its members, or share of it, once.
+void Checker::check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& mine) {
+  const int32_t group = group_of(buffer);
+  const Layout& layout = layouts_[layout_id(graph_[buffer].layout)];
+  const auto& digits = layouts_.digits(share_of(buffer));
+  std::map<NodeId, std::set<std::pair<int64_t, int64_t>>> different;
+  for (int64_t m : mine) {
+    const auto peers = peers_of(digits, m);
+    different[machine_[devices(group)[static_cast<size_t>(m)]].node].emplace(
+        digits_of_kind(layout, m, Digit::Kind::Axis), std::ranges::find(peers, m) - peers.begin());
+  }
+  size_t most = 0;
+  for (const auto& [node, parts] : different) most = std::max(most, parts.size());
+  const int64_t expected = static_cast<int64_t>(most) * part_bytes(buffer);
+  if (graph_[buffer].bytes.value != expected)
+    complain("{}: {} has {} bytes, {} different parts take {}", name(id), name(buffer),
+             graph_[buffer].bytes.value, most, expected);
+}
+
 void Checker::update(TaskId id) {
   const int32_t group = group_id(graph_[id].group);
   std::map<uint32_t, std::vector<const Use*>> updates;
@@ -56,8 +75,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
   const TensorId tensor = op.inputs[0];
   const int32_t group = group_id(task.group);
   const bool host = task.kind == TaskKind::HostUpdate;
-  if (host != strategy_.weights[u].host_update || task.how < 0 ||
-      static_cast<size_t>(task.how) >= set_ids_.size() ||
+  if (host != strategy_.weights[u].host_update || !in(task.how, set_ids_) ||
       set_ids_[static_cast<size_t>(task.how)] != shared_over(u))
     return complain("{}: the strategy updates \"{}\" elsewhere, or in other shares", name(id),
                     name(tensor));
@@ -127,10 +145,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
     kept.content = content(tensor, kNewState);
   }
   if (host)
-    for (const Use* use : uses)
-      if (graph_[use->buffer].bytes.value < part_bytes(use->buffer))
-        complain("{}: {} has {} bytes, one member's are {}", name(id), name(use->buffer),
-                 graph_[use->buffer].bytes.value, part_bytes(use->buffer));
+    for (const Use* use : uses) check_host_bytes(id, use->buffer, mine);
   target.there = true;
   target.content = content(tensor, kNew);
   if (host && graph_[weight->buffer].at_start == false) target.members = mine;

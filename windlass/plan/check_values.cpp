@@ -96,7 +96,7 @@ void Checker::compute(TaskId id) {
   const int32_t group = group_of(task.op, task.kind != TaskKind::Forward);
   if (!runs_on(id, group)) return;
   const OpId forward = backward ? training_.graph[task.op].forward : task.op;
-  if (task.how < 0 || static_cast<size_t>(task.how) >= graph_.shardings.size() ||
+  if (!in(task.how, graph_.shardings) ||
       graph_.shardings[static_cast<size_t>(task.how)] !=
           strategy_.shardings[static_cast<size_t>(strategy_.ops[forward.index()])])
     complain("{}: is not split as the strategy says", name(id));

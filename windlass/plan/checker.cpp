@@ -136,9 +136,6 @@ bool Checker::check_graph() {
     complain("{}", error.message());
     return false;
   }
-  const auto in = [](int32_t id, const auto& list) {
-    return id >= 0 && static_cast<size_t>(id) < list.size();
-  };
   const Graph& ops = training_.graph;
   for (size_t i = 0; i < graph_.size(); ++i) {
     const Task& task = graph_.tasks[i];

@@ -93,6 +93,7 @@ class Checker {
   // --- check_updates.cpp
   void update(TaskId id);
   void update_one(TaskId id, uint32_t update, const std::vector<const Use*>& uses);
+  void check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& members);
   void check_updates();
   int32_t shared_over(size_t update);
   bool on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const;
@@ -126,6 +127,9 @@ class Checker {
   int64_t part_bytes(BufferId id);
   int64_t element_size(BufferId id) const;
   bool view(const Op& op) const { return op_info(op.kind).view; }
+  static bool in(int32_t index, const auto& list) {
+    return index >= 0 && static_cast<size_t>(index) < list.size();
+  }
 
   const TrainingGraph& training_;
   const Machine& machine_;

@@ -113,6 +113,23 @@ struct Mutator {
     moves_it->task.how = static_cast<int32_t>(all.size() - 1);
     return &all.back();
   }
+  // Whether anybody needs what a task leaves: weights may come, or saved tensors go, that nobody
+  // reads again.
+  bool needed(size_t at) {
+    std::vector<bool> wanted(graph.rest.buffers.size(), false);
+    for (size_t i = graph.tasks.size(); i-- > at;) {
+      const LooseTask& later = graph.tasks[i];
+      const TaskKind kind = later.task.kind;
+      bool counts = !moves(kind) && kind != TaskKind::Compress && kind != TaskKind::Decompress;
+      for (const Use& use : later.uses)
+        counts =
+            counts || (use.write && (wanted[use.buffer.index()] || graph.rest[use.buffer].at_end));
+      if (i == at) return counts;
+      for (const Use& use : later.uses)
+        if (counts) wanted[use.buffer.index()] = true;
+    }
+    return true;
+  }
   TensorId tensor() { return TensorId(below(step.training.graph.tensors.size())); }
   int32_t micro_batch() {
     return static_cast<int32_t>(rng.integer(-1, step.strategy.micro_batches - 1));
@@ -290,8 +307,9 @@ const std::map<std::string, Change> kChanges = {
      }},
     {"task: dropped",
      [](Mutator& m) {
-       m.graph.tasks.erase(m.graph.tasks.begin() +
-                           static_cast<std::ptrdiff_t>(m.below(m.graph.tasks.size())));
+       const size_t at = m.below(m.graph.tasks.size());
+       if (!m.needed(at)) return false;
+       m.graph.tasks.erase(m.graph.tasks.begin() + static_cast<std::ptrdiff_t>(at));
        return true;
      }},
     {"task: doubled",
