@@ -9,8 +9,8 @@ memory action, in the least memory, in half of it and under random mixtures, eac
 and weights must be PyTorch's up to rounding (tests/networks/compare.py says how near that is), both runs
 alike to the last bit, and the measured peak the predicted one. What windlass refuses with a message is
 counted, and so is what could not be compared, with the reason; the operators that appeared are listed. What
-drops something at random is compared with itself. A failing network is made small and printed; `--keep FOLDER` writes it to a file, too. Ctrl-C ends with
-the summary.
+drops something at random is compared with itself. A failing network is made small and printed; `--keep FOLDER`
+writes it to a file, too. Ctrl-C ends with the summary.
 """
 
 import argparse

@@ -177,6 +177,9 @@ class Network(nn.Module):
                 shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
                 self.add_input(f"t{i}", shape, bound)
         if description["outside"]:
+            first, *others = (values[name] for name in description["outputs"])
+            if any(torch.equal(first, other) for other in others):
+                raise Unsuitable("one output twice, which counts once or not by how it was made")
             self.outside, shape, bound = outside_of(
                 description["outside"], values[description["outputs"][0]].shape)
             name = "labels" if bound > 0 else "target"
@@ -260,9 +263,8 @@ class Network(nn.Module):
             return found[0]
         labels = batch["labels" if "labels" in batch else "target"]
         total = self.outside(found[0], labels)
-        for i, value in enumerate(found[1:], 1):
-            # What is the same value counts once.
-            if value.shape == found[0].shape and not any(torch.equal(value, other) for other in found[:i]):
+        for value in found[1:]:
+            if value.shape == found[0].shape:
                 total = total + self.outside(value, labels)
         return total
 

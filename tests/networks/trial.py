@@ -72,7 +72,10 @@ def folded(places, comparison, parameters, stored, description):
     """`stored`: all that the file stores."""
     folds = description["export"]["fold"] or description["export"]["mode"] == "default"
     in_file = Places(parameters, {name: value for name, value in stored.items() if value.dtype == numpy.float32})
-    return folds and (places.foreign or comparison.missing() or in_file.foreign)
+    # A number without a name might as well be a constant.
+    numbers = [name for name in in_file.places
+               if stored[name].size == 1 and name.startswith("onnx::") and name not in places.places]
+    return folds and (numbers or places.foreign or comparison.missing() or in_file.foreign)
 
 
 class Trial:
