@@ -145,8 +145,11 @@ class Trial:
             label = strategy or "loading"
             if "error" in result:
                 message = result["message"]
+                folds = self.description["export"]["fold"] or self.description["export"]["mode"] == "default"
                 if result["error"] in ("input", "unsupported"):
                     verdict.refusals.append(signature(message))
+                elif folds and result["error"] == "runtime" and "the loss is" in message:
+                    verdict.remarks.add(LOST_FOLDS)  # a folded square, say, is trained until it is negative
                 else:
                     kind = result["error"]
                     verdict.failures.append(Failure(kind, label, message))
