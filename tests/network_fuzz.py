@@ -8,8 +8,9 @@ A network is drawn from a grammar (tests/networks/), exported to ONNX and traine
 memory action, in the least memory, in half of it and under random mixtures, each twice. Losses, gradients
 and weights must be PyTorch's up to rounding (tests/networks/compare.py says how near that is), both runs
 alike to the last bit, and the measured peak the predicted one. What windlass refuses with a message is
-counted. A failing network is made small and printed; `--keep FOLDER` writes it to a file, too. Ctrl-C ends with
-the summary.
+counted, and so is what could not be compared, with the reason; the operators that appeared are listed. What
+drops something at random is compared with itself. A failing network is made small and printed; `--keep FOLDER`
+writes it to a file, too. Ctrl-C ends with the summary.
 """
 
 import argparse
@@ -25,7 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 try:
     import torch
 
-    from networks.build import Unsuitable
+    from networks.catalogue import CATALOGUE, Unsuitable
     from networks.grammar import draw
     from networks.program import Program
     from networks.service import Service
@@ -44,7 +45,7 @@ class Campaign:
     def __init__(self, keep=None, shrinks=True, most_failures=20, threads=1):
         self.service = Service(TOOL, threads)
         self.keep, self.shrinks, self.most_failures = keep, shrinks, most_failures
-        self.counts, self.refusals, self.unsuitable = (collections.Counter() for _ in range(3))
+        self.counts, self.refusals, self.unsuitable, self.operators = (collections.Counter() for _ in range(4))
         self.failures = []
         self.examples = {}  # of refusals: where they came first
 
@@ -60,8 +61,10 @@ class Campaign:
         self.refusals.update(set(verdict.refusals))
         for message in verdict.refusals:
             self.examples.setdefault(message, label)
-        if verdict.inconclusive:
-            self.counts[verdict.inconclusive] += 1
+        self.operators.update(verdict.operators)
+        for remark in verdict.remarks:
+            self.counts[remark] += 1
+            self.examples.setdefault(remark, label)
         if verdict.runs == 0 and not verdict.failures:
             self.counts["refused in whole"] += 1
         if verdict.failures:
@@ -88,7 +91,18 @@ class Campaign:
             for message, count in counter.most_common(40):
                 example = f" (first: {self.examples[message]})" if message in self.examples else ""
                 print(f"  {title} {count}{example}: {message}")
+        known = known_operators()
+        print(f"  {len(self.operators)} operators: " + ", ".join(f"{name} {n}" for name,
+            n in self.operators.most_common()))
+        print("  never seen of those that are read: " + ", ".join(sorted(known - set(self.operators))))
+        print("  seen, but not read: " + ", ".join(sorted(set(self.operators) - known)))
         sys.stdout.flush()
+
+
+def known_operators():
+    """Those of docs/operators.md that are read."""
+    table = (pathlib.Path(__file__).parent.parent / "docs" / "operators.md").read_text().split("## Not read")[0]
+    return {line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| ")} - {"operator"}
 
 
 def limit_threads():
@@ -106,12 +120,12 @@ def run(campaign, flags):
     else:
         for seed in range(flags.seed, flags.seed + flags.count):
             if flags.show:
-                print(json.dumps(draw(seed)))
+                print(json.dumps(draw(seed, flags.layer)))
                 continue
             if flags.program:
-                campaign.run(draw(seed), f"seed {seed}", ["single", "half"])
+                campaign.run(draw(seed, flags.layer), f"seed {seed}", ["single", "half"])
             else:
-                description = draw(seed)
+                description = draw(seed, flags.layer)
                 campaign.run(description, f"seed {seed}", strategies(description, flags.mixtures))
             if (seed - flags.seed) % 50 == 49:
                 print(f"{seed}: {time.monotonic() - begin:.0f} s, {dict(campaign.counts)}", flush=True)
@@ -122,6 +136,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the first network")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for failing networks")
+    parser.add_argument("--layer", choices=list(CATALOGUE), help="that every network shall have")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--replay", type=pathlib.Path, help="a description, as it is printed for a failure")
     parser.add_argument("--threads", type=int, default=1, help="that windlass's kernels use")

@@ -167,3 +167,53 @@ def gathered(p, shapes):
         places = (ids % size).view([ids.shape[0], *(ids.shape[1] if i == axis else 1 for i in range(1, x.dim()))])
         return x.gather(axis, places.expand([ids.shape[1] if i == axis else s for i, s in enumerate(x.shape)]))
     return gather
+
+
+class TopExperts(nn.Module):
+    """Experts of which the gate chooses the best few."""
+
+    def __init__(self, p, width):
+        super().__init__()
+        self.p = p
+        self.gate = nn.Linear(width, p["experts"], bias=p["bias"])
+        if p["form"] in ("table", "gathered"):
+            self.table = nn.Parameter(torch.randn(p["experts"], width, width) * 0.5)
+        else:
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, p["inner"]), nn.GELU(), nn.Linear(p["inner"],
+                width))
+                                         for _ in range(p["experts"]))
+
+    def forward(self, x):
+        p, scores = self.p, self.gate(x)
+        if p["first"]:
+            scores = F.softmax(scores, -1)
+        best, places = scores.topk(p["best"], dim=-1)
+        weights = best / best.sum(-1, keepdim=True) if p["first"] else F.softmax(best, -1)
+        if p["form"] == "table":
+            y = torch.einsum("...i,eij->...ej", x, self.table)
+            chosen = y.gather(-2, places.unsqueeze(-1).expand(*places.shape, x.shape[-1]))
+            return (chosen * weights.unsqueeze(-1)).sum(-2)
+        if p["form"] == "gathered":
+            return (torch.matmul(x[..., None, None, :], self.table[places]).squeeze(-2) * weights.unsqueeze(-1)).sum(-2)
+        outputs = torch.stack([expert(x) for expert in self.experts], -2)
+        if p["form"] == "scatter":
+            whole = torch.zeros_like(scores).scatter(-1, places, weights)
+            return (outputs * whole.unsqueeze(-1)).sum(-2)
+        if p["form"] == "one-hot":
+            whole = (F.one_hot(places, p["experts"]).to(x.dtype) * weights.unsqueeze(-1)).sum(-2)
+            return torch.einsum("...e,...ej->...j", whole, outputs)
+        if p["form"] == "loop":
+            y = torch.zeros_like(x)
+            for i in range(p["experts"]):
+                y = y + outputs[..., i, :] * (weights * (places == i).to(x.dtype)).sum(-1, keepdim=True)
+            return y
+        hidden = scores.masked_fill(scores < best[..., -1:], float("-inf") if not p["first"] else 0.0)
+        return (outputs * (hidden if p["first"] else F.softmax(hidden, -1)).unsqueeze(-1)).sum(-2)
+
+
+@layer("best experts", lambda r, shapes: {
+    "experts": r.randint(2, 4), "best": r.randint(1, 2), "inner": r.randint(1, 4), "bias": r.random() < 0.5,
+    "first": r.random() < 0.5, "form": r.choice(["table", "gathered", "scatter", "one-hot", "loop", "masked"])}
+    if len(shapes[0]) <= 3 else None, weight=3)
+def best_experts(p, shapes):
+    return TopExperts(p, shapes[0][-1])

@@ -3,16 +3,17 @@
 A description is plain JSON:
 
   seed, batch             of data and weights; samples of a step
-  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it; shared: without
-                          a batch axis
+  inputs                  [{shape, bound}]: values "x0", "x1", ...; bound > 0: integers below it, narrow: of 32 bits;
+                          truth: true or false; shared: without a batch axis
   large                   whether tensors may be large
   nodes                   [{id, layer, of, p}]: values "n<id>", each a layer of the catalogue on earlier values;
                           layer "again": the module of node p["node"] once more; "tied": a linear layer of
                           its own name with the weight of node p["node"]
   losses                  [{kind, of, uncertain}]: added up, uncertain ones weighed by a weight; or
-  outside                 "cross-entropy" or "mse": of outputs[0], and of others of its shape, by --loss
+  outside                 what --loss says: of outputs[0], and of others of its shape
   outputs                 further values that the module returns
-  export                  {opset, mode, fold, open}; open: the batch is a name in the file
+  export                  {opset, mode, fold, open, literal}; open: the batch is a name in the file; literal: windlass
+                          restores nothing that the exporter folded
   train                   {optimizer, steps, hyperparameters}
 
 Shapes follow when it is built. Weights and data of a part depend on that part and on the seed alone.
@@ -23,23 +24,25 @@ import warnings
 import zlib
 
 import numpy
+import onnx
+import onnx.numpy_helper
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import networks.blocks  # noqa: F401: these fill the catalogue
+import networks.buffers  # noqa: F401
 import networks.layers  # noqa: F401
 import networks.sequences  # noqa: F401
+import networks.spellings  # noqa: F401
 import networks.tensors  # noqa: F401
-from networks.catalogue import CATALOGUE
+from networks.catalogue import CATALOGUE, TOLD, Unsuitable
+from networks.layers import ConvolutionAndNorm
+from networks.ties import Ties
 
 MOST_ELEMENTS = 6000
 LARGEST = 50.0
 NEWEST_OPSET = 17
-
-
-class Unsuitable(Exception):
-    """A description that makes no network worth training."""
 
 
 def seed_of(description, what):
@@ -52,6 +55,28 @@ def rows(x):
 
 def huber(d):
     return torch.where(d.abs() < 1, 0.5 * d * d, d.abs() - 0.5).mean()
+
+
+def one_class(v, t):
+    """The logarithm of the probability of the class that is meant, of each row."""
+    return F.log_softmax(rows(v), -1).gather(1, t.reshape(-1, 1)).squeeze(1)
+
+
+def contrast(v):
+    """Samples are their own classes."""
+    v = F.normalize(v.flatten(1), dim=1)
+    return F.cross_entropy(v @ v.t() / 0.5, torch.arange(v.shape[0]))
+
+
+def dice(v, t):
+    p = torch.sigmoid(v).flatten(1)
+    t = t.flatten(1)
+    return (1 - (2 * (p * t).sum(1) + 1) / (p.sum(1) + t.sum(1) + 1)).mean()
+
+
+def triplet(v, t):
+    v, t = v.flatten(1), t.flatten(1)
+    return F.relu((v - t).pow(2).sum(1).add(1e-3).sqrt() - (v + t).pow(2).sum(1).add(1e-3).sqrt() + 0.5).mean()
 
 
 # kind: target ("same", "bits", "class", "channel" or none), function
@@ -69,6 +94,17 @@ LOSSES = {
     "divergence": ("same", lambda v, t: F.kl_div(F.log_softmax(v, -1), F.softmax(t, -1), reduction="batchmean")),
     "by sample": ("same", lambda v, t: ((v - t) ** 2).flatten(1).sum(1).mean()),
     "sum": ("same", lambda v, t: (v * t).sum() * 0.1),
+    "focal": ("class", lambda v, t: (-(1 - one_class(v, t).exp()).pow(2) * one_class(v, t)).mean()),
+    "weighed classes": ("class", lambda v, t: F.cross_entropy(
+        rows(v), t.reshape(-1), weight=v.new_tensor([0.5 + i % 3 for i in range(v.shape[-1])]))),
+    "weighed bits": ("bits", lambda v, t: F.binary_cross_entropy_with_logits(v, t, pos_weight=v.new_tensor(2.0))),
+    "hinge": ("bits", lambda v, t: F.relu(1 - (2 * t - 1) * v).mean()), "soft margin": (
+        "bits", lambda v, t: torch.log(1 + torch.exp(-(2 * t - 1) * v)).mean()), "dice": ("bits", dice),
+    "poisson": ("bits", lambda v, t: (torch.exp(torch.tanh(v)) - t * torch.tanh(v)).mean()),
+    "contrast": (None, contrast), "triplet": ("same", triplet), "likeness": (
+        "same", lambda v, t: 1 - F.cosine_similarity(v, t, dim=-1).mean()),
+    "mixture": ("same", lambda v, t: -torch.logsumexp(F.log_softmax(v, -1) - 0.5 * (v - t) ** 2, -1).mean()),
+    "of none": ("same", lambda v, t: (v - t).pow(2).mean(0).sum() * 0.2),
     "sum of classes": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), reduction="sum")),
 }
 
@@ -84,10 +120,30 @@ def target_of(kind, shape):
     return list(shape), -1 if needs == "bits" else 0
 
 
-def draw_data(description, name, shape, bound):
+def outside_of(text, shape):
+    """The loss that --loss means for a value of a shape: function, shape and bound of the target."""
+    kind, _, parameters = text.partition(":")
+    given = dict(part.split("=") for part in parameters.split(",") if part)
+    if kind == "cross-entropy":
+        axis = int(given.get("axis", 1 if len(shape) > 2 else -1)) % len(shape)
+        if shape[axis] < 2:
+            raise Unsuitable("one class")
+        ignored = int(given.get("ignore", -100))
+        return (lambda v, t: F.cross_entropy(v.movedim(axis, 1), t, ignore_index=ignored),
+                [s for i, s in enumerate(shape) if i != axis], shape[axis])
+    function = {"mse": F.mse_loss, "l1": F.l1_loss, "bce": F.binary_cross_entropy_with_logits,
+                "huber": lambda v, t: F.huber_loss(v, t, delta=float(given.get("delta", 1)))}[kind]
+    return function, list(shape), -1 if kind == "bce" else 0
+
+
+def draw_data(description, name, shape, bound, narrow=False, truth=False):
     """Of all steps, [steps, ...]."""
     generator = torch.Generator().manual_seed(seed_of(description, name))
     shape = [description["train"]["steps"], *shape]
+    if truth:
+        return torch.randint(2, shape, generator=generator) > 0
+    if narrow:
+        return torch.randint(bound, shape, generator=generator, dtype=torch.int32)
     if bound > 0:
         return torch.randint(bound, shape, generator=generator)
     if bound < 0:
@@ -109,7 +165,8 @@ class Network(nn.Module):
         self.data, self.inputs, self.shapes = {}, [], {}
         values = {}
         for i, given in enumerate(description["inputs"]):
-            values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"])
+            values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"],
+                                             given.get("narrow", False), given.get("truth", False))
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
         self.variances = nn.ParameterDict()
@@ -120,20 +177,20 @@ class Network(nn.Module):
                 shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
                 self.add_input(f"t{i}", shape, bound)
         if description["outside"]:
-            shape = values[description["outputs"][0]].shape
-            classes = description["outside"] == "cross-entropy"
-            kind = "mse" if not classes else "cross-entropy" if len(shape) == 2 else "channels"
-            shape, bound = target_of(kind, shape)
-            name = "labels" if classes else "target"
+            first, *others = (values[name] for name in description["outputs"])
+            if any(torch.equal(first, other) for other in others):
+                raise Unsuitable("one output twice, which counts once or not by how it was made")
+            self.outside, shape, bound = outside_of(
+                description["outside"], values[description["outputs"][0]].shape)
+            name = "labels" if bound > 0 else "target"
             self.data[name] = draw_data(description, name, shape, bound)
-            self.outside = LOSSES[kind][1]
         for part in self.modules():
             if hasattr(part, "reset_running_stats"):
                 part.reset_running_stats()
         self.train()
 
-    def add_input(self, name, shape, bound):
-        self.data[name] = draw_data(self.description, name, shape, bound)
+    def add_input(self, name, shape, bound, narrow=False, truth=False):
+        self.data[name] = draw_data(self.description, name, shape, bound, narrow, truth)
         self.inputs.append(name)
         return self.data[name][0]
 
@@ -155,7 +212,15 @@ class Network(nn.Module):
             made = CATALOGUE[node["layer"]].build(node["p"], [tuple(v.shape) for v in operands])
             self.functions[name] = made
             if isinstance(made, nn.Module):
-                make_unique(made)
+                if isinstance(made, Ties):
+                    if self.stands_at_kinks():
+                        raise Unsuitable("the same quarters twice")
+                    make_unique(made)
+                    made.settle()
+                elif isinstance(made, ConvolutionAndNorm):
+                    make_unique(made.convolution)
+                else:
+                    make_unique(made)
                 self.add_module(name, made)
         with torch.no_grad():
             value = made(*operands)
@@ -182,6 +247,14 @@ class Network(nn.Module):
             total = term if total is None else total + term
         return outputs if total is None else (total, *outputs)
 
+    def stands_at_kinks(self):
+        return any(isinstance(part, Ties) for part in self.modules())
+
+    def frozen(self):
+        """What windlass has to be told not to train."""
+        names = [name for name, _ in [*self.named_parameters(), *self.named_buffers()]]
+        return [name for name in names if name.split(".")[-1].startswith(TOLD)]
+
     def loss(self, step, dtype=torch.float32):
         batch = {name: rows[step].to(dtype) if rows.is_floating_point() else rows[step]
                  for name, rows in self.data.items()}
@@ -190,15 +263,16 @@ class Network(nn.Module):
             return found[0]
         labels = batch["labels" if "labels" in batch else "target"]
         total = self.outside(found[0], labels)
-        for i, value in enumerate(found[1:], 1):
-            # What is the same value counts once.
-            if value.shape == found[0].shape and not any(torch.equal(value, other) for other in found[:i]):
+        for value in found[1:]:
+            if value.shape == found[0].shape:
                 total = total + self.outside(value, labels)
         return total
 
     def __deepcopy__(self, memo):
         made = Network(self.description)
         made.load_state_dict(self.state_dict())
+        for mine, part in zip(self.modules(), made.modules(), strict=True):
+            part.training = mine.training
         return made
 
 
@@ -266,7 +340,26 @@ def export_here(network, path):
 
 
 def stored_values(path):
-    """Initializers of an ONNX file by name, for the buffers that exporting moved."""
-    import onnx
-    from onnx import numpy_helper
-    return {t.name: numpy.array(numpy_helper.to_array(t)) for t in onnx.load(str(path)).graph.initializer}
+    """Initializers of an ONNX file by name, under all their names."""
+    graph = onnx.load(str(path)).graph
+    values = {t.name: numpy.array(onnx.numpy_helper.to_array(t)) for t in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Identity" and node.input[0] in values:
+            values[node.output[0]] = values[node.input[0]]
+    return values
+
+
+def operators(path):
+    """The operators of an ONNX file, and the stored names that batch norms read."""
+    found, norms = set(), set()
+
+    def walk(graph):
+        for node in graph.node:
+            found.add(node.op_type)
+            if node.op_type == "BatchNormalization":
+                norms.update(node.input)
+            for attribute in node.attribute:
+                if attribute.g.node:
+                    walk(attribute.g)
+    walk(onnx.load(str(path)).graph)
+    return found, norms

@@ -21,28 +21,43 @@ class Entry:
     build: typing.Callable
     weight: float
     operands: int
-    integer: bool  # of the first operand
+    first: str  # what the first operand is: "number", "integer" or "truth"
 
 
 CATALOGUE = {}
 
 
-def layer(name, draw=lambda r, shapes: {}, weight=1.0, operands=1, integer=False):
-    """Decorates `build`."""
+class Unsuitable(Exception):
+    """A description that makes no network worth training."""
+
+
+def layer(name, draw=lambda r, shapes: {}, weight=1.0, operands=1, integer=False, truth=False):
+    """Decorates `build`. `integer`, `truth`: of the first operand."""
     def add(build):
-        CATALOGUE[name] = Entry(draw, build, weight, operands, integer)
+        CATALOGUE[name] = Entry(draw, build, weight, operands,
+                                "integer" if integer else "truth" if truth else "number")
         return build
     return add
 
 
-class Weighted(nn.Module):
-    """A function of tensors and of weights of its own."""
+# How names of buffers and frozen parameters begin that nothing but a flag can tell from weights.
+TOLD = "told_"
 
-    def __init__(self, function, **shapes):
+
+class Weighted(nn.Module):
+    """A function of tensors, of weights of its own and of buffers."""
+
+    def __init__(self, function, buffers=None, **shapes):
         super().__init__()
         self.function = function
         for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.randn(*shape) * 0.5))
+            self.register_parameter(name, nn.Parameter(torch.randn(shape) * 0.5))
+        for name, value in (buffers or {}).items():
+            self.register_buffer(name, value)
+
+    def with_part(self, name, module):
+        self.add_module(name, module)
+        return self
 
     def forward(self, *operands):
         return self.function(self, *operands)

@@ -9,6 +9,10 @@ FLOOR = 1e-5
 # ... or this little of the largest element of all gradients: where terms cancel, nothing else is left.
 CANCELLED = 2e-6
 NEIGHBOURS = 10  # runs that are asked before a difference is one
+# A tensor in which PyTorch's own rounding explains more than this of its largest element says nothing, ...
+BLURRED = 0.05
+# ... unless the element is this little of the largest of all gradients.
+LITTLE = 1e-4
 NORMAL = 1e-30  # below, numbers have no bits to compare
 
 
@@ -54,6 +58,14 @@ class Places:
         return [name for name in self.parameters if self.offsets[name] <= position][-1]
 
 
+def blurred(truth, neighbours, scale):
+    """Whether a comparison with these would pass what is wrong. `scale`: of all tensors of this kind."""
+    if truth.size == 0:
+        return False
+    moved = max(numpy.abs(n - truth).max() for n in neighbours)
+    return FACTOR * moved > BLURRED * max(numpy.abs(truth).max(), LITTLE * scale) + NORMAL
+
+
 def differs(found, truth, neighbours, scale, slack):
     """The excess of the worst element over what is allowed, or 0. `scale`: of all tensors of this kind; `slack`:
     what else is allowed, for each element."""
@@ -67,10 +79,11 @@ def differs(found, truth, neighbours, scale, slack):
 
 
 class Comparison:
-    """A run of windlass against the reference. `complaints` says what differs."""
+    """A run of windlass against the reference. `complaints` says what differs, `blurred` which tensors
+    rounding hides."""
 
     def __init__(self, reference, places, losses, tensors):
-        self.reference, self.places = reference, places
+        self.reference, self.places, self.blurred = reference, places, []
         self.losses, self.tensors = losses, tensors
         self.complaints = self.compare()
         if self.complaints:
@@ -79,7 +92,7 @@ class Comparison:
 
     def compare(self):
         truth, near = self.reference.truth, self.reference.neighbours
-        complaints = []
+        complaints, self.blurred = [], []
         for step, (found, true) in enumerate(zip(self.losses, truth.losses, strict=True)):
             moved = max(abs(n.losses[step] - true) for n in near)
             if not abs(float(found) - true) <= FACTOR * moved + FLOOR * abs(true) + 1e-7:
@@ -119,6 +132,8 @@ class Comparison:
                 wanted = [run.tensors[name].reshape(-1) for run in (truth, *near)]
             else:
                 continue
+            if blurred(wanted[0], wanted[1:], scale):
+                self.blurred.append(name)
             excess = differs(value.reshape(-1), wanted[0], wanted[1:], scale, slack)
             if excess != 0:
                 worst = int(numpy.argmax(numpy.nan_to_num(numpy.abs(value.reshape(-1) - wanted[0]), nan=1e30)))

@@ -73,6 +73,24 @@ def batch_norm(p, shapes):
     return made[len(shapes[0])](shapes[0][1], affine=p["affine"])
 
 
+class ConvolutionAndNorm(nn.Module):
+    """As it begins: an exporter that folds the norm changes nothing but the scale before it."""
+
+    def __init__(self, p, channels):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, p["out"], 3, p["stride"], 1, bias=False)
+        self.norm = nn.BatchNorm2d(p["out"])
+
+    def forward(self, x):
+        return self.norm(self.convolution(x))
+
+
+@layer("convolution and norm", lambda r, shapes: {"out": r.randint(1, 5), "stride": r.choice([1, 1, 2])}
+       if len(shapes[0]) == 4 and shapes[0][0] > 1 else None, weight=2)
+def convolution_and_norm(p, shapes):
+    return ConvolutionAndNorm(p, shapes[0][1])
+
+
 @layer("layer norm", lambda r, shapes: {
     "axes": r.randint(1, max(1, len(shapes[0]) - 2)), "affine": r.random() < 0.85}, weight=2)
 def layer_norm(p, shapes):

@@ -50,6 +50,10 @@ class Program:
         command = [self.program, "train", request["model"], "--no-shuffle", "--json", *flags]
         for flag, value in given.items():
             command += [flag, value]
+        if "freeze" in request:
+            command += ["--freeze", *request["freeze"]]
+        if request.get("as_exported"):
+            command.append("--as-exported")
         return subprocess.run([str(word) for word in command], capture_output=True, text=True)
 
     def result(self, done, request, file):

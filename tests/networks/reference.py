@@ -36,7 +36,7 @@ class Run:
 def train(network, dtype=torch.float64, noise=0):
     """A run of a copy that has weights. `noise`: the number of a change in the last bits, 0: none. Throws
     Unsuitable if no weight has a gradient."""
-    module = copy.deepcopy(network).to(dtype).train()
+    module = copy.deepcopy(network).to(dtype)
     generator = torch.Generator().manual_seed(noise)
 
     def disturb(tensor):
@@ -49,7 +49,9 @@ def train(network, dtype=torch.float64, noise=0):
         for tensor in [*module.parameters(), *module.data.values()]:
             disturb(tensor)
     train_as = module.description["train"]
-    optimizer = make_optimizer(train_as, module.parameters())
+    for name, weight in module.named_parameters():
+        weight.requires_grad_(name not in network.frozen())
+    optimizer = make_optimizer(train_as, [weight for weight in module.parameters() if weight.requires_grad])
     run = Run([], {}, True)
     for step in range(train_as["steps"]):
         loss = module.loss(step, dtype)
@@ -74,10 +76,12 @@ class Reference:
     def __init__(self, network):
         self.network = network
         self.truth = train(network)
-        self.neighbours = [train(network, torch.float32, noise) for noise in range(2)]
+        self.neighbours = []
+        self.more(2)
 
     def more(self, count):
-        while len(self.neighbours) < count:
+        """Values that tie on purpose must go on doing so: then there is one neighbour."""
+        while len(self.neighbours) < (1 if self.network.stands_at_kinks() else count):
             self.neighbours.append(train(self.network, torch.float32, len(self.neighbours)))
 
     def usable(self):

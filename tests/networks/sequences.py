@@ -140,9 +140,10 @@ class Recurrent(nn.Module):
     def __init__(self, p, width):
         super().__init__()
         self.p = p
-        made = {"lstm": nn.LSTM, "gru": nn.GRU}[p["kind"]]
+        made = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[p["kind"]]
+        more = {"nonlinearity": p["activation"]} if p["kind"] == "rnn" else {}
         self.part = made(width, p["size"], p["layers"], p["bias"], p["batch_first"],
-                         bidirectional=p["both"])
+                         bidirectional=p["both"], **more)
         if p["state"] == "weights":
             count = p["layers"] * (2 if p["both"] else 1)
             self.begin = nn.Parameter(torch.randn(count, 1, p["size"]) * 0.5)
@@ -170,7 +171,8 @@ class Recurrent(nn.Module):
 
 
 @layer("recurrent", lambda r, shapes: {
-    "kind": r.choice(["lstm", "gru"]), "size": r.randint(1, 6), "layers": r.choice([1, 1, 2]),
+    "kind": r.choice(["lstm", "gru", "rnn"]), "size": r.randint(1, 6), "layers": r.choice([1, 1, 2, 3]),
+    "activation": r.choice(["tanh", "relu"]),
     "bias": r.random() < 0.8, "batch_first": r.random() < 0.6, "both": r.random() < 0.4,
     "state": r.choice(["none", "none", "ones", "weights"]),
     "result": r.choice(["all", "all", "last", "cell"])} if is_sequence(shapes[0]) else None, weight=3)
@@ -202,3 +204,26 @@ def lookup(p, shapes):
     count = shapes[1][-1]
     return lambda ids, x: x * (1 + (ids.reshape(ids.shape[0], -1)[:, :1] % count).to(x.dtype).reshape(
         -1, *[1] * (x.dim() - 1)))
+
+
+class Cells(nn.Module):
+    """A recurrent cell, step by step."""
+
+    def __init__(self, p, width):
+        super().__init__()
+        made = {"lstm": nn.LSTMCell, "gru": nn.GRUCell, "rnn": nn.RNNCell}[p["kind"]]
+        self.p, self.cell = p, made(width, p["size"], p["bias"])
+
+    def forward(self, x):
+        state, rows = None, []
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+            rows.append(state[0] if self.p["kind"] == "lstm" else state)
+        return torch.stack(rows, 1)
+
+
+@layer("recurrent cells", lambda r, shapes: {"kind": r.choice(["lstm", "gru", "rnn"]), "size": r.randint(1, 4),
+    "bias": r.random()
+                                             < 0.8} if len(shapes[0]) == 3 and shapes[0][1] <= 6 else None, weight=1.5)
+def cells(p, shapes):
+    return Cells(p, shapes[0][-1])

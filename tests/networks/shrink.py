@@ -2,7 +2,7 @@
 
 import copy
 
-from networks.build import Unsuitable
+from networks.catalogue import Unsuitable
 from networks.trial import Trial
 
 

@@ -35,6 +35,14 @@ def pointwise(p, shapes):
     return POINTWISE[p["function"]]
 
 
+@layer("dropout", lambda r, shapes: {"part": r.choice([0.1, 0.5, 0.8]), "form": r.choice(["module", "function"])},
+    weight=0)
+def dropout(p, shapes):
+    if p["form"] == "function":
+        return lambda x: F.dropout(x, p["part"], True) * 1.0
+    return nn.Dropout(p["part"])
+
+
 @layer("along an axis", lambda r, shapes: {
     "axis": axis_of(r, shapes[0]), "function": r.choice(["softmax", "log_softmax", "cumsum", "normalize",
                                                          "flip", "softmin"])}, weight=3)

@@ -7,6 +7,7 @@
 //
 //   {"model": "net.onnx", "data": "net.safetensors", "out": "folder", "steps": 3,
 //    "optimizer": "adamw", "hyperparameters": {"lr": 0.01, ...}, "loss": "mse", "batch": 4,
+//    "freeze": ["scale"], "as_exported": true,
 //    "strategies": ["single", "least", "half", "random:7"]}
 //
 // The data file has, for each input and label, a tensor of as many rows as all steps have samples.
@@ -111,6 +112,8 @@ Request read_request(const json& line) {
   ModelOptions options;
   if (line.contains("loss")) options.loss = parse_loss(line["loss"].get<std::string>());
   if (line.contains("batch")) options.batch = line["batch"].get<int64_t>();
+  if (line.contains("freeze")) options.freeze = line["freeze"].get<std::vector<std::string>>();
+  options.as_exported = line.value("as_exported", false);
   request.out = line.at("out").get<std::string>();
   request.steps = line.at("steps");
   request.strategies = line.at("strategies").get<std::vector<std::string>>();

@@ -36,6 +36,16 @@ TEST(OnnxImport, ParametricReluChoosesTheSlopeAtZero) {
   EXPECT_EQ(count_ops(graph, OpKind::Unary), 0);
 }
 
+TEST(OnnxImport, GlobalMaxPoolingIsOneWindow) {
+  const Graph graph =
+      import(proto::model(input("x", {2, 3, 4, 5}) + output("y", {2, 3, 1, 1}) +
+                          counting("w", {3, 1, 1}) + node("Mul", {"x", "w"}, {"a"}) +
+                          node("GlobalMaxPool", {"a"}, {"y"})))
+          .graph;
+  ASSERT_EQ(count_ops(graph, OpKind::Pool), 1);
+  EXPECT_EQ(count_ops(graph, OpKind::Reduce), 0);
+}
+
 // At a bound the gradient passes a weight that is clipped, so that one which begins there trains.
 TEST(OnnxImport, WeightsAreClippedByChoosing) {
   const auto clipped = [](const std::string& name) {

@@ -115,23 +115,32 @@ void pool(NodeContext& c, PoolFn fn) {
 void max_pool(NodeContext& c) { pool(c, PoolFn::Max); }
 void average_pool(NodeContext& c) { pool(c, PoolFn::Average); }
 
-template <ReduceFn fn>
-void global_pool(NodeContext& c) {
+void reduce_to_one(NodeContext& c, ReduceFn fn) {
   Ints axes;
   for (size_t i = 2; i < c.rank(0); ++i) axes.push_back(static_cast<int64_t>(i));
   c.out(0, c.emit(OpKind::Reduce, ReduceAttrs{fn, axes, true}, {c.in(0)}));
+}
+void global_average_pool(NodeContext& c) { reduce_to_one(c, ReduceFn::Mean); }
+
+// One window: of equal maxima the first has the gradient, as in PyTorch, and only its place is
+// kept.
+void global_max_pool(NodeContext& c) {
+  const Shape shape = c.shape(0);
+  constexpr size_t kMostAxes = 5;  // that windows slide over, batch and channels included
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  if (shape.size() < 3 || shape.size() > kMostAxes || empty || !is_float(c.type(0).dtype))
+    return reduce_to_one(c, ReduceFn::Max);
+  const Ints kernel(shape.begin() + 2, shape.end()), ones(kernel.size(), 1), none(kernel.size(), 0);
+  c.out(0, c.emit(OpKind::Pool, PoolAttrs{PoolFn::Max, kernel, ones, ones, none, none}, {c.in(0)}));
 }
 
 }  // namespace
 
 void add_window_rules(ImportTable& table) {
   const std::pair<std::string_view, ImportRule> rules[] = {
-      {"AveragePool", average_pool},
-      {"Conv", conv},
-      {"ConvTranspose", conv_transpose},
-      {"GlobalAveragePool", global_pool<ReduceFn::Mean>},
-      {"GlobalMaxPool", global_pool<ReduceFn::Max>},
-      {"MaxPool", max_pool},
+      {"AveragePool", average_pool},      {"Conv", conv},
+      {"ConvTranspose", conv_transpose},  {"GlobalAveragePool", global_average_pool},
+      {"GlobalMaxPool", global_max_pool}, {"MaxPool", max_pool},
   };
   table.insert(std::begin(rules), std::end(rules));
 }
