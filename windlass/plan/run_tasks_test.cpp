@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_strategy.h"
@@ -109,7 +110,8 @@ TEST(RunTasks, RandomStrategies) {
   const char* many = std::getenv("WINDLASS_RANDOM_STEPS");
   const char* first = std::getenv("WINDLASS_RANDOM_SEED");
   const uint64_t begin = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
-  const uint64_t count = many == nullptr ? 40 : std::strtoull(many, nullptr, 10);
+  const uint64_t count =
+      many == nullptr ? sampled<uint64_t>(160) : std::strtoull(many, nullptr, 10);
   uint64_t run = 0;
   for (uint64_t seed = begin; seed < begin + count; ++seed) {
     Rng rng(seed);
