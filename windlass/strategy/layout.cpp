@@ -135,6 +135,17 @@ Layout settled(const Layout& layout) {
   return layout_from(digits);
 }
 
+Layout without_halo(const Layout& layout, const Shape& shape) {
+  std::vector<Digit> digits = layout.digits;
+  for (Digit& digit : digits) {
+    if (digit.kind != Digit::Kind::Axis) continue;
+    if (digit.map.offset == 0 && digit.map.stride == digit.map.window) continue;
+    digit.loop_size = shape[static_cast<size_t>(digit.axis)] / digit.blocks;
+    digit.map = {.loop = 0};
+  }
+  return layout_from(digits);
+}
+
 Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                  const Shape& shape, Access access) {
   std::vector<Digit> digits;

@@ -77,6 +77,8 @@ struct Layout {
 Layout layout_from(const std::vector<Digit>& digits);
 // With copies instead of partial sums.
 Layout settled(const Layout& layout);
+// With plain cuts of the axis where parts overlap or leave gaps.
+Layout without_halo(const Layout& layout, const Shape& shape);
 
 // How an op touches an operand.
 enum class Access : uint8_t {

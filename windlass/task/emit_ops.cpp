@@ -331,7 +331,8 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
       terms[0].group == group && terms[1].group == group && terms[0].layout == terms[1].layout;
   if (!same) {
     const Value& model = terms[0].group == group ? terms[0] : terms[1];
-    const int32_t layout = model.group == group ? tables_.settled(model.layout) : copies();
+    const int32_t layout =
+        model.group == group ? tables_.sum_layout(op.outputs[0], model.layout) : copies();
     for (size_t i = 0; i < terms.size(); ++i)
       terms[i] =
           value(kForward, op.inputs[i], micro_batch, {layout, elements(op.inputs[i])}, group);

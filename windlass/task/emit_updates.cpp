@@ -320,7 +320,7 @@ void Emitter::refresh_copies() {
            .price = moves.back().traffic,
            .tensor = tensor,
            .group = group_id(home.group),
-           .how = moves.back().movement});
+           .how = moves.back().plain_movement});
     }
   }
 }

@@ -148,6 +148,8 @@ const Emitter::Value& Emitter::saved_value(TensorId tensor, int32_t micro_batch,
 const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
                                             const Value& origin, int32_t layout, int32_t group) {
   const Tensor& t = training_.graph[tensor];
+  // Where pieces of a gradient overlap, each has a share of the sum; activations are all there.
+  const bool gradient = t.role == TensorRole::Gradient || t.role == TensorRole::WeightGradient;
   const Value from = origin;
   Value now = from;
   for (const MoveTemplate& move :
@@ -191,7 +193,7 @@ const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_
                       .micro_batch = micro_batch,
                       .tensor = tensor,
                       .group = group_id(now.group),
-                      .how = move.movement});
+                      .how = gradient ? move.movement : move.plain_movement});
     next.per_team = next.computed = false;
     if (move.in_place) {
       // The partial sum is no more: who holds it holds the whole now.

@@ -135,7 +135,7 @@ Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32
                       .price = move.traffic,
                       .tensor = tensor,
                       .group = group_id(group),
-                      .how = move.movement});
+                      .how = move.plain_movement});
     next.per_team = next.computed = false;
     other = next;
   }

@@ -344,6 +344,12 @@ const std::vector<MoveTemplate>& Tables::find_moves(const TensorType& type, int3
                          .from_layout = now,
                          .to_layout = step.layout,
                          .sums = move.sums});
+    step.plain_movement = step.movement;
+    if (move.sums) {
+      step.plain_movement = static_cast<int32_t>(movements.size());
+      movements.push_back(movements.back());
+      movements.back().sums = false;
+    }
     now = step.layout;
     step.in_place = !move.pairwise && move.collective == Collective::AllReduce;
     step.traffic = move.pairwise ? copies(from_group, to_group, move.copies, size)

@@ -92,6 +92,7 @@ struct OpTemplate {
 struct MoveTemplate {
   int32_t traffic = -1;
   int32_t movement = -1;
+  int32_t plain_movement = -1;  // of what is complete wherever it is: nothing is added up
   int32_t layout = -1;
   int64_t elements = 0;  // of the member with most, afterwards
   bool in_place = false;
@@ -139,6 +140,12 @@ class Tables {
   int32_t settled(int32_t layout) {
     const auto at = static_cast<size_t>(layout);
     return at < settled_.size() && settled_[at] >= 0 ? settled_[at] : settle(layout);
+  }
+  // Where gradients that lie differently are added up: sum-free, and no element in two places.
+  int32_t sum_layout(TensorId tensor, int32_t layout) {
+    const int32_t whole = settled(layout);
+    if (!this->layout(whole).halo()) return whole;
+    return intern(without_halo(this->layout(whole), training_.graph[tensor].type.shape));
   }
   // The set of digits over which a gradient in this layout is partial, or over which a weight is
   // not split; 0 is the empty set.

@@ -173,7 +173,7 @@ void StepBound::State::accumulate(const Backward& op) {
     terms[i] = values[static_cast<size_t>(head)];
   }
   if (terms[0].layout != terms[1].layout) {
-    const int32_t layout = tables.settled(terms[0].layout);
+    const int32_t layout = tables.sum_layout(op.output, terms[0].layout);
     for (size_t i = 0; i < 2; ++i) terms[i] = value(kForward, inputs[i], layout);
   }
   for (const Value& term : terms) waits.push_back(term.task);
