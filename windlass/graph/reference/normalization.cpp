@@ -172,9 +172,9 @@ class NormGradient {
     for (int64_t group = 0; group < groups_.count(); ++group) {
       add_parameter_gradients(group, found, dscale, dbias);
       if (!call_.wants(0)) continue;
-      const auto [mean_g, mean_gxhat] = means(group, found);
+      const auto mean = means(group, found);  // of g, and of g times xhat
       groups_.for_each(group, [&](int64_t e) {
-        dx.values[e] = statistics_.rstd[group] * (g(e) - mean_g - xhat(group, e) * mean_gxhat);
+        dx.values[e] = statistics_.rstd[group] * (g(e) - mean.first - xhat(group, e) * mean.second);
       });
     }
     return {dx, dscale, dbias};

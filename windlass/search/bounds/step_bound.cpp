@@ -118,7 +118,7 @@ void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
     host = std::min(host, device.node);
     members.push_back(static_cast<int32_t>(members.size()));
   }
-  std::map<NodeId, int64_t> on_host;
+  std::map<NodeId, decltype(host_members)> on_host;
   for (DeviceId member : devices) ++on_host[problem.machine[member].node];
   host_members = on_host[host];
   hosts_alike =
