@@ -48,6 +48,15 @@ using LocalSizes = std::vector<int64_t>;
 // a contraction. None for views, for empty pieces and where no gradient is computed.
 Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local);
 
+// Work of a piece of a coupled op (graph/coupled.h) in steps: begin makes so many bytes of
+// statistics, end makes the results. Kernels that look at their operands twice anyway (batch norm,
+// group norm) are cut in two; for the others there is one more pass over the operands.
+struct CoupledWork {
+  Work begin, end;
+};
+CoupledWork coupled_work_of(const Graph& graph, const Op& op, const LoopNest& nest,
+                            const LocalSizes& local, Bytes statistics);
+
 // Work of updating `elements` weights at once, as optimizers that treat all weights in one launch
 // do. Reads gradient, master (else weight) and fp32 states; writes all but the gradient.
 Work update_work(OptimizerKind optimizer, double elements, DType weight, DType gradient,

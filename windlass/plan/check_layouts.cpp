@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "windlass/graph/coupled.h"
+
 namespace windlass {
 namespace {
 
@@ -102,13 +104,28 @@ CheckLayouts::CheckLayouts(const TrainingGraph& training, const Strategy& strate
     const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[forward])];
     backward ? list_backward(op, nest, sharding, ops_[i])
              : list_forward(op, nest, sharding, ops_[i]);
-    for (const Split& split : sharding.splits) {
-      if (split.loop < 0 || split.parts == 1) continue;
-      const LoopDim& loop = nest.loops[static_cast<size_t>(split.loop)];
-      const int64_t scalars = backward ? loop.coupling.backward : loop.coupling.forward;
-      ops_[i].coupled = ops_[i].coupled || (loop.role == LoopRole::Coupled && scalars > 0);
-    }
+    list_exchange(op, nest, sharding, ops_[i]);
   }
+}
+
+void CheckLayouts::list_exchange(const Op& op, const LoopNest& nest, const Sharding& sharding,
+                                 CheckOp& made) {
+  std::vector<MemberDigit> digits;
+  int64_t place = size_of(sharding);
+  const int64_t members = place;
+  for (const Split& split : sharding.splits) {
+    place /= split.parts;
+    if (split.loop >= 0 && split.parts > 1 && couples(nest.loops[static_cast<size_t>(split.loop)]))
+      digits.push_back({place, split.parts});
+  }
+  if (digits.empty()) return;
+  const Signature signature = signature_of(training_.graph, op);
+  for (int64_t m = 0; m < members; ++m) {
+    const OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, m));
+    const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
+    if (type.present()) made.exchanged = std::max(made.exchanged, byte_size(type).value);
+  }
+  if (made.exchanged > 0) made.digits = intern(std::move(digits));
 }
 
 int32_t CheckLayouts::layout_for(const LoopNest& nest, const Sharding& sharding,

@@ -41,7 +41,10 @@ struct CheckOperand {
 // An op of the forward or backward pass under its sharding.
 struct CheckOp {
   std::vector<CheckOperand> reads, results;
-  bool coupled = false;  // its pieces exchange values
+  // What its pieces exchange before it ends, among the members that differ in these digits only:
+  // bytes of statistics, of the member with most. 0: nothing.
+  int64_t exchanged = 0;
+  int32_t digits = 0;
 };
 
 class CheckLayouts {
@@ -85,6 +88,7 @@ class CheckLayouts {
  private:
   void list_forward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
   void list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
+  void list_exchange(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
   int32_t layout_for(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                      TensorId tensor, Access access);
   const Shape& sizes(TensorId id) const { return training_.graph[id].type.shape; }

@@ -25,9 +25,6 @@ std::optional<Checker::Seen> Checker::see(TaskId id, const Use& use) {
     complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
     return std::nullopt;
   }
-  if (seen.held.raw)
-    complain("{}: reads {} before the pieces of its op exchange values", name(id),
-             name(use.buffer));
   std::vector<const View*> chain;
   for (int32_t v = use.view; v >= 0; v = chain.back()->of)
     chain.push_back(&graph_.views[static_cast<size_t>(v)]);
@@ -72,12 +69,13 @@ bool Checker::runs_on(TaskId id, int32_t group) {
 }
 
 // Every member is priced as the one with most, so that together they do no less than the op.
-void Checker::check_work(TaskId id, int32_t group) {
+// `begun`: multiply-adds of the task that began it.
+void Checker::check_work(TaskId id, int32_t group, double begun) {
   const Op& op = training_.graph[graph_[id].op];
   // A kernel that knows its mask skips what is masked.
   if (const auto* attention = std::get_if<AttentionAttrs>(&op.attrs))
     if (attention->causal || attention->window > 0) return;
-  double done = 0;
+  double done = begun;
   for (const Kernel& kernel : graph_.works[static_cast<size_t>(graph_[id].price)].kernels)
     done += kernel.multiply_adds;
   const double wanted = arithmetic_of(training_.graph, op).multiply_adds;
@@ -100,12 +98,16 @@ void Checker::compute(TaskId id) {
       graph_.shardings[static_cast<size_t>(task.how)] !=
           strategy_.shardings[static_cast<size_t>(strategy_.ops[forward.index()])])
     complain("{}: is not split as the strategy says", name(id));
-  check_work(id, group);
   const CheckOp& op = layouts_.of(task.op);
+  if (task.begins && op.exchanged == 0)
+    return complain("{}: its pieces have nothing to exchange", name(id));
+  const double begun = op.exchanged > 0 ? use_statistics(id, group) : 0;
+  if (!task.begins) check_work(id, group, begun);
   const auto uses = graph_.uses_of(id);
   const auto match = [&](const std::vector<CheckOperand>& operands, auto carry_out) {
     size_t matched = 0;
     for (const CheckOperand& operand : operands) {
+      if (task.begins && operand.write) continue;  // waits for the end
       const auto mine = [&](const Use& use) {
         return use.kind == operand.kind && use.index == operand.index;
       };
@@ -127,9 +129,10 @@ void Checker::compute(TaskId id) {
   };
   const size_t reads = match(op.reads, &Checker::read);
   const size_t results = match(op.results, &Checker::write);
-  if (reads + results != uses.size())
+  const size_t statistics = op.exchanged > 0 ? 1 : 0;
+  if (reads + results + statistics != uses.size())
     complain("{}: uses {} buffers, {} of them as its operands", name(id), uses.size(),
-             reads + results);
+             reads + results + statistics);
 }
 
 void Checker::read(TaskId id, const Use& use, const CheckOperand& operand) {
@@ -167,7 +170,6 @@ void Checker::write(TaskId id, const Use& use, const CheckOperand& operand) {
              held.there ? "holds something" : "holds nothing");
   held.content = (use.adds ? held.content : 0) + content(operand.tensor, task.micro_batch);
   held.there = true;
-  held.raw = layouts_.of(task.op).coupled;
   held.open = operand.gradient &&
               layouts_.overlaps(operand.tensor, operand.layout, members(group_of(use.buffer)));
 }
@@ -220,30 +222,6 @@ void Checker::sum(TaskId id) {
     complain("{}: does not read all of its terms", name(id));
   sum.there = true;
   sum.content = total;
-}
-
-// What the pieces of an op exchange becomes part of all of its results, on every team.
-void Checker::exchange(TaskId id) {
-  const Task& task = graph_[id];
-  const auto uses = graph_.uses_of(id);
-  const CheckOp& op = layouts_.of(task.op);
-  const int32_t group = group_id(task.group);
-  size_t expected = 0;
-  for (size_t i = 0; group >= 0 && i < op.results.size(); ++i) {
-    expected += teams_[static_cast<size_t>(group)].size();
-    if (!everybody(id, op.results[i].kind, op.results[i].index, group)) return;
-  }
-  if (uses.size() != expected || expected == 0)
-    complain("{}: uses {} buffers, its op has {} results", name(id), uses.size(), expected);
-  for (const Use& use : uses) {
-    Held& result = held(use.buffer);
-    const TaskId maker = users_[use.buffer.index()].writer;
-    const bool own = maker.valid() && graph_[maker].op == task.op &&
-                     graph_[maker].micro_batch == task.micro_batch;
-    if (!use.write || !own || !result.raw)
-      complain("{}: {} is no result that waits for it", name(id), name(use.buffer));
-    result.raw = false;
-  }
 }
 
 }  // namespace windlass

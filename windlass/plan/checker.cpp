@@ -65,6 +65,7 @@ std::vector<std::string> Checker::run() {
   if (check_graph() && check_teams()) {
     held_.resize(graph_.buffers.size());
     users_.resize(graph_.buffers.size());
+    begun_.resize(graph_.buffers.size(), 0);
     bool right = true;
     for (size_t b = 0; b < held_.size(); ++b) right = check_buffer(BufferId(b)) && right;
     clock_.emplace(graph_);
@@ -109,6 +110,7 @@ void Checker::look_at(TaskId id) {
 }
 
 void Checker::visit(TaskId id) {
+  if (!uses_statistics_rightly(id)) return;
   const Task& task = graph_[id];
   switch (task.kind) {
     case TaskKind::Forward:
@@ -155,10 +157,11 @@ bool Checker::check_graph() {
   }
   for (size_t b = 0; b < graph_.buffers.size(); ++b) {
     const Buffer& buffer = graph_.buffers[b];
-    if (!buffer.tensor.valid() || buffer.tensor.index() >= ops.tensors.size())
+    const bool statistics = are_statistics(BufferId(b));
+    if (!statistics && buffer.tensor.index() >= ops.tensors.size())
       complain("buffer {} holds tensor {} of {}", b, buffer.tensor.value, ops.tensors.size());
-    if (!in(buffer.group, graph_.groups) || !in(buffer.layout, graph_.layouts) ||
-        !in(buffer.share, graph_.digit_sets))
+    if (!in(buffer.group, graph_.groups) || !in(buffer.share, graph_.digit_sets) ||
+        (!statistics && !in(buffer.layout, graph_.layouts)))
       complain("buffer {} has no group, layout or share", b);
   }
   for (size_t v = 0; v < graph_.views.size(); ++v) {
@@ -232,6 +235,7 @@ int64_t Checker::part_bytes(BufferId id) {
 
 // What a buffer is for, and what it holds at the start. False if it cannot be looked at further.
 bool Checker::check_buffer(BufferId id) {
+  if (are_statistics(id)) return check_statistics(id);
   const Buffer& buffer = graph_[id];
   const Tensor& tensor = training_.graph[buffer.tensor];
   const bool state = buffer.kind == BufferKind::OptimizerState;
@@ -299,8 +303,8 @@ std::string Checker::name(TaskId id) const {
 
 std::string Checker::name(BufferId id) const {
   const Buffer& buffer = graph_[id];
-  std::string text = fmt::format("buffer {} ({} of \"{}\"", id.value, buffer_kind_name(buffer.kind),
-                                 name(buffer.tensor));
+  std::string text = fmt::format("buffer {} ({}", id.value, buffer_kind_name(buffer.kind));
+  if (!are_statistics(id)) text += fmt::format(" of \"{}\"", name(buffer.tensor));
   if (buffer.micro_batch >= 0) text += fmt::format(", micro-batch {}", buffer.micro_batch);
   return text + fmt::format(", in {})", graph_[buffer.memory].name);
 }
@@ -312,7 +316,7 @@ void Checker::check_coverage() {
   std::vector<Key> found, expected;
   for (size_t i = 0; i < graph_.size(); ++i) {
     const Task& task = graph_.tasks[i];
-    if (!task.op.valid() || task.kind == TaskKind::Collective) continue;
+    if (!task.op.valid() || task.kind == TaskKind::Collective || task.begins) continue;
     found.emplace_back(task.kind, task.op, task.micro_batch, team_of(TaskId(i)));
     if (task.kind == TaskKind::Recompute || training_.graph[task.op].kind == OpKind::Accumulate)
       expected.push_back(found.back());

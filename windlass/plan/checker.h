@@ -29,7 +29,7 @@ class Checker {
   // their numbers, so that two ways to add up the same terms agree.
   struct Held {
     bool there = false;
-    bool raw = false;      // the pieces of the op that made it have not exchanged values yet
+    bool raw = false;      // statistics of each piece: they have not been exchanged yet
     bool open = false;     // where parts overlap, each has a share that is still to be added
     int32_t bits = 0;      // of an element, if it is compressed
     int32_t layout = -1;   // of CheckLayouts
@@ -76,9 +76,16 @@ class Checker {
   void read(TaskId id, const Use& use, const CheckOperand& operand);
   void write(TaskId id, const Use& use, const CheckOperand& operand);
   void sum(TaskId id);
-  void exchange(TaskId id);
-  void check_work(TaskId id, int32_t group);
+  void check_work(TaskId id, int32_t group, double begun);
   bool runs_on(TaskId id, int32_t group);
+
+  // --- check_coupled.cpp
+  bool are_statistics(BufferId id) const { return !graph_[id].tensor.valid(); }
+  bool check_statistics(BufferId id);
+  bool uses_statistics_rightly(TaskId id);
+  double use_statistics(TaskId id, int32_t group);
+  void exchange(TaskId id);
+  uint64_t statistics_number(TaskId id) const;
 
   // --- check_exchanges.cpp
   void move(TaskId id);
@@ -149,6 +156,7 @@ class Checker {
   std::vector<std::vector<TeamId>> teams_;  // by group
   std::vector<Held> held_;                  // by buffer
   std::vector<Users> users_;                // by buffer
+  std::vector<double> begun_;               // by buffer of statistics: multiply-adds for them
   // By update: group and member of each update.
   std::vector<std::vector<std::pair<int32_t, int64_t>>> updated_;
   std::set<std::pair<int32_t, int32_t>> same_traffic_;  // expected and found

@@ -20,7 +20,7 @@ std::string task_label(const TaskGraph& graph, const Graph* training, TaskId id)
   // Backward and update ops have names that say so already.
   if (subject.size() > kind.size() && subject.ends_with(fmt::format(".{}", kind)))
     subject.resize(subject.size() - kind.size() - 1);
-  std::string text = fmt::format("{} {}", kind, subject);
+  std::string text = fmt::format("{}{} {}", task.begins ? "begin of " : "", kind, subject);
   if (task.micro_batch >= 0) text += fmt::format(" (micro-batch {})", task.micro_batch);
   return text;
 }

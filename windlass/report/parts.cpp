@@ -27,6 +27,7 @@ std::set<TensorId> operands_of(const TrainingGraph& training, OpId op) {
 std::vector<OpWork> work_of(const SimulatedStep& step, const TrainingGraph& training, OpId op) {
   // By kind and team.
   std::map<std::pair<TaskKind, TeamId>, OpWork> found;
+  std::map<TeamId, Seconds> begun;
   for (size_t i = 0; i < step.tasks.size(); ++i) {
     const Task& task = step.tasks.tasks[i];
     if (!task.op.valid() || moves(task.kind)) continue;
@@ -35,9 +36,14 @@ std::vector<OpWork> work_of(const SimulatedStep& step, const TrainingGraph& trai
     const TeamId team = step.tasks[step.tasks.lanes_of(TaskId(i)).front()].team;
     OpWork& work = found[{task.kind, team}];
     work.kind = task.kind;
-    ++work.runs;
-    work.each = std::max(work.each, seconds(step.times.duration[i]));
-    work.total += seconds(step.times.duration[i]);
+    const Seconds time = seconds(step.times.duration[i]);
+    work.total += time;
+    Seconds& before = begun[team];
+    if (!task.begins) {
+      ++work.runs;
+      work.each = std::max(work.each, before + time);
+    }
+    before = task.begins ? time : Seconds(0);
   }
   std::map<TaskKind, OpWork> longest;
   for (const auto& [key, work] : found) {

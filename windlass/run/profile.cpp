@@ -83,7 +83,7 @@ template <typename Visit>
 void KernelProfile::for_kernels(const TaskGraph& tasks, Visit&& visit) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     const Task& task = tasks.tasks[i];
-    if (!task.op.valid() || moves(task.kind)) continue;
+    if (!task.op.valid() || moves(task.kind) || task.begins) continue;
     uint64_t adds = 0;
     for (const Use& use : tasks.uses_of(TaskId(i)))
       if (use.adds && use.index < 64) adds |= uint64_t{1} << use.index;

@@ -41,6 +41,7 @@ ProgramTask make(const TrainingGraph& training, const TaskGraph& tasks, TaskId i
       case UseKind::Auxiliary:
         put(made.writes, op->outputs.size() + index, {use.buffer, op->auxiliaries[index]});
         break;
+      case UseKind::Statistics: fail_unsupported("pieces of an op cannot be run yet");
       case UseKind::Term: put(made.reads, index, {use.buffer, held}); break;
       case UseKind::Sum: put(made.writes, index, {use.buffer, held, use.adds}); break;
       case UseKind::From: put(made.reads, index, {use.buffer, held}); break;

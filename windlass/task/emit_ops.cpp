@@ -201,20 +201,25 @@ void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) 
   results_.clear();
   for (const ResultTemplate& result : made.results())
     add_result(result, buffers(group, micro_batch, result.buffer));
-  const Done done = run_op(phase == kForward ? TaskKind::Forward : TaskKind::Recompute, made.work,
-                           made.coupling, id, micro_batch, group);
+  const TaskId done = run_op({.kind = phase == kForward ? TaskKind::Forward : TaskKind::Recompute,
+                              .price = made.work,
+                              .micro_batch = micro_batch,
+                              .op = id,
+                              .group = group_id(group),
+                              .how = sharding_ids_[id.index()]},
+                             made.exchange, group);
   put_results(phase, made.results(), done, micro_batch, group);
 }
 
-void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results, Done done,
+void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results, TaskId done,
                           int32_t micro_batch, int32_t group) {
   for (size_t i = 0; i < results.size(); ++i) {
     Value& value = put(phase, results[i].buffer.tensor, micro_batch);
     value.group = group;
     value.layout = results[i].layout;
     value.buffer = results_[i].use.buffer;
-    value.ready = done.ready;
-    value.per_team = value.computed = done.per_team;
+    value.ready = done;
+    value.per_team = value.computed = true;
   }
 }
 
@@ -228,42 +233,66 @@ void Emitter::add_result(const ResultTemplate& result, BufferId buffer, int32_t 
                       sum});
 }
 
-// The tasks of an op, and of what its pieces exchange.
-Emitter::Done Emitter::run_op(TaskKind kind, int32_t work, int32_t coupling, OpId id,
-                              int32_t micro_batch, int32_t group) {
+// What a task of the team reads of the op's operands. What a coupled op overwrites waits for its
+// end.
+void Emitter::compute_operands(size_t team, bool begins) {
+  for (const Operand& operand : operands_) {
+    if (begins && operand.use.write) continue;
+    if (operand.ready.valid())
+      add_predecessor(operand.per_team ? TaskId(operand.ready.index() + team) : operand.ready);
+    use(operand.use, team);
+  }
+}
+
+// Statistics of the pieces, and then of all of them.
+Emitter::Value Emitter::exchange_statistics(const Task& model, const ExchangeTemplate& exchange,
+                                            int32_t group) {
   const auto& list = teams(group).teams;
-  const Op& op = training_.graph[id];
-  const int32_t sharding = sharding_ids_[(op.forward.valid() ? op.forward : id).index()];
-  Done done;
+  Value statistics = {.group = group};
+  statistics.buffer =
+      buffers(group, {BufferKind::Communication, {}, model.micro_batch}, exchange.bytes.value);
+  TaskId first;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
-    for (const Operand& operand : operands_) {
-      if (operand.ready.valid())
-        add_predecessor(operand.per_team ? TaskId(operand.ready.index() + k) : operand.ready);
-      use(operand.use, k);
-    }
-    for (const Result& result : results_) use(result.use, k);
-    const TaskId task = add({.kind = kind,
-                             .price = work,
-                             .micro_batch = micro_batch,
-                             .op = id,
-                             .group = group_id(group),
-                             .how = sharding});
-    if (k == 0) done.ready = task;
+    compute_operands(k, true);
+    write(statistics.buffer, k, UseKind::Statistics);
+    Task begin = model;
+    begin.begins = true;
+    begin.price = exchange.begin;
+    const TaskId task = add(begin);
+    if (k == 0) first = task;
   }
-  done.per_team = coupling < 0;
-  if (coupling < 0) return done;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
   for (size_t k = 0; k < list.size(); ++k) {
-    graph_.predecessors.push_back(TaskId(done.ready.index() + k));
-    for (const Result& result : results_) use(result.use, k);
+    graph_.predecessors.push_back(TaskId(first.index() + k));
+    write(statistics.buffer, k, UseKind::From);
   }
-  done.ready = add({.kind = TaskKind::Collective,
-                    .price = coupling,
-                    .micro_batch = micro_batch,
-                    .op = id,
-                    .group = group_id(group)});
-  return done;
+  statistics.ready = add({.kind = TaskKind::Collective,
+                          .price = exchange.traffic,
+                          .micro_batch = model.micro_batch,
+                          .op = model.op,
+                          .group = model.group,
+                          .how = exchange.movement});
+  return statistics;
+}
+
+TaskId Emitter::run_op(const Task& model, const ExchangeTemplate& exchange, int32_t group) {
+  Value statistics;
+  if (exchange.needed()) statistics = exchange_statistics(model, exchange, group);
+  const auto& list = teams(group).teams;
+  TaskId first;
+  for (size_t k = 0; k < list.size(); ++k) {
+    on(teams_->lane(list[k], LaneKind::Compute));
+    compute_operands(k, false);
+    if (exchange.needed()) {
+      after(statistics, k);
+      read(statistics, k, UseKind::Statistics);
+    }
+    for (const Result& result : results_) use(result.use, k);
+    const TaskId task = add(model);
+    if (k == 0) first = task;
+  }
+  return first;
 }
 
 void Emitter::backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch,
@@ -298,8 +327,13 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
     const int32_t sum = sum_for(result.update, result, group, micro_batch);
     add_result(result, sum_of({result.update, sum}).value.buffer, sum);
   }
-  const Done done = run_op(TaskKind::Backward, made.backward_work, made.backward_coupling, id,
-                           micro_batch, group);
+  const TaskId done = run_op({.kind = TaskKind::Backward,
+                              .price = made.backward_work,
+                              .micro_batch = micro_batch,
+                              .op = id,
+                              .group = group_id(group),
+                              .how = sharding_ids_[op.forward.index()]},
+                             made.backward_exchange, group);
   put_results(kForward, made.backward_results(), done, micro_batch, group);
   for (size_t i = 0; i < results_.size(); ++i)
     if (results_[i].sum >= 0) finish_term(made.backward_results()[i].update, results_[i].sum, done);

@@ -270,7 +270,7 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   const int32_t sum = sum_for(u, like, term.group, micro_batch);
   const BufferId buffer = sum_of({u, sum}).value.buffer;
   const bool adds = sum_of({u, sum}).begun;
-  Done done = {.ready = {}, .per_team = true};
+  TaskId done;
   const int32_t work = tables_.sum_work(bytes(tensor, like.elements));
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
@@ -283,7 +283,7 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
                              .micro_batch = micro_batch,
                              .tensor = tensor,
                              .group = group_id(term.group)});
-    if (k == 0) done.ready = task;
+    if (k == 0) done = task;
   }
   finish_term(u, sum, done);
 }
@@ -296,13 +296,13 @@ bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
 }
 
 // A term has been added to a sum.
-void Emitter::finish_term(int32_t u, int32_t index, Done done) {
+void Emitter::finish_term(int32_t u, int32_t index, TaskId done) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   state.sums[static_cast<size_t>(index)].begun = true;
   Value& added = state.sums[static_cast<size_t>(index)].value;
   const int32_t group = added.group;
-  added.ready = done.ready;
-  added.per_team = added.computed = done.per_team;
+  added.ready = done;
+  added.per_team = added.computed = true;
   --state.terms_left;
   const size_t at = at_group(u, group);
   const bool step_done = --terms_left_[at] == 0;

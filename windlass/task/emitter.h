@@ -116,12 +116,6 @@ class Emitter {
     size_t begin = 0, end = 0;  // of ready_sums_
   };
 
-  // After which the results of an op are there, as in Value. What tasks make is computed if it is
-  // per team.
-  struct Done {
-    TaskId ready;
-    bool per_team = false;
-  };
   // What a task reads: a value in short.
   struct Operand {
     Use use;       // of the first team's buffer
@@ -143,10 +137,12 @@ class Emitter {
   void backward(OpId op, int32_t micro_batch, int32_t group);
   void backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch, int32_t group);
   void read(Phase phase, std::span<const ReadTemplate> reads, int32_t micro_batch, int32_t group);
-  void put_results(Phase phase, std::span<const ResultTemplate> results, Done done,
+  void put_results(Phase phase, std::span<const ResultTemplate> results, TaskId done,
                    int32_t micro_batch, int32_t group);
-  Done run_op(TaskKind kind, int32_t work, int32_t coupling, OpId op, int32_t micro_batch,
-              int32_t group);
+  // The first team's task that makes the results; those of the others follow.
+  TaskId run_op(const Task& model, const ExchangeTemplate& exchange, int32_t group);
+  Value exchange_statistics(const Task& model, const ExchangeTemplate& exchange, int32_t group);
+  void compute_operands(size_t team, bool begins);
   void add_result(const ResultTemplate& result, BufferId buffer, int32_t sum = -1);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
   // The template of a forward op as the strategy splits it.
@@ -234,7 +230,7 @@ class Emitter {
   BufferId rest_buffers(int32_t update);
   int32_t sum_for(int32_t update, const ResultTemplate& term, int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
-  void finish_term(int32_t update, int32_t sum, Done done);
+  void finish_term(int32_t update, int32_t sum, TaskId done);
   void finish_gradient(int32_t update);
   void add_extra(int32_t update, const Sum& sum);
   void queue(int32_t update, int32_t sum);

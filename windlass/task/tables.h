@@ -42,12 +42,22 @@ struct ResultTemplate {
   int64_t elements = 0;  // of the member with most
 };
 
+// What the pieces of an op exchange in a pass.
+struct ExchangeTemplate {
+  int32_t begin = -1;    // work of making the statistics
+  int32_t traffic = -1;  // -1: nothing is exchanged
+  int32_t movement = -1;
+  Bytes bytes;  // of the statistics of the member with most
+
+  bool needed() const { return traffic >= 0; }
+};
+
 // A forward op and its backward op under a sharding, on a group.
 struct OpTemplate {
+  // Where statistics are exchanged: of what comes after.
   int32_t work = -1;           // -1: a view
   int32_t backward_work = -1;  // -1: a view, or no backward op
-  int32_t coupling = -1;       // traffic of what the pieces exchange; -1: nothing
-  int32_t backward_coupling = -1;
+  ExchangeTemplate exchange, backward_exchange;
 
   // What the tasks of the forward op read and make; what those of the backward op read of
   // gradients and of saved tensors, and make. Only tensors that are there.
@@ -120,7 +130,8 @@ class Tables {
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
                                          int32_t from_group, int32_t to_layout, int32_t to_group);
 
-  // A collective over a set of digits of a group that exchanges shares of several tensors.
+  // A collective over a set of digits of a group that exchanges shares of several tensors, or
+  // statistics.
   int32_t exchange(Collective collective, int32_t group, int32_t digits);
 
   // Traffic of a collective over digits of a group; of copies between the members and host memory.
@@ -186,7 +197,8 @@ class Tables {
   ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
-  int32_t coupling(const LoopNest& nest, const Sharding& sharding, int32_t group, bool backward);
+  int32_t price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
+                ExchangeTemplate& exchange);
   int32_t add_traffic(Traffic traffic);
   struct LayoutDigits {
     int32_t partial = -1, copies = -1;

@@ -42,8 +42,9 @@ std::string_view buffer_kind_name(BufferKind kind) {
 }
 
 std::string_view use_kind_name(UseKind kind) {
-  static constexpr std::array<std::string_view, 10> kNames = {
-      "input", "output", "auxiliary", "term", "sum", "from", "to", "gradient", "weight", "state"};
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "input", "output", "auxiliary", "statistics", "term", "sum",
+      "from",  "to",     "gradient",  "weight",     "state"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -194,7 +195,7 @@ std::string dump_tasks(const TaskGraph& graph, const Graph* training) {
   for (size_t i = 0; i < graph.size(); ++i) {
     const TaskId id(i);
     const Task& task = graph[id];
-    fmt::format_to(out, "{} {}", i, task_kind_name(task.kind));
+    fmt::format_to(out, "{} {}{}", i, task.begins ? "begin-" : "", task_kind_name(task.kind));
     if (training && task.op.valid()) fmt::format_to(out, " {}", (*training)[task.op].name);
     if (training && task.tensor.valid()) fmt::format_to(out, " {}", (*training)[task.tensor].name);
     if (task.micro_batch >= 0) fmt::format_to(out, " mb {}", task.micro_batch);

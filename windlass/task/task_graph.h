@@ -79,7 +79,7 @@ enum class BufferKind : uint8_t {
   OptimizerState,  // master copies included
   Activation,      // kept for or read by the backward pass too
   Transient,       // of one pass only: activations that nobody saves, gradients of activations
-  Communication,   // the result of a redistribution
+  Communication,   // the result of a redistribution; statistics that pieces of an op exchange
   Stash,           // a saved tensor on the host, or compressed
   Input,           // data of the step
 };
@@ -93,8 +93,10 @@ struct Buffer {
   bool at_start = false;  // live when the step begins
   bool at_end = false;    // live when it ends
   int32_t micro_batch = -1;
-  TensorId tensor = {};  // what it holds a piece of; of optimizer state: the weight
-  Bytes bytes = {};      // rounded as the allocator does
+  // What it holds a piece of; of optimizer state: the weight. None: statistics of the pieces of a
+  // coupled op (graph/coupled.h), which have no layout either.
+  TensorId tensor = {};
+  Bytes bytes = {};  // rounded as the allocator does
   // Index into groups: whose members' pieces they are; into layouts: how the tensor lies when it is
   // first written. Moves in place change the layout.
   int32_t group = -1, layout = -1;
@@ -105,16 +107,17 @@ struct Buffer {
 
 // What a buffer is to a task.
 enum class UseKind : uint8_t {
-  Input,      // operand `index` of the op
-  Output,     // result `index` of the op
-  Auxiliary,  // of the op
-  Term,       // of a sum
-  Sum,        // of the terms
-  From,       // of a move: goes to the buffer that is To with the same index,
-  To,         //   or stays where it is if there is none
-  Gradient,   // for update op `index`; several are added up
-  Weight,     // of update op `index`
-  State,      // of update op `index`: master copy, then the optimizer's tensors
+  Input,       // operand `index` of the op
+  Output,      // result `index` of the op
+  Auxiliary,   // of the op
+  Statistics,  // of a coupled op: made where it begins, read where it ends
+  Term,        // of a sum
+  Sum,         // of the terms
+  From,        // of a move: goes to the buffer that is To with the same index,
+  To,          //   or stays where it is if there is none
+  Gradient,    // for update op `index`; several are added up
+  Weight,      // of update op `index`
+  State,       // of update op `index`: master copy, then the optimizer's tensors
 };
 std::string_view use_kind_name(UseKind kind);
 
@@ -138,7 +141,8 @@ struct View {
 };
 
 // What a task does that moves a tensor from one layout to another, or sums up and shares out
-// several tensors at once. What is copied to and from hosts stays as it lies.
+// several tensors at once, or merges statistics (those of the task's op, by the rule that
+// exchange_of() says; an all-reduce). What is copied to and from hosts stays as it lies.
 struct Movement {
   bool pairwise =
       false;  // each member gets what it lacks from those that hold it; else a collective
@@ -154,12 +158,15 @@ struct Task {
   TaskKind kind = TaskKind::Forward;
   int32_t price = -1;        // index into works or traffics, as moves(kind) says
   int32_t micro_batch = -1;  // none for updates
-  OpId op = {};              // of the training graph, if it carries out one
-  TensorId tensor = {};      // what is moved, if one
-  int32_t group = -1;        // index into groups: whose members carry it out; the source of a move
+  OpId op = {};          // of the training graph, if it carries out one, or merges its statistics
+  TensorId tensor = {};  // what is moved, if one
+  int32_t group = -1;    // index into groups: whose members carry it out; the source of a move
   // How: ops: index into shardings; Collective, Reduce, Gather, Send: into movements; Compress and
   // Decompress: bits of an element.
   int32_t how = -1;
+  // Only makes the statistics of the op, which its pieces exchange before another task, with the
+  // same operands, ends it.
+  bool begins = false;
 };
 
 // A link direction that traffic shares, or several that always carry the same load.

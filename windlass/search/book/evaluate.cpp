@@ -135,9 +135,13 @@ const std::vector<Nanoseconds>& Evaluator::forward_times(const Strategy& plain) 
   if (!forward_times_.empty()) return forward_times_;
   const TaskTimes& times = prepare(plain);
   forward_times_.assign(training_.forward_ops, 0);
-  for (size_t i = 0; i < tasks_->size(); ++i)
-    if (tasks_->tasks[i].kind == TaskKind::Forward)
-      forward_times_[tasks_->tasks[i].op.index()] = times.duration[i];
+  Nanoseconds begun = 0;  // by the task before
+  for (size_t i = 0; i < tasks_->size(); ++i) {
+    const Task& task = tasks_->tasks[i];
+    if (task.kind != TaskKind::Forward) continue;
+    if (!task.begins) forward_times_[task.op.index()] = begun + times.duration[i];
+    begun = task.begins ? times.duration[i] : 0;
+  }
   return forward_times_;
 }
 

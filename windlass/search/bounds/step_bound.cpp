@@ -42,7 +42,7 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
     if (!op.outputs.empty()) entry.output = op.outputs[0];
     if (!op.forward.valid()) entry.first = op.inputs[0], entry.second = op.inputs[1];
   }
-  list_gaps();
+  list_types();
   list_windows();
 }
 
@@ -59,6 +59,14 @@ Nanoseconds StepBound::State::time_of_work(int32_t work) {
     most_workspace = std::max(most_workspace, price.workspace.value);
   }
   return work_times[at];
+}
+
+// Of the compute lane, which waits for what pieces exchange. No work: none.
+Nanoseconds StepBound::State::time_of_op(int32_t work, const ExchangeTemplate& exchange) {
+  if (work < 0) return 0;
+  const Nanoseconds end = time_of_work(work);
+  if (!exchange.needed()) return end;
+  return time_of_work(exchange.begin) + flow_of(exchange.traffic)->alone + end;
 }
 
 // Nanoseconds a byte of reducing, and of gathering what was shared out. Large traffic is cheapest,
@@ -157,27 +165,9 @@ void StepBound::State::take(const Strategy& given) {
   }
 }
 
-void StepBound::State::list_gaps() {
-  const Graph& graph = training.graph;
-  const auto reads = [&](const Op& next, const Op& made) {
-    return std::ranges::any_of(made.outputs, [&](TensorId id) {
-      return id.valid() && std::ranges::find(next.inputs, id) != next.inputs.end();
-    });
-  };
-  const auto view = [&](OpId forward) { return op_info(graph[forward].kind).view; };
-  read_next.assign(training.forward_ops, false);
-  for (size_t i = 0; i + 1 < training.forward_ops; ++i)
-    read_next[i] = !view(OpId(i + 1)) && reads(graph.ops[i + 1], graph.ops[i]);
-  read_next_back.assign(training.forward_ops, false);
-  const size_t end = training.forward_ops + training.backward_ops;
-  for (size_t i = training.forward_ops; i + 1 < end; ++i) {
-    const Op &op = graph.ops[i], &next = graph.ops[i + 1];
-    if (!op.forward.valid() || facts.dropped[i + 1]) continue;
-    if (next.forward.valid() && view(next.forward)) continue;
-    read_next_back[op.forward.index()] = reads(next, op);
-  }
+void StepBound::State::list_types() {
   std::map<std::pair<Shape, DType>, uint32_t> types;
-  for (const Tensor& tensor : graph.tensors)
+  for (const Tensor& tensor : training.graph.tensors)
     type_of.push_back(
         types.emplace(std::pair(tensor.type.shape, tensor.type.dtype), types.size()).first->second);
 }
@@ -197,13 +187,15 @@ const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t
   const OpTemplate& made = tables.op(OpId(op), sharding, group);
   Choice& own = choices.emplace_back();
   own.made = &made;
-  if (made.work >= 0) own.forward = time_of_work(made.work);
-  if (made.backward_work >= 0) own.backward = time_of_work(made.backward_work);
-  own.coupling = flow_of(made.coupling);
-  own.backward_coupling = flow_of(made.backward_coupling);
-  if (own.coupling != nullptr && read_next[op]) own.forward_gap = own.coupling->alone;
-  if (own.backward_coupling != nullptr && read_next_back[op])
-    own.backward_gap = own.backward_coupling->alone;
+  own.forward = time_of_op(made.work, made.exchange);
+  own.backward = time_of_op(made.backward_work, made.backward_exchange);
+  const auto couple = [&](const ExchangeTemplate& exchange) -> Coupled {
+    if (!exchange.needed()) return {};
+    own.bytes += allocated(exchange.bytes.value).value;
+    return {flow_of(exchange.traffic), time_of_work(exchange.begin)};
+  };
+  own.coupled = couple(made.exchange);
+  own.backward_coupled = couple(made.backward_exchange);
   const auto add = [&](std::span<const ReadTemplate> reads) {
     uint32_t count = 0;
     for (const ReadTemplate& read : reads) {
@@ -256,7 +248,7 @@ void StepBound::State::choose() {
     choices_of.assign(training.forward_ops, {});
     choices.clear();
     chosen_group = group;
-    plain_work = plain_gaps = plain_bytes = 0;
+    plain_work = plain_bytes = 0;
     recent_moves.assign(kRecentMoves, {});
     known_delays.assign(windows.size(), {});
     delays.assign(windows.size(), {});
@@ -272,7 +264,6 @@ void StepBound::State::choose() {
     chosen[i] = &now;
     outdated[window_of[i]] = true;
     plain_work += now.forward + now.backward - before.forward - before.backward;
-    plain_gaps += now.forward_gap + now.backward_gap - before.forward_gap - before.backward_gap;
     plain_bytes += now.bytes - before.bytes;
     for (int32_t u : updates_of[i]) {
       const auto input = static_cast<size_t>(facts.first_use[static_cast<size_t>(u)].second);
@@ -300,13 +291,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   choose();
   const int64_t micro_batches = strategy->micro_batches;
   const Nanoseconds update = updates();
-  // Of the compute lane, wherever the walk is: work, and gaps where nothing comes between.
-  Nanoseconds left = plain_work + (recomputes ? 0 : plain_gaps);
-  Nanoseconds gap = 0;  // after the op that was walked last
-  const auto walked = [&](Nanoseconds time, Nanoseconds gap_after) {
-    left -= time + gap;
-    gap = recomputes ? 0 : gap_after;
-  };
+  Nanoseconds left = plain_work;  // of the compute lane, wherever the walk is
   if (recomputes)
     for (const auto& list : again.before)
       for (OpId op : list) left += chosen[op.index()]->forward;
@@ -326,7 +311,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   for (size_t i = 0, w = 0; i < training.forward_ops; ++i) {
     if (w < windows.size() && i == windows[w].first) left -= delays[w++].forward;
     forward(i);
-    walked(chosen[i]->forward, chosen[i]->forward_gap);
+    left -= chosen[i]->forward;
     if (bound() > enough) return bound();
   }
   turn_back();
@@ -342,11 +327,9 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
       }
     if (op.forward >= 0) {
       backward(op);
-      const Choice& own = *chosen[static_cast<size_t>(op.forward)];
-      walked(own.backward, own.backward_gap);
+      left -= chosen[static_cast<size_t>(op.forward)]->backward;
     } else if (!op.dropped) {
       accumulate(op);
-      walked(0, 0);
     }
     if (bound() > enough) return bound();
   }
@@ -372,8 +355,8 @@ Nanoseconds StepBound::State::several_groups() {
     use_group(strategy->groups[static_cast<size_t>(stage.group)]);
     for (size_t i = stage.first; i < stage.last; ++i) {
       const OpTemplate& made = made_of(i);
-      if (made.work >= 0) ahead[s] += time_of_work(made.work);
-      if (made.backward_work >= 0) back[s] += time_of_work(made.backward_work);
+      ahead[s] += time_of_op(made.work, made.exchange);
+      back[s] += time_of_op(made.backward_work, made.backward_exchange);
     }
   }
   for (size_t i = training.forward_ops; i < training.forward_ops + training.backward_ops; ++i)
@@ -381,7 +364,7 @@ Nanoseconds StepBound::State::several_groups() {
       const Stage& stage = strategy->stages[static_cast<size_t>(stage_of[i])];
       use_group(strategy->groups[static_cast<size_t>(stage.group)]);
       const OpTemplate& made = made_of(op.index());
-      if (made.work >= 0) back[static_cast<size_t>(stage_of[i])] += time_of_work(made.work);
+      back[static_cast<size_t>(stage_of[i])] += time_of_op(made.work, made.exchange);
     }
   Nanoseconds best = 0, before = 0;
   std::vector<Nanoseconds> busy(strategy->groups.size(), 0);

@@ -67,13 +67,16 @@ struct StepBound::State {
     int32_t update = -1;  // as in ResultTemplate
     int64_t bytes = 0, elements = 0;
   };
+  // The exchange of an op, and what comes before it. The compute lane waits for it.
+  struct Coupled {
+    const LaneTasks::Flow* exchange = nullptr;  // null: none
+    Nanoseconds begin = 0;
+  };
   struct Choice {
     const OpTemplate* made = nullptr;
+    // So long it has the compute lane, which waits meanwhile where statistics are exchanged.
     Nanoseconds forward = 0, backward = 0;  // 0: a view, or nothing
-    // The compute lane has nothing to do for so long after it, since the next op waits for what its
-    // pieces exchange.
-    Nanoseconds forward_gap = 0, backward_gap = 0;
-    const LaneTasks::Flow *coupling = nullptr, *backward_coupling = nullptr;
+    Coupled coupled, backward_coupled;
     int64_t bytes =
         0;  // of all that it brings to memory in one micro-batch, but for redistribution
     std::vector<Operand> operands;  // of the forward op, gradients, saved tensors
@@ -97,9 +100,6 @@ struct StepBound::State {
     bool dropped = false;
     TensorId output, first, second;  // of a view, or of a sum
   };
-  // By forward op: whether the op that comes next, forward or backward, reads what it makes.
-  std::vector<bool> read_next, read_next_back;
-  void list_gaps();
   std::vector<Backward> backward_ops;
 
   // One group: each op as the strategy splits it, found again only where it changed.
@@ -109,7 +109,7 @@ struct StepBound::State {
   std::vector<int32_t> chosen_shardings;               // by forward op
   const Choice nothing;
   int32_t chosen_group = -1;
-  Nanoseconds plain_work = 0, plain_gaps = 0;    // of all of them
+  Nanoseconds plain_work = 0;                    // of all of them
   int64_t plain_bytes = 0;                       // of all of them
   int64_t most_workspace = 0;                    // of any choice so far
   std::vector<double> update_elements;           // by update, of the device with most
@@ -123,6 +123,7 @@ struct StepBound::State {
   };
   std::vector<RecentMove> recent_moves;
   std::vector<uint32_t> type_of;  // by tensor: equal types have equal numbers
+  void list_types();
 
   // The walk.
   enum Phase : uint8_t { kForward, kAgain };
@@ -144,7 +145,7 @@ struct StepBound::State {
     size_t back_first = 0, back_last = 0;
   };
   // What the compute lane waits for in a window at least, both passes; no more than that beside the
-  // work and the gaps.
+  // work.
   struct Delays {
     Nanoseconds forward = 0, backward = 0;
   };
@@ -238,6 +239,7 @@ struct StepBound::State {
 
   static Nanoseconds duration_of(const Price& price);
   Nanoseconds time_of_work(int32_t work);
+  Nanoseconds time_of_op(int32_t work, const ExchangeTemplate& exchange);
   const LaneTasks::Flow* flow_of(int32_t traffic) {
     return traffic < 0 ? nullptr : &rates.flow(traffic, tables.traffics);
   }
@@ -282,6 +284,7 @@ struct StepBound::State {
   int32_t send(const LaneTasks::Flow& flow, int32_t after);
   void read(Phase phase, std::span<const Operand> reads);
   int32_t work(Nanoseconds duration);
+  int32_t work(Nanoseconds duration, const Coupled& coupled);
   void forward(size_t op);
   void backward(const Backward& op);
   void accumulate(const Backward& op);

@@ -51,6 +51,13 @@ int32_t StepBound::State::work(Nanoseconds duration) {
   return task;
 }
 
+// Those of an op: it begins, and ends after what its pieces exchange.
+int32_t StepBound::State::work(Nanoseconds duration, const Coupled& coupled) {
+  if (coupled.exchange == nullptr) return work(duration);
+  waits.push_back(send(*coupled.exchange, work(coupled.begin)));
+  return work(duration - coupled.begin - coupled.exchange->alone);
+}
+
 // As lowering does it: from the first value there is, in place where partial sums are combined.
 // What the backward pass brings to another layout of the forward pass is kept apart.
 const StepBound::State::Value& StepBound::State::value(Phase phase, TensorId tensor,
@@ -115,8 +122,7 @@ void StepBound::State::forward(size_t op) {
     return;
   }
   read(kForward, own.forward_reads());
-  int32_t done = work(own.forward);
-  if (own.coupling != nullptr) done = send(*own.coupling, done);
+  const int32_t done = work(own.forward, own.coupled);
   for (const Made& result : own.forward_makes())
     put(kForward, result.tensor,
         {.layout = result.layout, .buffer = value_buffers++, .task = done, .bytes = result.bytes});
@@ -155,8 +161,7 @@ void StepBound::State::backward(const Backward& op) {
   read(kForward, own.gradient_reads());
   if (keeps_all) read(kAgain, own.saved_reads());
   if (streams) read_weights(saved_weights_of[static_cast<size_t>(op.forward)]);
-  int32_t done = work(own.backward);
-  if (own.backward_coupling != nullptr) done = send(*own.backward_coupling, done);
+  const int32_t done = work(own.backward, own.backward_coupled);
   for (const Made& result : own.backward_makes()) {
     put(kForward, result.tensor,
         {.layout = result.layout, .buffer = value_buffers++, .task = done, .bytes = result.bytes});

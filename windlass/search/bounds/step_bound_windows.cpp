@@ -74,26 +74,19 @@ StepBound::State::Delays StepBound::State::walk_window(const Window& window) {
   keeps_all = in_window = true;
   Delays result;
   begin_walk();
-  Nanoseconds gap = 0;
   for (size_t i = window.first; i < window.last; ++i) {
     forward(i);
-    result.forward -= chosen[i]->forward + gap;
-    gap = chosen[i]->forward_gap;
+    result.forward -= chosen[i]->forward;
   }
   result.forward = std::max<Nanoseconds>(0, result.forward + tasks.end(LaneTasks::kCompute));
   begin_walk();
-  gap = 0;
   for (size_t i = window.back_first; i < window.back_last; ++i) {
     const Backward& op = backward_ops[i];
     if (op.forward >= 0) {
       backward(op);
-      const Choice& own = *chosen[static_cast<size_t>(op.forward)];
-      result.backward -= own.backward + gap;
-      gap = own.backward_gap;
+      result.backward -= chosen[static_cast<size_t>(op.forward)]->backward;
     } else if (!op.dropped) {
       accumulate(op);
-      result.backward -= gap;
-      gap = 0;
     }
   }
   result.backward = std::max<Nanoseconds>(0, result.backward + tasks.end(LaneTasks::kCompute));

@@ -118,7 +118,8 @@ class Measuring {
       }
   }
 
-  // A redistribution belongs to the op that is emitted next: it asked for it.
+  // A redistribution belongs to the op that is emitted next: it asked for it. So does what its
+  // pieces exchange, and make for it.
   void find_times() {
     std::vector<Nanoseconds> pending(tasks_.memories.size(), 0);
     for (size_t t = 0; t < tasks_.size(); ++t) {
@@ -127,11 +128,8 @@ class Measuring {
       const MemoryId memory = memory_of(tasks_, TaskId(t));
       if (!memory.valid()) continue;
       const Nanoseconds taken = result_.end[t] - result_.start[t];
-      if (task.kind == TaskKind::Collective) {
-        if (task.op.valid())
-          measure_.time[task.op.index()] += taken;
-        else
-          pending[memory.index()] += taken;
+      if (task.kind == TaskKind::Collective || task.begins) {
+        pending[memory.index()] += task.begins ? times_.duration[t] : taken;
       } else if (task.kind == TaskKind::Forward || task.kind == TaskKind::Backward) {
         if (!task.op.valid()) continue;
         Nanoseconds& time = measure_.time[task.op.index()];

@@ -41,9 +41,9 @@ Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& dig
   return layout_from(result);
 }
 
-class Exchange {
+class Mover {
  public:
-  Exchange(HeldValues& held, const TaskGraph& tasks, TaskId id)
+  Mover(HeldValues& held, const TaskGraph& tasks, TaskId id)
       : held_(held),
         tasks_(tasks),
         task_(tasks[id]),
@@ -207,8 +207,7 @@ class Exchange {
 }  // namespace
 
 void exchange_values(HeldValues& held, const TaskGraph& tasks, TaskId id) {
-  if (tasks[id].how < 0) fail_unsupported("pieces of an op exchange values");
-  Exchange(held, tasks, id).run();
+  Mover(held, tasks, id).run();
 }
 
 void copy_values(HeldValues& held, const TaskGraph& tasks, TaskId id,

@@ -118,6 +118,8 @@ class TaskWalker {
       case TaskKind::SwapIn:
         return copy_values(held_, tasks_, id, held_.members(team_of(id), task.group));
       case TaskKind::Collective:
+        if (task.op.valid()) return merge(id);
+        [[fallthrough]];
       case TaskKind::Send:
       case TaskKind::Reduce:
       case TaskKind::Gather: return reference::exchange_values(held_, tasks_, id);
@@ -173,7 +175,11 @@ class TaskWalker {
       operands[use.index] = operand(use, member, piece.input_regions[use.index]);
       inputs[use.index] = &operands[use.index];
     }
-    const ForwardResult made = interpret_forward(piece.signature(), inputs, random, piece.facts);
+    if (tasks_[id].begins)
+      return begin(id, exchange_of(piece, Pass::Forward), member,
+                   interpret_statistics(piece.signature(), inputs, random, piece.facts));
+    const ForwardResult made =
+        interpret_forward(piece.signature(), inputs, random, piece.facts, statistics(id, member));
     for (const Use& use : tasks_.uses_of(id)) {
       if (use.kind != UseKind::Output && use.kind != UseKind::Auxiliary) continue;
       const bool output = use.kind == UseKind::Output;
@@ -206,11 +212,62 @@ class TaskWalker {
       operands[i] = operand(use, member, *region);
       (i < gradient_count ? gradients[i] : saved[i - gradient_count]) = &operands[i];
     }
+    if (tasks_[id].begins)
+      return begin(id, exchange_of(piece, Pass::Backward, wanted), member,
+                   interpret_gradient_statistics(piece.signature(), rule, wanted, gradients, saved,
+                                                 random, piece.facts));
     const std::vector<Array> made =
-        interpret_backward(piece.signature(), rule, wanted, gradients, saved, random, piece.facts);
+        interpret_backward(piece.signature(), rule, wanted, gradients, saved, random, piece.facts,
+                           statistics(id, member));
     for (const Use& use : tasks_.uses_of(id))
       if (use.kind == UseKind::Output)
         store(use, member, made[use.index], piece.input_regions[use.index]);
+  }
+
+  const Use* find_use(TaskId id, UseKind kind) const {
+    const auto uses = tasks_.uses_of(id);
+    const auto found = std::ranges::find(uses, kind, &Use::kind);
+    return found == uses.end() ? nullptr : &*found;
+  }
+
+  // Statistics of a piece that are still to be merged, and as what.
+  void begin(TaskId id, const Exchange& exchange, int64_t member, Array array) {
+    const Use* use = find_use(id, UseKind::Statistics);
+    ensure(use != nullptr && exchange.needed() && array.shape == exchange.type.shape,
+           "an op begins without statistics to exchange");
+    ensure(byte_size(exchange.type) <= tasks_[use->buffer].bytes, "statistics are too large");
+    unmerged_[{use->buffer.value, member}] = exchange;
+    held_.put(use->buffer, member, {std::move(array)});
+  }
+
+  // Those of all, for an op that ends; null for one that has none.
+  const Array* statistics(TaskId id, int64_t member) {
+    const Use* use = find_use(id, UseKind::Statistics);
+    if (use == nullptr) return nullptr;
+    ensure(!unmerged_.contains({use->buffer.value, member}), "statistics were not exchanged");
+    return &held_.at(use->buffer, member)[0];
+  }
+
+  void merge(TaskId id) {
+    const Task& task = tasks_[id];
+    const Movement& movement = tasks_.movements[static_cast<size_t>(task.how)];
+    const auto& digits = tasks_.digit_sets[static_cast<size_t>(movement.digits)];
+    std::map<int64_t, BufferId> buffer_of;  // by member
+    for (const Use& use : tasks_.uses_of(id))
+      for (int64_t member : held_.members(use.buffer)) buffer_of[member] = use.buffer;
+    std::map<int64_t, Array> merged;
+    for (const auto& [member, buffer] : buffer_of) {
+      const auto exchange = unmerged_.find({buffer.value, member});
+      ensure(exchange != unmerged_.end(), "there is nothing to merge");
+      std::vector<Array> parts;
+      for (int64_t peer : peers_of(digits, member))
+        parts.push_back(held_.at(buffer_of.at(peer), peer)[0]);
+      merged[member] = merge_statistics(exchange->second, parts);
+    }
+    for (auto& [member, array] : merged) {
+      unmerged_.erase({buffer_of[member].value, member});
+      held_.put(buffer_of[member], member, {std::move(array)});
+    }
   }
 
   void store(const Use& use, int64_t member, const Array& array, const Region& region) {
@@ -380,7 +437,8 @@ class TaskWalker {
   HeldValues held_;
   const std::vector<TensorId> roots_;
   size_t first_update_ = 0;
-  std::vector<std::vector<BufferId>> loss_buffers_;  // by micro-batch
+  std::vector<std::vector<BufferId>> loss_buffers_;           // by micro-batch
+  std::map<std::pair<int32_t, int64_t>, Exchange> unmerged_;  // by buffer and member
   StepEnd end_;
 };
 

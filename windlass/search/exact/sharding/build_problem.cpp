@@ -141,6 +141,12 @@ class Builder {
     return whole * static_cast<double>(bytes) / static_cast<double>(size);
   }
 
+  // Both passes.
+  double work_of(const OpTemplate& made) {
+    return price_of(made.work) + price_of(made.exchange.begin) + price_of(made.backward_work) +
+           price_of(made.backward_exchange.begin);
+  }
+
   void add_kind(size_t i) {
     const LoopNest nest = loops_of(graph(), graph().ops[i]);
     result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
@@ -149,7 +155,7 @@ class Builder {
     double least = std::numeric_limits<double>::infinity();
     for (const Sharding& sharding : result_.shardings.back()) {
       const OpTemplate& made = tables_.op(OpId(i), tables_.intern(sharding), group_);
-      least = std::min(least, price_of(made.work) + price_of(made.backward_work));
+      least = std::min(least, work_of(made));
       choices.push_back(choices_of(i, made));
     }
     result_.work.push_back(micro_batches_ * least);
@@ -158,8 +164,8 @@ class Builder {
   std::vector<LocalChoice> choices_of(size_t i, const OpTemplate& made) {
     const Op& op = graph().ops[i];
     LocalChoice plain;
-    plain.cost.time = micro_batches_ * (price_of(made.work) + price_of(made.backward_work) +
-                                        time_of(made.coupling) + time_of(made.backward_coupling));
+    plain.cost.time = micro_batches_ * (work_of(made) + time_of(made.exchange.traffic) +
+                                        time_of(made.backward_exchange.traffic));
     // Saved results, and what it takes to copy them out and back.
     LocalChoice away;
     bool any = false;

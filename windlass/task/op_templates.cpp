@@ -1,0 +1,149 @@
+// Templates: an op and its backward op under a sharding.
+
+#include <algorithm>
+
+#include "windlass/graph/coupled.h"
+#include "windlass/task/lower.h"
+#include "windlass/task/tables.h"
+
+namespace windlass {
+
+const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
+  for (const Made& known : op_index_[op.index()]) {
+    if (known.sharding != sharding || known.group != group) continue;
+    latest_[op.index()] = known;
+    return *known.made;
+  }
+  return make_op(op, sharding, group);
+}
+
+const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
+  templates_.push_back(make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group));
+  op_index_[op.index()].push_back({sharding, group, &templates_.back()});
+  return templates_.back();
+}
+
+OperandTemplate Tables::operand(const LoopNest& nest, const Sharding& sharding,
+                                const OperandMap& map, const TensorType& type, Access access) {
+  if (!type.present()) return {};
+  const Layout layout = layout_of(nest, sharding, map, type.shape, access);
+  return {intern(layout), largest_elements(layout, type.shape)};
+}
+
+OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
+  const Graph& graph = training_.graph;
+  const LoopNest nest = loops_of(graph, op);
+  check_sharding(op, nest, sharding, this->group(group).size());
+  OpTemplate result;
+  result.input_count = static_cast<uint16_t>(op.inputs.size());
+  result.output_count = static_cast<uint16_t>(op.outputs.size());
+  result.auxiliary_count = static_cast<uint16_t>(op.auxiliaries.size());
+  const auto add = [&](const std::vector<TensorId>& ids, const std::vector<OperandMap>& maps,
+                       Access access) {
+    for (size_t i = 0; i < ids.size(); ++i)
+      result.operands.push_back(operand(nest, sharding, maps[i], graph.type_of(ids[i]), access));
+  };
+  add(op.inputs, nest.inputs, Access::Read);
+  add(op.outputs, nest.outputs, Access::Result);
+  add(op.auxiliaries, nest.auxiliaries, Access::Result);
+  add(op.outputs, nest.outputs, Access::ReadGradient);
+  add(op.inputs, nest.inputs, Access::GiveGradient);
+  list_operands(op, group, result);
+  const bool view = op_info(op.kind).view;
+  if (!view) result.work = price(op, nest, sharding, group, result.exchange);
+  const OpId self(static_cast<size_t>(&op - graph.ops.data()));
+  const OpId backward = backward_of_[self.index()];
+  if (backward.valid()) list_backward(graph[backward], group, result);
+  if (backward.valid() && !view)
+    result.backward_work = price(graph[backward], nest, sharding, group, result.backward_exchange);
+  return result;
+}
+
+ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand,
+                              int32_t group) const {
+  ResultTemplate made;
+  made.buffer.kind = BufferKind::Transient;
+  made.buffer.tensor = tensor;
+  made.buffer.bytes = allocated(operand.elements * facts_.element_size[tensor.index()]);
+  made.buffer.group = group;
+  made.buffer.layout = made.layout = operand.layout;
+  made.elements = operand.elements;
+  return made;
+}
+
+void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const {
+  std::vector<bool> written(op.inputs.size(), false);
+  if (const auto& writes = op_info(op.kind).writes)
+    for (int32_t input : writes(signature_of(training_.graph, op)))
+      written[static_cast<size_t>(input)] = true;
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.inputs[i].valid())
+      made.all_reads.push_back(
+          {op.inputs[i], static_cast<int32_t>(i), written[i], made.inputs()[i]});
+  made.read_count = made.all_reads.size();
+  const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands,
+                           UseKind kind) {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (!ids[i].valid()) continue;
+      const bool saved = facts_.saved_index[ids[i].index()] >= 0;
+      ResultTemplate& added = made.all_results.emplace_back(result(ids[i], operands[i], group));
+      added.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
+      added.kind = kind;
+      added.index = static_cast<int32_t>(i);
+    }
+  };
+  results(op.outputs, made.outputs(), UseKind::Output);
+  results(op.auxiliaries, made.auxiliaries(), UseKind::Auxiliary);
+  made.result_count = made.all_results.size();
+}
+
+void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) const {
+  const size_t gradients = backward.inputs.size() - backward.saved.size();
+  for (size_t i = 0; i < gradients; ++i)
+    if (backward.inputs[i].valid())
+      made.all_reads.push_back(
+          {backward.inputs[i], static_cast<int32_t>(i), false, made.output_gradients()[i]});
+  made.gradient_read_count = made.all_reads.size() - made.read_count;
+  for (size_t i = 0; i < backward.saved.size(); ++i)
+    if (const TensorId tensor = backward.inputs[gradients + i]; tensor.valid())
+      made.all_reads.push_back(
+          {tensor, static_cast<int32_t>(gradients + i), false, made.saved(backward.saved[i])});
+  for (size_t i = 0; i < backward.outputs.size(); ++i) {
+    const TensorId tensor = backward.outputs[i];
+    if (!tensor.valid()) continue;
+    ResultTemplate& added =
+        made.all_results.emplace_back(result(tensor, made.input_gradients()[i], group));
+    added.index = static_cast<int32_t>(i);
+    added.update = facts_.term_of[tensor.index()];
+    if (added.update >= 0) added.buffer.kind = BufferKind::WeightGradient;
+  }
+}
+
+// Work of an op of either pass, and what its pieces exchange before it ends.
+int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
+                      ExchangeTemplate& exchange) {
+  const Graph& graph = training_.graph;
+  const LocalSizes local = local_sizes(nest, sharding);
+  std::vector<MemberDigit> digits;
+  int64_t place = size_of(sharding);
+  for (const Split& split : sharding.splits) {
+    place /= split.parts;
+    if (split.loop >= 0 && split.parts > 1 && couples(nest.loops[static_cast<size_t>(split.loop)]))
+      digits.push_back({place, split.parts});
+  }
+  if (digits.empty()) return work(work_of(graph, op, nest, local));
+  // Of all members the first has most of every loop.
+  const OpPiece piece = piece_of(signature_of(graph, op), nest, loop_parts(nest, sharding, 0));
+  const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
+  const Bytes bytes = type.present() ? byte_size(type) : Bytes();
+  if (bytes.value == 0) return work(work_of(graph, op, nest, local));
+  const CoupledWork steps = coupled_work_of(graph, op, nest, local, bytes);
+  std::ranges::sort(digits);
+  exchange = {.begin = work(steps.begin),
+              .traffic = collective(Collective::AllReduce, group, digits, bytes),
+              .movement = this->exchange(Collective::AllReduce, group, intern_digits(digits)),
+              .bytes = bytes};
+  return work(steps.end);
+}
+
+}  // namespace windlass
