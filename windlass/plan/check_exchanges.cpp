@@ -118,9 +118,12 @@ void Checker::move(TaskId id) {
     if (in_place) held(use.buffer).layout = move.to;
   }
   if (!moved) return;
-  if (move.pairwise && facts.overlaps && how.sums != moved->open)
-    complain("{}: {} where parts overlap", name(id),
+  if (move.pairwise && (facts.overlaps || facts.gaps) && how.sums != moved->open)
+    complain("{}: {} where parts overlap, or nobody has any", name(id),
              how.sums ? "adds up copies" : "leaves out shares of a sum");
+  if (facts.gaps && !how.sums)
+    complain("{}: from {} to {}: nobody has some of what is wanted", name(id),
+             format_layout(layouts_[move.from]), format_layout(layouts_[move.to]));
   if (move.pairwise) moved->open = false;
   for (const Use& use : uses) {
     if (use.kind != UseKind::To) continue;

@@ -154,7 +154,8 @@ void CheckLayouts::list_forward(const Op& op, const LoopNest& nest, const Shardi
   add(UseKind::Auxiliary, op.auxiliaries, nest.auxiliaries, Access::Result);
 }
 
-// Reads the gradients of the outputs, then what was saved as the forward op had it.
+// Reads the gradients of the outputs, then what was saved as the forward op had it, partial results
+// combined.
 void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding,
                                  CheckOp& made) {
   const size_t gradients = op.inputs.size() - op.saved.size();
@@ -171,10 +172,11 @@ void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Shard
             : ref.source == SavedRef::Source::Output ? &nest.outputs[index]
                                                      : &nest.auxiliaries[index];
     }
+    const int32_t layout = layout_for(nest, sharding, *map, op.inputs[i], access);
     made.reads.push_back({.kind = UseKind::Input,
                           .index = static_cast<uint32_t>(i),
                           .tensor = op.inputs[i],
-                          .layout = layout_for(nest, sharding, *map, op.inputs[i], access)});
+                          .layout = settled(layout)});
   }
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (op.outputs[i].valid())
@@ -202,7 +204,7 @@ int32_t CheckLayouts::intern(const Layout& layout) {
     if (d.kind == Digit::Kind::Partial) key.push_back(static_cast<int64_t>(d.combine));
     if (d.kind == Digit::Kind::Axis)
       key.insert(key.end(),
-                 {d.axis, d.loop_size, d.blocks, d.map.stride, d.map.offset, d.map.window});
+                 {d.axis, d.loop_size, d.blocks, d.map.stride, d.map.offset, d.map.window, d.tail});
   }
   const auto [entry, fresh] = index_.try_emplace(key, static_cast<int32_t>(layouts_.size()));
   if (fresh) layouts_.push_back(layout);
@@ -264,8 +266,10 @@ bool CheckLayouts::suits(TensorId tensor, int32_t layout, int64_t members) {
     if (digit.kind != Digit::Kind::Axis) continue;
     const auto axis = static_cast<size_t>(digit.axis);
     if (digit.axis < 0 || axis >= whole.size() || whole[axis] % digit.blocks != 0) return false;
-    const bool plain = digit.map.stride == 1 && digit.map.window == 1 && digit.map.offset == 0;
-    if (plain && digit.loop_size * digit.blocks != whole[axis]) return false;
+    const bool plain =
+        digit.map.stride == 1 && digit.map.window == 1 && digit.map.offset == 0 && !digit.tail;
+    // A loop may go on beyond the axis, over padding.
+    if (plain && digit.loop_size * digit.blocks < whole[axis]) return false;
   }
   return entry->second = size == members;
 }
@@ -284,18 +288,21 @@ bool CheckLayouts::fits(TensorId tensor, int32_t has, int32_t wants, int64_t mem
   return entry->second = true;
 }
 
-bool CheckLayouts::overlaps(TensorId tensor, int32_t layout, int64_t members) {
+bool CheckLayouts::loose(TensorId tensor, int32_t layout, int64_t members) {
   if (!(*this)[layout].halo()) return false;
-  const auto [entry, fresh] = overlaps_.try_emplace({shape(tensor), layout, members}, false);
+  const auto [entry, fresh] = loose_.try_emplace({shape(tensor), layout, members}, false);
   if (!fresh) return entry->second;
   std::map<int64_t, Part> parts;
   for (int64_t m = 0; m < members; ++m)
     parts.try_emplace(digits_of_kind((*this)[layout], m, Digit::Kind::Axis),
                       member_part((*this)[layout], sizes(tensor), m));
-  for (const auto& [a, one] : parts)
+  std::vector<const Part*> all;
+  for (const auto& [a, one] : parts) {
+    all.push_back(&one);
     for (const auto& [b, other] : parts)
       if (a < b && common(one, other) > 0) return entry->second = true;
-  return false;
+  }
+  return entry->second = !cover(all, member_part(Layout{}, sizes(tensor), 0));
 }
 
 int64_t CheckLayouts::elements(TensorId tensor, int32_t layout) {

@@ -80,8 +80,8 @@ class CheckLayouts {
   bool suits(TensorId tensor, int32_t layout, int64_t members);
   // Whether every member that holds `has` holds what `wants` asks of it.
   bool fits(TensorId tensor, int32_t has, int32_t wants, int64_t members);
-  // Whether members have parts that differ and overlap.
-  bool overlaps(TensorId tensor, int32_t layout, int64_t members);
+  // Whether members have parts that differ and overlap, or leave elements out.
+  bool loose(TensorId tensor, int32_t layout, int64_t members);
   // Elements of the member with most.
   int64_t elements(TensorId tensor, int32_t layout);
 
@@ -101,7 +101,7 @@ class CheckLayouts {
   std::vector<std::vector<MemberDigit>> sets_ = {{}};
   std::vector<int32_t> shapes_;  // by tensor
   // By shape, layouts and members.
-  std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, overlaps_, alike_;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, loose_, alike_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, bool> fits_;
   std::map<std::pair<int32_t, int32_t>, int64_t> elements_;
 };

@@ -129,8 +129,7 @@ void CheckMoves::check_pairwise(const CheckedMove& move, MoveFacts& facts) {
   const auto endpoint = [&](int32_t id, size_t m) { return machine_[group(id)[m]].endpoint; };
   for (size_t m = 0; m < wants.size(); ++m) {
     const int64_t wanted = volume(wants[m]);
-    if (wanted > 0 && !cover(different, wants[m]))
-      facts.wrong = fmt::format("nobody has all that member {} wants", m);
+    facts.gaps = facts.gaps || (wanted > 0 && !cover(different, wants[m]));
     const auto self = static_cast<int64_t>(m * has.size() / wants.size());
     int64_t found = 0;
     for (const auto& [part, list] : holders) {

@@ -28,6 +28,7 @@ struct CheckedMove {
 struct MoveFacts {
   std::string wrong;      // why it does not turn the one into the other; empty if it does
   bool overlaps = false;  // pairwise: parts that are sent overlap
+  bool gaps = false;      // pairwise: nobody has some of what is wanted
   int32_t traffic = -1;   // that it takes
 };
 

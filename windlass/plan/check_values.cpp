@@ -171,7 +171,7 @@ void Checker::write(TaskId id, const Use& use, const CheckOperand& operand) {
   held.content = (use.adds ? held.content : 0) + content(operand.tensor, task.micro_batch);
   held.there = true;
   held.open = operand.gradient &&
-              layouts_.overlaps(operand.tensor, operand.layout, members(group_of(use.buffer)));
+              layouts_.loose(operand.tensor, operand.layout, members(group_of(use.buffer)));
 }
 
 // Terms that lie alike, partial sums or not, make a sum that lies like them.

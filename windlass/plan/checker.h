@@ -29,12 +29,13 @@ class Checker {
   // their numbers, so that two ways to add up the same terms agree.
   struct Held {
     bool there = false;
-    bool raw = false;      // statistics of each piece: they have not been exchanged yet
-    bool open = false;     // where parts overlap, each has a share that is still to be added
-    int32_t bits = 0;      // of an element, if it is compressed
-    int32_t layout = -1;   // of CheckLayouts
-    int32_t share = 0;     // digits over which each member has its share of it only
-    uint64_t content = 0;  // of all members
+    bool raw = false;  // statistics of each piece: they have not been exchanged yet
+    // Where parts overlap, each has a share that is still to be added; what none has is zero.
+    bool open = false;
+    int32_t bits = 0;                   // of an element, if it is compressed
+    int32_t layout = -1;                // of CheckLayouts
+    int32_t share = 0;                  // digits over which each member has its share of it only
+    uint64_t content = 0;               // of all members
     std::vector<int64_t> members = {};  // on a host: whose it is
   };
   // As what a task reads it.

@@ -37,6 +37,7 @@ Digit digit_for(const LoopNest& nest, const Sharding& sharding, const Split& spl
     digit.map = map[a];
     digit.map.loop = 0;
     digit.map.blocks = 1;
+    digit.tail = digit.loop_size * digit.map.stride * digit.blocks < shape[a];
     const auto digits = std::ranges::count(sharding.splits, split.loop, &Split::loop);
     if (digits == 1 || digit.map.stride == 1) simplify(digit, shape[a]);
     return digit;
@@ -97,18 +98,14 @@ bool Digit::operator==(const Digit& other) const {
   if (kind == Kind::Copy) return true;
   return axis == other.axis && loop_size == other.loop_size && blocks == other.blocks &&
          map.stride == other.map.stride && map.offset == other.map.offset &&
-         map.window == other.map.window;
+         map.window == other.map.window && tail == other.tail;
 }
 
 bool Layout::partial() const {
   return std::ranges::any_of(digits, [](const Digit& d) { return d.kind == Digit::Kind::Partial; });
 }
 
-bool Layout::halo() const {
-  return std::ranges::any_of(digits, [](const Digit& d) {
-    return d.kind == Digit::Kind::Axis && !(d.map.offset == 0 && d.map.stride == d.map.window);
-  });
-}
+bool Layout::halo() const { return !std::ranges::all_of(digits, &Digit::plain); }
 
 Layout layout_from(const std::vector<Digit>& digits) {
   Layout layout;
@@ -138,10 +135,10 @@ Layout settled(const Layout& layout) {
 Layout without_halo(const Layout& layout, const Shape& shape) {
   std::vector<Digit> digits = layout.digits;
   for (Digit& digit : digits) {
-    if (digit.kind != Digit::Kind::Axis) continue;
-    if (digit.map.offset == 0 && digit.map.stride == digit.map.window) continue;
+    if (digit.plain()) continue;
     digit.loop_size = shape[static_cast<size_t>(digit.axis)] / digit.blocks;
     digit.map = {.loop = 0};
+    digit.tail = false;
   }
   return layout_from(digits);
 }

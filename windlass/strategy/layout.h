@@ -59,8 +59,13 @@ struct Digit {
   int64_t loop_size = 0;  // of one block
   int32_t blocks = 1;
   AxisMap map = {};
+  bool tail = false;  // the axis goes on where the last window ends
 
   bool operator==(const Digit& other) const;
+  // Parts tile the axis: they neither overlap nor leave elements out.
+  bool plain() const {
+    return kind != Kind::Axis || (map.offset == 0 && map.stride == map.window && !tail);
+  }
 };
 
 // Layout of a tensor over a group: digits, outermost first, whose parts multiply to its size.

@@ -18,11 +18,6 @@ namespace {
 
 using Digits = std::vector<Digit>;
 
-bool plain(const Digit& digit) {
-  return digit.kind != Digit::Kind::Axis ||
-         (digit.map.offset == 0 && digit.map.stride == digit.map.window);
-}
-
 // Cuts `digit` into an outer one of `parts` and the rest. Only if nested cuts give the same pieces.
 std::optional<std::pair<Digit, Digit>> cut(const Digit& digit, int32_t parts) {
   if (digit.parts % parts != 0) return std::nullopt;
@@ -78,8 +73,8 @@ class Planner {
   // Steps by collectives, or nothing if it cannot be done so.
   std::optional<Redistribution> run() {
     for (size_t i = 0; i < now_.size(); ++i) {
-      if (!plain(now_[i]) && !(now_[i] == to_[i])) return std::nullopt;
-      if (!plain(to_[i]) && !(now_[i] == to_[i])) return std::nullopt;
+      if (!now_[i].plain() && !(now_[i] == to_[i])) return std::nullopt;
+      if (!to_[i].plain() && !(now_[i] == to_[i])) return std::nullopt;
       if (now_[i] == to_[i]) continue;
       for (const Digit& digit : {now_[i], to_[i]})
         if (digit.kind == Digit::Kind::Axis &&
@@ -154,6 +149,21 @@ bool blocked(const Layout& layout) {
   return std::ranges::any_of(layout.digits, [](const Digit& d) { return d.blocks > 1; });
 }
 
+// Whether the boxes, which are all combinations of some ranges along the axes, leave out elements
+// of another.
+bool leave_out(const std::vector<Box>& boxes, const Box& wanted) {
+  for (size_t a = 0; a < wanted.size(); ++a) {
+    std::vector<Range> ranges;
+    for (const Box& box : boxes) ranges.push_back(box[a]);
+    std::ranges::sort(ranges, {}, &Range::begin);
+    int64_t reached = wanted[a].begin;
+    for (const Range& range : ranges)
+      if (range.begin <= reached) reached = std::max(reached, range.end);
+    if (reached < wanted[a].end) return true;
+  }
+  return false;
+}
+
 // The different pieces of a layout, in the order of the first members that hold them, and who holds
 // which.
 struct Pieces {
@@ -214,6 +224,9 @@ Move pairwise(const Shape& shape, const Layout& from, int64_t from_members, cons
       if (!same_group || holder != to_member) move.copies.push_back({holder, to_member, elements});
     }
   }
+  if (move.sums)
+    move.gaps = std::ranges::any_of(target.boxes,
+                                    [&](const Box& box) { return leave_out(source.boxes, box); });
   return move;
 }
 
@@ -296,7 +309,7 @@ Redistribution redistribute(const Shape& shape, const Layout& from, const Layout
   Redistribution result = {std::move(steps.collectives)};
   if (!steps.pairwise) return result;
   Move move = pairwise(shape, steps.now, members, steps.to, members, true);
-  if (!move.copies.empty()) result.moves.push_back(std::move(move));
+  if (!move.copies.empty() || move.gaps) result.moves.push_back(std::move(move));
   return result;
 }
 

@@ -45,6 +45,7 @@ struct Move {
   int64_t elements = 0;             // collective: of the unsplit tensor, as plan_collective counts
   std::vector<MemberCopy> copies;   // pairwise; what a member has already is not among them
   bool sums = false;                // pairwise: what arrives is added
+  bool gaps = false;                // and nobody has some of what is wanted: it is zero
   Layout result;
   int64_t result_elements = 0;  // of the member with most
 };

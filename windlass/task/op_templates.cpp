@@ -97,17 +97,21 @@ void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const 
   made.result_count = made.all_results.size();
 }
 
-void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) const {
+void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) {
   const size_t gradients = backward.inputs.size() - backward.saved.size();
   for (size_t i = 0; i < gradients; ++i)
     if (backward.inputs[i].valid())
       made.all_reads.push_back(
           {backward.inputs[i], static_cast<int32_t>(i), false, made.output_gradients()[i]});
   made.gradient_read_count = made.all_reads.size() - made.read_count;
-  for (size_t i = 0; i < backward.saved.size(); ++i)
-    if (const TensorId tensor = backward.inputs[gradients + i]; tensor.valid())
-      made.all_reads.push_back(
-          {tensor, static_cast<int32_t>(gradients + i), false, made.saved(backward.saved[i])});
+  for (size_t i = 0; i < backward.saved.size(); ++i) {
+    const TensorId tensor = backward.inputs[gradients + i];
+    if (!tensor.valid()) continue;
+    // Partial results are of use when they are combined.
+    OperandTemplate want = made.saved(backward.saved[i]);
+    want.layout = settled(want.layout);
+    made.all_reads.push_back({tensor, static_cast<int32_t>(gradients + i), false, want});
+  }
   for (size_t i = 0; i < backward.outputs.size(); ++i) {
     const TensorId tensor = backward.outputs[i];
     if (!tensor.valid()) continue;

@@ -19,7 +19,8 @@ uint64_t hash_of(const Layout& layout) {
         .add(digit.blocks)
         .add(digit.map.stride)
         .add(digit.map.offset)
-        .add(digit.map.window);
+        .add(digit.map.window)
+        .add(static_cast<int32_t>(digit.tail));
   return hasher.result();
 }
 

@@ -193,7 +193,7 @@ class Tables {
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
   void list_operands(const Op& op, int32_t group, OpTemplate& made) const;
-  void list_backward(const Op& backward, int32_t group, OpTemplate& made) const;
+  void list_backward(const Op& backward, int32_t group, OpTemplate& made);
   ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);

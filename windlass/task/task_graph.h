@@ -151,7 +151,9 @@ struct Movement {
   int32_t from_group = -1, to_group = -1;
   // Of a redistribution; -1: each buffer says its own, and a share of it is what is exchanged.
   int32_t from_layout = -1, to_layout = -1;
-  bool sums = false;  // pairwise: where pieces overlap they are added up
+  // Pairwise: where pieces overlap they are added up, and what nobody has is zero. Gradients, as
+  // the pieces of an op whose windows overlap or leave gaps make them.
+  bool sums = false;
 };
 
 struct Task {

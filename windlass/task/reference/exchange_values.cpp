@@ -135,8 +135,10 @@ class Mover {
         else if (!std::isnan(value))
           known = combined(combine, known, value);
       }
-    for (double value : result.values)
-      ensure(!std::isnan(value), "nobody sends an element that is wanted");
+    for (double& value : result.values) {
+      ensure(movement_.sums || !std::isnan(value), "nobody sends an element that is wanted");
+      if (std::isnan(value)) value = 0;
+    }
     return result;
   }
 

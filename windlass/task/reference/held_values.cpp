@@ -128,9 +128,12 @@ bool HeldValues::there(BufferId id, int64_t member) const {
 
 HeldValues::Arrays& HeldValues::at(BufferId id, int64_t member) {
   const auto found = held_.find({id.value, key(id, member)});
-  ensure(found != held_.end(),
-         fmt::format("buffer {} of \"{}\" holds nothing for member {}", id.value,
-                     training_.graph[tasks_[id].tensor].name, member));
+  if (found == held_.end()) {
+    const TensorId tensor = tasks_[id].tensor;
+    const auto of = tensor.valid() ? training_.graph[tensor].name : "statistics";
+    fail(ErrorKind::Internal, "buffer {} of \"{}\" holds nothing for member {}", id.value, of,
+         member);
+  }
   return found->second;
 }
 
