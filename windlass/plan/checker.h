@@ -35,7 +35,6 @@ class Checker {
     int32_t layout = -1;   // of CheckLayouts
     int32_t share = 0;     // digits over which each member has its share of it only
     uint64_t content = 0;  // of all members
-    std::vector<int64_t> members = {};  // on a host: whose it is
   };
   // As what a task reads it.
   struct Seen {
@@ -85,6 +84,7 @@ class Checker {
   void share(TaskId id);
   void copy(TaskId id);
   int64_t copy_one(TaskId id, const Use& from, const Use& to);
+  bool stored_for(BufferId stored, TeamId team, int32_t group) const;
   void check_stash(TaskId id, BufferId device, BufferId stored);
   bool everybody(TaskId id, UseKind kind, uint32_t index, int32_t group);
   void check_traffic(TaskId id, int32_t expected, const char* what);
@@ -110,6 +110,11 @@ class Checker {
   TeamId team_of(TaskId id) const { return graph_[graph_.lanes_of(id)[0]].team; }
   MemoryId memory_of(TaskId id) const { return graph_[team_of(id)].memory; }
   bool on_host(BufferId id) const { return !graph_[graph_[id].memory].team.valid(); }
+  bool is_host_of(const Memory& memory, TeamId team) const;
+  // Whose members' pieces a buffer holds.
+  TeamId holder(BufferId id) const {
+    return on_host(id) ? graph_[id].team : graph_[graph_[id].memory].team;
+  }
   const std::vector<DeviceId>& devices(int32_t group) const {
     return strategy_.groups[static_cast<size_t>(group)];
   }
