@@ -152,6 +152,14 @@ const std::map<std::string, Change> kChanges = {
      [](Mutator& m) { return set(&m.buffer().share, m.index(m.graph.rest.digit_sets)); }},
     {"buffer: group",
      [](Mutator& m) { return set(&m.buffer().group, m.index(m.graph.rest.groups)); }},
+    {"buffer: team",
+     [](Mutator& m) {
+       std::vector<Buffer*> on_hosts;
+       for (Buffer& buffer : m.graph.rest.buffers)
+         if (buffer.team.valid()) on_hosts.push_back(&buffer);
+       return !on_hosts.empty() && set(&on_hosts[m.below(on_hosts.size())]->team,
+                                       TeamId(m.below(m.graph.rest.teams.size())));
+     }},
     {"buffer: tensor", [](Mutator& m) { return set(&m.buffer().tensor, m.tensor()); }},
     {"buffer: micro-batch",
      [](Mutator& m) { return set(&m.buffer().micro_batch, m.micro_batch()); }},
