@@ -237,7 +237,7 @@ void Checker::copy(TaskId id) {
     const BufferId device = out ? from.buffer : to->buffer;
     const BufferId stored = out ? to->buffer : from.buffer;
     if (graph_[device].memory != memory_of(id) || group_of(device) != group ||
-        (compresses ? graph_[stored].memory != memory_of(id) : !on_host(stored)))
+        on_host(stored) == compresses || !stored_for(stored, team_of(id), group))
       complain("{}: {} and {} are not there", name(id), name(device), name(stored));
     else
       bytes += copy_one(id, from, *to);
@@ -247,6 +247,20 @@ void Checker::copy(TaskId id) {
   if (!compresses)
     check_traffic(id, moves_.host_copies(group, members(team_of(id), group), out, bytes),
                   "this copy");
+}
+
+// Whether what is stored is of the members of a team: their own, or, where another group runs the
+// backward pass, of those with the same numbers on the same hosts.
+bool Checker::stored_for(BufferId stored, TeamId team, int32_t group) const {
+  const int32_t other = group_of(stored);
+  if (holder(stored) == team && other == group) return true;
+  const std::vector<int64_t> theirs = members(holder(stored), other);
+  return graph_[stored].kind == BufferKind::Stash &&
+         std::ranges::all_of(members(team, group), [&](int64_t m) {
+           return std::ranges::binary_search(theirs, m) &&
+                  machine_[devices(other)[static_cast<size_t>(m)]].node ==
+                      machine_[devices(group)[static_cast<size_t>(m)]].node;
+         });
 }
 
 // Returns the bytes that each member copies.
@@ -266,8 +280,6 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
       members(group_of(from.buffer)) != members(group_of(to.buffer)))
     complain("{}: copies {} as {} to {}", name(id), name(from.buffer),
              format_layout(layouts_[copied.layout]), name(to.buffer));
-  if (on_host(from.buffer) && !std::ranges::includes(copied.members, mine))
-    complain("{}: {} is of others", name(id), name(from.buffer));
   // A share may be cut out of what is whole, and put in its place there.
   const int32_t wanted = share_of(to.buffer);
   if (copied.share != 0 && wanted != 0 && copied.share != wanted)
@@ -276,8 +288,6 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
     copied.share = wanted;
   else if (on_host(to.buffer) && on_one_host(group, mine, copied.share))
     copied.share = 0;
-  copied.members.clear();
-  if (on_host(to.buffer)) copied.members = target.at_start ? held(to.buffer).members : mine;
   const BufferId device = out ? from.buffer : to.buffer;
   const BufferId stored = out ? to.buffer : from.buffer;
   const bool stashes = task.micro_batch >= 0;

@@ -184,7 +184,7 @@ void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Shard
                               .index = static_cast<uint32_t>(i),
                               .tensor = op.outputs[i],
                               .layout = layout_for(nest, sharding, nest.inputs[i], op.outputs[i],
-                                                   Access::GiveGradient),
+                                                   gradient_access(op.kind, i)),
                               .write = true,
                               .gradient = true});
 }
@@ -194,7 +194,7 @@ int32_t CheckLayouts::input_gradient(OpId forward, size_t input) {
   const LoopNest nest = loops_of(training_.graph, op);
   const auto sharding = static_cast<size_t>(strategy_.ops[forward.index()]);
   return layout_for(nest, strategy_.shardings[sharding], nest.inputs[input], op.inputs[input],
-                    Access::GiveGradient);
+                    gradient_access(op.kind, input));
 }
 
 int32_t CheckLayouts::intern(const Layout& layout) {

@@ -83,17 +83,15 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
   const Use *weight = nullptr, *state = nullptr;
   size_t gradients = 0;
   uint64_t sum = 0;
-  std::vector<int64_t> mine;
-  if (!host) mine = members(team_of(id), group);
+  // Teams share the lane of their host: whose update it is, its operands say.
+  const TeamId team = host ? holder(uses[0]->buffer) : team_of(id);
+  const std::vector<int64_t> mine = members(team, group);
   for (const Use* use : uses) {
-    const bool here = host ? on_host(use->buffer) : graph_[use->buffer].memory == memory_of(id);
-    if (!here || group_of(use->buffer) != group || use->adds ||
+    if (on_host(use->buffer) != host || holder(use->buffer) != team ||
+        group_of(use->buffer) != group || use->adds ||
         use->write != (use->kind != UseKind::Gradient) || (use->write && use->view >= 0))
       complain("{}: {} is not where \"{}\" is updated", name(id), name(use->buffer), name(tensor));
-    if (use->kind == UseKind::Gradient) {
-      ++gradients;
-      if (host && mine.empty()) mine = held(use->buffer).members;
-    }
+    if (use->kind == UseKind::Gradient) ++gradients;
     const Use** operand = use->kind == UseKind::Weight ? &weight : &state;
     if (use->kind != UseKind::Gradient && use->kind != UseKind::Weight &&
         use->kind != UseKind::State)
@@ -129,8 +127,6 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
     if (!lies || (seen->held.share != 0 && seen->held.share != share) || seen->held.bits != 0)
       complain("{}: {} lies as {}, its weight as {}", name(id), name(use->buffer),
                format_layout(layouts_[seen->held.layout]), format_layout(layouts_[target.layout]));
-    if (host && seen->held.members != mine)
-      complain("{}: {} is of others", name(id), name(use->buffer));
   }
   uint64_t all = 0;
   for (int32_t m = 0; m < strategy_.micro_batches; ++m) all += content(op.inputs[1], m);
@@ -148,7 +144,6 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
     for (const Use* use : uses) check_host_bytes(id, use->buffer, mine);
   target.there = true;
   target.content = content(tensor, kNew);
-  if (host && graph_[weight->buffer].at_start == false) target.members = mine;
   target.share = stored == 0 && host && on_one_host(group, mine, share) ? 0 : share;
   for (int64_t m : mine) updated_[u].emplace_back(group, m);
 }

@@ -259,9 +259,12 @@ bool Checker::check_buffer(BufferId id) {
     return false;
   }
   const TeamId team = graph_[buffer.memory].team;
-  if (team.valid() && std::ranges::find(teams_[static_cast<size_t>(group)], team) ==
-                          teams_[static_cast<size_t>(group)].end())
+  const auto& group_teams = teams_[static_cast<size_t>(group)];
+  if (std::ranges::find(group_teams, holder(id)) == group_teams.end() ||
+      (!team.valid() && !is_host_of(graph_[buffer.memory], buffer.team))) {
     complain("{} is of group {}, where its memory is not", name(id), group);
+    return false;
+  }
   if (state && update_of_[buffer.tensor.index()] < 0)
     complain("{} is the state of no weight that is updated", name(id));
   if (team.valid() && buffer.kind != BufferKind::Stash && buffer.bytes != allocated(part_bytes(id)))
@@ -270,12 +273,14 @@ bool Checker::check_buffer(BufferId id) {
   held.content = content(buffer.tensor, state                  ? kState
                                         : fixed(buffer.tensor) ? kFixed
                                                                : buffer.micro_batch);
-  if (!team.valid())
-    for (size_t m = 0; m < devices(group).size(); ++m)
-      if (const auto& hosts = graph_[buffer.memory].hosts;
-          std::ranges::find(hosts, machine_[devices(group)[m]].node) != hosts.end())
-        held.members.push_back(static_cast<int64_t>(m));
   return true;
+}
+
+// Whether all members of a team are on hosts that this is the memory of.
+bool Checker::is_host_of(const Memory& memory, TeamId team) const {
+  return std::ranges::all_of(graph_[team].devices, [&](DeviceId device) {
+    return std::ranges::find(memory.hosts, machine_[device].node) != memory.hosts.end();
+  });
 }
 
 std::vector<int64_t> Checker::members(TeamId team, int32_t group) const {

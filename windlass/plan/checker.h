@@ -32,11 +32,10 @@ class Checker {
     bool raw = false;  // statistics of each piece: they have not been exchanged yet
     // Where parts overlap, each has a share that is still to be added; what none has is zero.
     bool open = false;
-    int32_t bits = 0;                   // of an element, if it is compressed
-    int32_t layout = -1;                // of CheckLayouts
-    int32_t share = 0;                  // digits over which each member has its share of it only
-    uint64_t content = 0;               // of all members
-    std::vector<int64_t> members = {};  // on a host: whose it is
+    int32_t bits = 0;      // of an element, if it is compressed
+    int32_t layout = -1;   // of CheckLayouts
+    int32_t share = 0;     // digits over which each member has its share of it only
+    uint64_t content = 0;  // of all members
   };
   // As what a task reads it.
   struct Seen {
@@ -93,6 +92,7 @@ class Checker {
   void share(TaskId id);
   void copy(TaskId id);
   int64_t copy_one(TaskId id, const Use& from, const Use& to);
+  bool stored_for(BufferId stored, TeamId team, int32_t group) const;
   void check_stash(TaskId id, BufferId device, BufferId stored);
   bool everybody(TaskId id, UseKind kind, uint32_t index, int32_t group);
   void check_traffic(TaskId id, int32_t expected, const char* what);
@@ -118,6 +118,11 @@ class Checker {
   TeamId team_of(TaskId id) const { return graph_[graph_.lanes_of(id)[0]].team; }
   MemoryId memory_of(TaskId id) const { return graph_[team_of(id)].memory; }
   bool on_host(BufferId id) const { return !graph_[graph_[id].memory].team.valid(); }
+  bool is_host_of(const Memory& memory, TeamId team) const;
+  // Whose members' pieces a buffer holds.
+  TeamId holder(BufferId id) const {
+    return on_host(id) ? graph_[id].team : graph_[graph_[id].memory].team;
+  }
   const std::vector<DeviceId>& devices(int32_t group) const {
     return strategy_.groups[static_cast<size_t>(group)];
   }

@@ -152,6 +152,14 @@ const std::map<std::string, Change> kChanges = {
      [](Mutator& m) { return set(&m.buffer().share, m.index(m.graph.rest.digit_sets)); }},
     {"buffer: group",
      [](Mutator& m) { return set(&m.buffer().group, m.index(m.graph.rest.groups)); }},
+    {"buffer: team",
+     [](Mutator& m) {
+       std::vector<Buffer*> on_hosts;
+       for (Buffer& buffer : m.graph.rest.buffers)
+         if (buffer.team.valid()) on_hosts.push_back(&buffer);
+       return !on_hosts.empty() && set(&on_hosts[m.below(on_hosts.size())]->team,
+                                       TeamId(m.below(m.graph.rest.teams.size())));
+     }},
     {"buffer: tensor", [](Mutator& m) { return set(&m.buffer().tensor, m.tensor()); }},
     {"buffer: micro-batch",
      [](Mutator& m) { return set(&m.buffer().micro_batch, m.micro_batch()); }},
@@ -291,6 +299,20 @@ const std::map<std::string, Change> kChanges = {
        });
        return task != nullptr && set(&task->task.how, m.index(m.graph.rest.movements));
      }},
+    {"task: begins",
+     [](Mutator& m) {
+       LooseTask* task = m.task([](const LooseTask& t) { return t.task.op.valid(); });
+       return task != nullptr && set(&task->task.begins, !task->task.begins);
+     }},
+    {"statistics: not exchanged",
+     [](Mutator& m) {
+       const LooseTask* task = m.task([](const LooseTask& t) {
+         return t.task.kind == TaskKind::Collective && t.task.op.valid();
+       });
+       if (task == nullptr) return false;
+       m.graph.tasks.erase(m.graph.tasks.begin() + (task - m.graph.tasks.data()));
+       return true;
+     }},
     {"task: group",
      [](Mutator& m) { return set(&m.any_task()->task.group, m.index(m.graph.rest.groups)); }},
     {"task: micro-batch",
@@ -340,7 +362,6 @@ TEST(RandomMutation, FoundOrHarmless) {
   int steps = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     RandomStep step = cases::random_step(seed);
-    if (cases::has_coupled_split(step.training, step.strategy)) continue;
     SCOPED_TRACE(step.name);
     step.begin(seed);
     const TaskGraph clean = lower(step.training, step.strategy, step.machine);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "windlass/base/rng.h"
-#include "windlass/plan/cases.h"
+#include "windlass/plan/case_networks.h"
 #include "windlass/plan/random_strategy.h"
 #include "windlass/task/reference/run_tasks.h"
 
@@ -40,16 +40,46 @@ inline StepStart random_start(const TrainingGraph& training, int32_t micro_batch
   return start;
 }
 
-// Ops whose pieces exchange statistics are split along these loops.
-inline bool has_coupled_split(const TrainingGraph& training, const Strategy& strategy) {
-  for (size_t i = 0; i < training.forward_ops; ++i) {
-    const LoopNest nest = loops_of(training.graph, training.graph.ops[i]);
-    for (const Split& split : strategy.shardings[static_cast<size_t>(strategy.ops[i])].splits)
-      if (split.loop >= 0 && split.parts > 1 &&
-          nest.loops[static_cast<size_t>(split.loop)].role == LoopRole::Coupled)
-        return true;
+// One to three hosts that differ in memory, in how many devices they have and in which.
+inline Machine unlike_hosts(Rng& rng) {
+  std::string nodes;
+  const int64_t hosts = rng.integer(1, 3);
+  for (int64_t h = 0; h < hosts; ++h) {
+    std::string devices;
+    const int64_t count = rng.integer(hosts == 1 ? 2 : 1, 3);
+    for (int64_t d = 0; d < count; ++d)
+      devices += fmt::format(R"({}{{"type": "{}"}})", d == 0 ? "" : ", ",
+                             rng.chance(0.2) ? "slow" : "card");
+    nodes += fmt::format(R"({}{{"host": {{"memory": "{}GiB", "memory_bandwidth": "50GB/s",
+                                          "peak": "1TFLOPS"}},
+          "devices": [{}], "switches": ["root"],
+          "links": [{{"from": "gpu*", "to": "root", "bandwidth": "12GB/s", "latency": "5us"}},
+                    {{"from": "root", "to": "host", "bandwidth": "20GB/s", "latency": "1us"}}]}})",
+                         h == 0 ? "" : ", ", rng.chance(0.3) ? 32 : 64, devices);
   }
-  return false;
+  return machine_from_json(
+      fmt::format(R"({{"name": "unlike", "device_types": {{
+        "card": {{"memory": "8GiB", "peak": {{"fp32": "10TFLOPS"}}, "memory_bandwidth": "500GB/s"}},
+        "slow": {{"memory": "4GiB", "peak": {{"fp32": "4TFLOPS"}}, "memory_bandwidth": "200GB/s"}}}},
+        "nodes": [{}]{}}})",
+                  nodes,
+                  hosts > 1 ? R"(, "network": {"bandwidth": "10GB/s", "latency": "5us"})" : ""),
+      "test");
+}
+
+inline Graph random_network(Rng& rng) {
+  switch (rng.integer(0, 9)) {
+    case 0: return mlp(6, 2, 10);
+    case 1: return cnn(2);
+    case 2: return transformer(2, 1, rng.chance(0.5));
+    case 3: return views(6);
+    case 4: return unfused_transformer(rng.integer(2, 3));
+    case 5: return lstm(rng.integer(2, 4));
+    case 6: return mixture(rng.integer(2, 5));
+    case 7: return unet(rng.integer(1, 3));
+    case 8: return noisy(rng.integer(2, 5));
+    default: return cnn(1, true);
+  }
 }
 
 struct RandomStep {
@@ -67,19 +97,17 @@ struct RandomStep {
 // Small enough to be carried out slowly.
 inline RandomStep random_step(uint64_t seed) {
   Rng rng(seed);
-  const int devices = static_cast<int>(rng.integer(2, 4));
-  RandomStep step{{}, machine(devices, rng.chance(0.2) ? 2 : 1), {}, {}, {}};
-  Graph graph;
-  switch (rng.integer(0, 3)) {
-    case 0: graph = mlp(6, 2, 10); break;
-    case 1: graph = cnn(3); break;
-    case 2: graph = transformer(3, 1, rng.chance(0.5)); break;
-    default: graph = views(6); break;
-  }
+  RandomStep step;
+  step.machine = rng.chance(0.5)
+                     ? unlike_hosts(rng)
+                     : machine(static_cast<int>(rng.integer(2, 4)), rng.chance(0.2) ? 2 : 1);
+  Graph graph = random_network(rng);
+  if (rng.chance(0.2)) graph = with_dtype(graph, DType::BF16);
   TrainingOptions options;
-  options.optimizer = rng.chance(0.5) ? OptimizerKind::Adam : OptimizerKind::Sgd;
+  options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));
   step.training = differentiate(graph, options);
-  step.strategy = random_strategy(step.training, step.machine, rng);
+  step.strategy = random_strategy(step.training, step.machine, rng,
+                                  {.in_turn = true, .blocks = true, .mixed = rng.chance(0.6)});
   step.name =
       fmt::format("seed {}: {} on {} devices", seed, graph.name, step.machine.devices.size());
   return step;

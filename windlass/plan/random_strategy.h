@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
@@ -10,8 +11,19 @@
 
 namespace windlass::cases {
 
+struct RandomOptions {
+  bool weights = true;   // other residencies than resident
+  bool pipeline = true;  // several stages
+  double sharded = 0.5;  // ops that change the sharding of the one before
+  bool compress = true;
+  bool in_turn = false;  // copies may take turns with kernels
+  bool blocks = false;   // loops may be split in blocks
+  bool mixed = false;    // groups of any devices and sizes, stages of any ops, several on a group
+};
+
 // A sharding over `members`: digits of random loops, copies where a loop cannot be cut.
-inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t members, Rng& rng) {
+inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t members, Rng& rng,
+                                const RandomOptions& options = {}) {
   Sharding sharding;
   for (int64_t left = members; left > 1;) {
     int64_t parts = rng.integer(2, left);
@@ -23,6 +35,8 @@ inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t memb
       trial.splits.push_back(
           {static_cast<int32_t>(rng.integer(-1, static_cast<int64_t>(nest.loops.size()) - 1)),
            split.parts});
+      if (options.blocks && rng.chance(0.2))
+        trial.splits.back().blocks = static_cast<int32_t>(rng.integer(2, 3));
       try {
         check_sharding(op, nest, trial, static_cast<size_t>(size_of(trial)));
       } catch (const Error&) {
@@ -36,24 +50,11 @@ inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t memb
   return sharding;
 }
 
-struct RandomOptions {
-  bool weights = true;   // other residencies than resident
-  bool pipeline = true;  // several stages
-  double sharded = 0.5;  // ops that change the sharding of the one before
-  bool compress = true;
-  bool in_turn = false;  // copies may take turns with kernels
-};
-
-inline Strategy random_strategy(const TrainingGraph& training, const Machine& machine, Rng& rng,
-                                const RandomOptions& options = {}) {
-  Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
-  strategy.name = "random";
-  strategy.micro_batches = rng.integer(1, 4);
-  strategy.bucket = Bytes(rng.integer(0, 1) == 0 ? 4096 : 25 << 20);
-  strategy.prefetch = static_cast<int32_t>(rng.integer(0, 3));
-  strategy.in_turn = options.in_turn && rng.chance(0.2);
+// Groups of equal size with a stage each, in order.
+inline void equal_groups(const TrainingGraph& training, const Machine& machine, Rng& rng,
+                         bool pipeline, Strategy& strategy) {
   const auto devices = static_cast<int64_t>(machine.devices.size());
-  int64_t groups = options.pipeline ? rng.integer(1, devices) : 1;
+  int64_t groups = pipeline ? rng.integer(1, devices) : 1;
   while (devices % groups != 0) --groups;
   groups = std::min<int64_t>(groups, static_cast<int64_t>(training.forward_ops));
   strategy.groups.assign(static_cast<size_t>(groups), {});
@@ -69,16 +70,65 @@ inline Strategy random_strategy(const TrainingGraph& training, const Machine& ma
   }
   if (groups > 1)
     strategy.schedule = rng.chance(0.5) ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
+}
+
+// Groups of any devices and sizes, which take turns in one or two rounds of stages of any length.
+inline void mixed_groups(const TrainingGraph& training, const Machine& machine, Rng& rng,
+                         Strategy& strategy) {
+  std::vector<DeviceId> devices;
+  for (size_t d = 0; d < machine.devices.size(); ++d) devices.emplace_back(d);
+  for (size_t d = devices.size(); d > 1 && rng.chance(0.7); --d)
+    std::swap(devices[d - 1],
+              devices[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(d) - 1))]);
+  strategy.groups.assign(1, {});
+  for (DeviceId device : devices) {
+    if (!strategy.groups.back().empty() && rng.chance(0.3)) strategy.groups.emplace_back();
+    strategy.groups.back().push_back(device);
+  }
+  const size_t groups = strategy.groups.size();
+  const size_t rounds = rng.chance(0.3) && 2 * groups <= training.forward_ops ? 2 : 1;
+  std::set<size_t> ends = {training.forward_ops};
+  while (ends.size() < groups * rounds)
+    ends.insert(
+        static_cast<size_t>(rng.integer(1, static_cast<int64_t>(training.forward_ops) - 1)));
+  strategy.stages.clear();
+  size_t first = 0;
+  for (size_t end : ends) {
+    const auto group = static_cast<int32_t>(strategy.stages.size() % groups);
+    strategy.stages.push_back({first, end, group, group});
+    first = end;
+  }
+  if (strategy.stages.size() == 1) return;
+  strategy.schedule = rng.chance(0.5) ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
+  if (rounds > 1 && strategy.schedule == ScheduleKind::OneFOneB)
+    strategy.micro_batches = static_cast<int64_t>(groups) * rng.integer(1, 2);
+}
+
+inline Strategy random_strategy(const TrainingGraph& training, const Machine& machine, Rng& rng,
+                                const RandomOptions& options = {}) {
+  Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
+  strategy.name = "random";
+  strategy.micro_batches = rng.integer(1, 4);
+  strategy.bucket = Bytes(rng.integer(0, 1) == 0 ? 4096 : 25 << 20);
+  strategy.prefetch = static_cast<int32_t>(rng.integer(0, 3));
+  strategy.in_turn = options.in_turn && rng.chance(0.2);
+  if (options.mixed)
+    mixed_groups(training, machine, rng, strategy);
+  else
+    equal_groups(training, machine, rng, options.pipeline, strategy);
+  const std::vector<int32_t> stages = stage_of_ops(strategy, training.forward_ops);
   strategy.shardings.clear();
   std::map<Sharding, int32_t> known;
   for (size_t i = 0; i < training.forward_ops; ++i) {
     const Op& op = training.graph.ops[i];
     const LoopNest nest = loops_of(training.graph, op);
-    Sharding sharding = random_sharding(op, nest, members, rng);
+    const Stage& stage = strategy.stages[static_cast<size_t>(stages[i])];
+    const size_t members = strategy.groups[static_cast<size_t>(stage.group)].size();
+    Sharding sharding = random_sharding(op, nest, static_cast<int64_t>(members), rng, options);
     if (i > 0 && !rng.chance(options.sharded)) {
       const Sharding& last = strategy.shardings[static_cast<size_t>(strategy.ops[i - 1])];
       try {
-        check_sharding(op, nest, last, static_cast<size_t>(members));
+        check_sharding(op, nest, last, members);
         sharding = last;
       } catch (const Error&) {
       }

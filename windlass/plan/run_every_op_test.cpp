@@ -88,7 +88,6 @@ TEST(RunEveryOp, UnderEverySharding) {
     for (const reference::OpCase& c : reference::op_cases(seed)) {
       if (hurried() && number++ % 4 != 0) continue;
       SCOPED_TRACE(c.name);
-      if (c.kind == OpKind::GroupedLinear) continue;
       run_case(c, runs);
     }
     if (hurried()) break;

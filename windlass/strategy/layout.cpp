@@ -46,13 +46,19 @@ Digit digit_for(const LoopNest& nest, const Sharding& sharding, const Split& spl
     digit.kind = Digit::Kind::Partial;
     digit.combine = loop.combine;
   }
-  // Over a reduced or coupled loop every piece knows the whole gradient of what lacks the loop.
-  if (access == Access::GiveGradient && loop.role == LoopRole::Free)
+  const bool gives = access == Access::GiveGradient || access == Access::GiveBiasGradient;
+  if ((gives && loop.role == LoopRole::Free) ||
+      (access == Access::GiveGradient && loop.role == LoopRole::Reduced))
     digit.kind = Digit::Kind::Partial;
   return digit;
 }
 
 }  // namespace
+
+Access gradient_access(OpKind kind, size_t input) {
+  return static_cast<int32_t>(input) == op_info(kind).bias ? Access::GiveBiasGradient
+                                                           : Access::GiveGradient;
+}
 
 int64_t size_of(const Sharding& sharding) {
   int64_t size = 1;

@@ -91,8 +91,11 @@ enum class Access : uint8_t {
   Result,        // an output, as the op leaves it: partial over split reduced loops
   ReadGradient,  // the gradient of an output, as the backward op wants it
   GiveGradient,  // the gradient of an input, as the backward op leaves it: partial over split free
-                 // loops that the input lacks
+                 // and reduced loops that the input lacks (partial_gradient)
+  GiveBiasGradient,  // that of a bias: every piece of a reduced loop has all of it
 };
+// How the gradient of an input is given.
+Access gradient_access(OpKind kind, size_t input);
 Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                  const Shape& shape, Access access);
 

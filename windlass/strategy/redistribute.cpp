@@ -264,8 +264,10 @@ std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
                                              const std::vector<MemberDigit>& digits) {
   const auto on_one = [&](const MemberDigit& digit) {
     for (size_t m = 0; m < group.size(); ++m)
-      for (int64_t peer : peers_of({digit}, static_cast<int64_t>(m)))
-        if (machine[group[static_cast<size_t>(peer)]].node != machine[group[m]].node) return false;
+      for (int64_t peer : peers_of({digit}, static_cast<int64_t>(m))) {
+        const Device &a = machine[group[m]], &b = machine[group[static_cast<size_t>(peer)]];
+        if (a.node != b.node || a.type != b.type || a.limit != b.limit) return false;
+      }
     return true;
   };
   std::vector<MemberDigit> result;

@@ -26,7 +26,8 @@ std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t me
 // What is shared out over these digits: the part of `elements` that is the member's.
 Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member);
 
-// Of digits over which something is shared out, those parts in which all peers are on one host.
+// Of digits over which something is shared out, those parts in which all peers are devices of the
+// same type and limit on one host: together they have one copy there.
 std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
                                              const std::vector<DeviceId>& group,
                                              const std::vector<MemberDigit>& digits);

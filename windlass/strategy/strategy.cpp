@@ -31,6 +31,15 @@ void check_stages(const TrainingGraph& training, const Strategy& strategy) {
     fail_input("strategy: {} stages need a pipeline schedule", strategy.stages.size());
 }
 
+// Whether what an element of the loop reads and makes of each operand is its own.
+bool windows_tile(const LoopNest& nest, int32_t loop) {
+  for (const auto* operands : {&nest.inputs, &nest.outputs, &nest.auxiliaries})
+    for (const OperandMap& map : *operands)
+      for (const AxisMap& axis : map)
+        if (axis.loop == loop && (axis.offset != 0 || axis.stride != axis.window)) return false;
+  return true;
+}
+
 }  // namespace
 
 std::string_view action_name(MemoryAction action) {
@@ -138,6 +147,12 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
     if (split.parts > 1 && loop.role == LoopRole::Whole)
       fail_input("strategy: {} \"{}\" cannot be split along {}", op_info(op.kind).name, op.name,
                  loop.name);
+    if (split.blocks > 1 && std::ranges::count(sharding.splits, split.loop, &Split::loop) != 1)
+      fail_input("strategy: {} \"{}\": {} is cut in blocks and once more", op_info(op.kind).name,
+                 op.name, loop.name);
+    if (split.blocks > 1 && !windows_tile(nest, split.loop))
+      fail_input("strategy: {} \"{}\": {} cannot be cut in blocks, windows reach across them",
+                 op_info(op.kind).name, op.name, loop.name);
     int64_t& size = left[static_cast<size_t>(split.loop)];
     if (size % split.blocks != 0 || size / split.blocks < split.parts)
       fail_input("strategy: {} \"{}\": {} of size {} cannot be cut into {} parts",

@@ -1,5 +1,7 @@
 #include "windlass/strategy/strategy.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,6 +41,29 @@ TEST(Strategy, OnlyFloatsAreCompressed) {
     }
   }
   EXPECT_GE(refused, 2);
+}
+
+// Blocks whose windows overlap would each need what lies beside them; a loop that is cut twice has
+// no runs that both cuts agree on.
+TEST(Strategy, OnlyPlainLoopsAreCutInBlocks) {
+  GraphBuilder b("blocks");
+  const TensorId x = b.input("x", {DType::F32, {4, 2, 8}});
+  const TensorId w = b.weight("w", {DType::F32, {4, 2, 3}});
+  b.set_output(b.op(
+      OpKind::Conv,
+      ConvAttrs{
+          .stride = {1}, .dilation = {1}, .pad_begin = {1}, .pad_end = {1}, .output_padding = {0}},
+      {x, w}, "conv"));
+  const Graph graph = b.finish();
+  const Op& op = graph.ops[0];
+  const LoopNest nest = loops_of(graph, op);
+  const auto loop = [&](std::string_view name) {
+    const auto found = std::ranges::find(nest.loops, name, &LoopDim::name);
+    return static_cast<int32_t>(found - nest.loops.begin());
+  };
+  EXPECT_NO_THROW(check_sharding(op, nest, {{{loop("out"), 2, 2}}}, 2));
+  EXPECT_THROW(check_sharding(op, nest, {{{loop("x"), 2, 2}}}, 2), Error);
+  EXPECT_THROW(check_sharding(op, nest, {{{loop("out"), 2, 2}, {loop("out"), 2, 1}}}, 4), Error);
 }
 
 }  // namespace

@@ -30,13 +30,13 @@ void Emitter::prepare(const Strategy& strategy) {
   }
   // Searches ask for one strategy after the other that share their list of shardings.
   for (size_t i = 0; i < strategy.shardings.size(); ++i) {
-    if (i < shardings_.size() && shardings_[i] == strategy.shardings[i]) continue;
-    if (i >= shardings_.size()) {
-      shardings_.resize(strategy.shardings.size());
-      listed_ids_.resize(strategy.shardings.size());
+    if (i == shardings_.size()) {
+      shardings_.push_back(strategy.shardings[i]);
+      listed_ids_.push_back(tables_.intern(shardings_[i]));
+    } else if (shardings_[i] != strategy.shardings[i]) {
+      shardings_[i] = strategy.shardings[i];
+      listed_ids_[i] = tables_.intern(shardings_[i]);
     }
-    shardings_[i] = strategy.shardings[i];
-    listed_ids_[i] = tables_.intern(shardings_[i]);
   }
   sharding_ids_.clear();
   for (int32_t index : strategy.ops)

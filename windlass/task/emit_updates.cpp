@@ -108,7 +108,7 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
       const WeightState& state = weight_of(sums[i]);
       const Value& sum = sum_of(sums[i]).value;
       compute_after(sum, k);
-      after(state.fetched);
+      after(state.fetched, k);
       const auto u = static_cast<size_t>(sums[i].update);
       read(sum, k, UseKind::Gradient, u);
       for (const Value& extra : state.extra) {
@@ -125,7 +125,7 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
                              .how = shared});
     done.push_back(task);
     if (key.host) swap(TaskKind::SwapOut, k, task);
-    for (const SumRef& ref : sums) weight_of(ref).written = task;
+    for (const SumRef& ref : sums) weight_of(ref).written.push_back(task);
   }
   // Weights that rest on the host went back there.
   if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
@@ -148,7 +148,7 @@ void Emitter::gather_weights(const BucketKey& key, std::span<const SumRef> sums,
            .tensor = update_of(sums[0].update).weight,
            .group = group_id(key.group),
            .how = tables_.exchange(Collective::AllGather, group_id(key.group), key.share)});
-  for (const SumRef& ref : sums) weight_of(ref).written = task;
+  for (const SumRef& ref : sums) weight_of(ref).written = {task};
 }
 
 // Gradients go to the host, the host updates, and resident weights come back.
@@ -175,21 +175,21 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
     double elements = 0;
     int64_t out = 0, in = 0;
     std::vector<BufferId> gradients, states, results;  // on the host; none where there is none
-    const HostShare& host = teams_->hosts(list[k]).front();
+    const HostShare& host = teams_->host(list[k]);
     for (const SumRef& ref : sums) {
       const WeightState& state = weight_of(ref);
       const TrainingFacts::Update& facts = update_of(ref.update);
-      const int64_t same = replicas(state.layout) / parts;
       const int64_t share = largest_part(state.elements, parts);
       out += share * facts.gradient_size;
       in += share * facts.weight_size;
       weight_bytes += state.elements * facts.weight_size;
-      // Distinct parts on this host: replicas that do not share out hold the same.
-      const int64_t distinct = std::max<int64_t>(1, host.members / same);
+      const int64_t distinct = tables_.parts_on_host(
+          group_id(key.group), teams(key.group).members[k], state.layout, shared);
       elements += static_cast<double>(share * distinct);
       const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
         if (size == 0) return BufferId();
         return graph_.add({.memory = host.memory,
+                           .team = list[k],
                            .kind = kind,
                            .at_start = persistent,
                            .at_end = persistent,
@@ -221,7 +221,7 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
     for (size_t i = 0; i < sums.size(); ++i) {
       const WeightState& state = weight_of(sums[i]);
       const auto u = static_cast<size_t>(sums[i].update);
-      after(state.fetched);
+      after(state.fetched, k);
       read(gradients[i], 0, UseKind::Gradient, u);
       if (states[i].valid()) write(states[i], 0, UseKind::State, u);
       if (key.host)
@@ -244,7 +244,7 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
       after(last_compute_[list[k].index()]);
       for (size_t i = 0; i < sums.size(); ++i) {
         const WeightState& state = weight_of(sums[i]);
-        after(state.fetched);
+        after(state.fetched, k);
         read(results[i], 0, UseKind::From, i);
         write(key.zero == 3 ? state.rest : home_weight(sums[i].update).buffer, k, UseKind::To, i);
       }
@@ -254,7 +254,7 @@ void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums)
                   .group = group_id(key.group)});
     }
     done.push_back(task);
-    for (const SumRef& ref : sums) weight_of(ref).written = task;
+    for (const SumRef& ref : sums) weight_of(ref).written.push_back(task);
   }
   weight_bytes /= static_cast<int64_t>(list.size());
   if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
@@ -305,17 +305,21 @@ void Emitter::refresh_copies() {
     for (const Value& copy : copies) {
       const auto& moves = tables_.moves(training_.graph[tensor].type, home.layout,
                                         group_id(home.group), copy.layout, group_id(copy.group));
+      for (TeamId team : teams(home.group).teams) after(last_compute_[team.index()]);
+      for (TaskId task : state.written) after(task);
+      Value now = home;
+      for (size_t i = 0; i + 1 < moves.size(); ++i)
+        now = carry(tensor, -1, moves[i], moves[i].plain_movement, now, copy.group);
       for (TeamId a : teams(home.group).teams)
         for (TeamId b : teams(copy.group).teams) on(teams_->send_lane(a, b));
       for (size_t k = 0; k < teams(home.group).teams.size(); ++k) {
-        after(last_compute_[teams(home.group).teams[k].index()]);
-        read(home, k, UseKind::From);
+        after(now, k);
+        read(now, k, UseKind::From);
       }
       for (size_t k = 0; k < teams(copy.group).teams.size(); ++k) {
         after(last_compute_[teams(copy.group).teams[k].index()]);
         write(copy.buffer, k, UseKind::To);
       }
-      after(state.written);
       add({.kind = TaskKind::Send,
            .price = moves.back().traffic,
            .tensor = tensor,

@@ -56,17 +56,18 @@ BufferId Emitter::buffers(int32_t group, const Content& content, int64_t bytes, 
   return first;
 }
 
-// On the hosts of each team. `shared`: members that hold the same part use one copy.
+// On the hosts of each team. `shared`: members of a team that hold the same part use one copy.
 BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,
                                bool persistent) {
-  int64_t copies = 1;
-  if (shared) copies = replicas(content.layout);
   BufferId first_buffer;
-  for (TeamId team : teams(group).teams) {
-    // One buffer a team: its other hosts hold the same.
-    const HostShare& host = teams_->hosts(team).front();
-    const int64_t parts = std::max<int64_t>(1, host.members / copies);
+  for (size_t k = 0; k < teams(group).teams.size(); ++k) {
+    const TeamId team = teams(group).teams[k];
+    const HostShare& host = teams_->host(team);
+    const int64_t parts = shared ? tables_.parts_on_host(group_id(group), teams(group).members[k],
+                                                         content.layout, content.share)
+                                 : host.members;
     const BufferId id = graph_.add({.memory = host.memory,
+                                    .team = team,
                                     .kind = content.kind,
                                     .at_start = persistent,
                                     .at_end = persistent,
@@ -145,56 +146,61 @@ const Emitter::Value& Emitter::saved_value(TensorId tensor, int32_t micro_batch,
   return redistribute(kAgain, tensor, micro_batch, passing_, layout, group);
 }
 
+Emitter::Value Emitter::carry(TensorId tensor, int32_t micro_batch, const MoveTemplate& move,
+                              int32_t movement, const Value& from, int32_t group) {
+  Value next = from;
+  next.group = move.crosses ? group : from.group;
+  next.layout = move.layout;
+  const std::vector<TeamId>& senders = teams(from.group).teams;
+  const std::vector<TeamId>& receivers = teams(next.group).teams;
+  if (move.crosses) {
+    for (TeamId a : senders)
+      for (TeamId b : receivers) on(teams_->send_lane(a, b));
+  } else {
+    for (TeamId a : senders) on(teams_->lane(a, LaneKind::Communicate));
+  }
+  if (move.in_place) {
+    ensure(from.view < 0, "partial sums are combined in a view");
+    for (size_t k = 0; k < senders.size(); ++k)
+      combined_[from.buffer.value + static_cast<int32_t>(k)] = move.layout;
+  } else {
+    next.view = -1;
+    next.buffer = buffers(next.group,
+                          {.kind = BufferKind::Communication,
+                           .tensor = tensor,
+                           .micro_batch = micro_batch,
+                           .layout = move.layout},
+                          bytes(tensor, move.elements));
+  }
+  for (size_t k = 0; k < senders.size(); ++k) {
+    after(from, k);
+    if (move.in_place)
+      write(from.buffer, k, UseKind::From);
+    else
+      read(from, k, UseKind::From);
+  }
+  if (!move.in_place)
+    for (size_t k = 0; k < receivers.size(); ++k) write(next.buffer, k, UseKind::To);
+  next.ready = add({.kind = move.crosses ? TaskKind::Send : TaskKind::Collective,
+                    .price = move.traffic,
+                    .micro_batch = micro_batch,
+                    .tensor = tensor,
+                    .group = group_id(from.group),
+                    .how = movement});
+  next.per_team = next.computed = false;
+  return next;
+}
+
 const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
                                             const Value& origin, int32_t layout, int32_t group) {
   const Tensor& t = training_.graph[tensor];
   // Where pieces of a gradient overlap, each has a share of the sum; activations are all there.
   const bool gradient = t.role == TensorRole::Gradient || t.role == TensorRole::WeightGradient;
-  const Value from = origin;
-  Value now = from;
+  Value now = origin;
   for (const MoveTemplate& move :
-       tables_.moves(t.type, from.layout, group_id(from.group), layout, group_id(group))) {
-    const int32_t target = move.crosses ? group : now.group;
-    const std::vector<TeamId>& senders = teams(now.group).teams;
-    const std::vector<TeamId>& receivers = teams(target).teams;
-    if (move.crosses) {
-      for (TeamId a : senders)
-        for (TeamId b : receivers) on(teams_->send_lane(a, b));
-    } else {
-      for (TeamId a : senders) on(teams_->lane(a, LaneKind::Communicate));
-    }
-    Value next = now;
-    next.group = target;
-    next.layout = move.layout;
-    if (move.in_place) {
-      ensure(now.view < 0, "partial sums are combined in a view");
-      for (size_t k = 0; k < senders.size(); ++k)
-        combined_[now.buffer.value + static_cast<int32_t>(k)] = move.layout;
-    } else {
-      next.view = -1;
-      next.buffer = buffers(target,
-                            {.kind = BufferKind::Communication,
-                             .tensor = tensor,
-                             .micro_batch = micro_batch,
-                             .layout = move.layout},
-                            bytes(tensor, move.elements));
-    }
-    for (size_t k = 0; k < senders.size(); ++k) {
-      after(now, k);
-      if (move.in_place)
-        write(now.buffer, k, UseKind::From);
-      else
-        read(now, k, UseKind::From);
-    }
-    if (!move.in_place)
-      for (size_t k = 0; k < receivers.size(); ++k) write(next.buffer, k, UseKind::To);
-    next.ready = add({.kind = move.crosses ? TaskKind::Send : TaskKind::Collective,
-                      .price = move.traffic,
-                      .micro_batch = micro_batch,
-                      .tensor = tensor,
-                      .group = group_id(now.group),
-                      .how = gradient ? move.movement : move.plain_movement});
-    next.per_team = next.computed = false;
+       tables_.moves(t.type, origin.layout, group_id(origin.group), layout, group_id(group))) {
+    const Value next = carry(tensor, micro_batch, move,
+                             gradient ? move.movement : move.plain_movement, now, group);
     if (move.in_place) {
       // The partial sum is no more: who holds it holds the whole now.
       for (int32_t i = heads_[phase][row(tensor, micro_batch)]; i >= 0;) {

@@ -37,7 +37,8 @@ void Emitter::plan_weights() {
     state.unit = state.at_home = state.last_sum = -1;
     state.terms_left = 0;
     state.updated = false;
-    state.fetched = state.written = {};
+    state.fetched = {};
+    state.written.clear();
     state.rest = state.shard = {};
     state.sums.clear();
     state.extra.clear();
@@ -103,49 +104,32 @@ const Emitter::Value& Emitter::home_weight(int32_t u) {
   return weight(update_of(u).weight, {state.layout, state.elements}, state.home);
 }
 
+// A weight comes to where it is at home; other groups, and ops that want it otherwise, get a copy
+// of their own from there, each time.
 Emitter::Value Emitter::stream(int32_t u, TensorId tensor, int32_t layout, int32_t group) {
-  WeightState& state = weights_[static_cast<size_t>(u)];
+  const WeightState& state = weights_[static_cast<size_t>(u)];
   if (streamed(u, group).run != run_) {
     fetch(state.unit, group);
     const int32_t next = state.unit + (item_backward_ ? -1 : 1);
     const bool more =
-        !strategy_->in_turn && next >= 0 && static_cast<size_t>(next) < units_.size() &&
+        group == state.home && !strategy_->in_turn && next >= 0 &&
+        static_cast<size_t>(next) < units_.size() &&
         units_[static_cast<size_t>(next)].stage == units_[static_cast<size_t>(state.unit)].stage;
     if (more) fetch(next, group);
   }
-  const Value value = streamed(u, group).value;
-  if (value.layout == layout) return value;
-  // Another op wants it otherwise: a copy of its own, each time.
-  Value other = value;
+  Value value = streamed(u, group).value;
+  if (group == state.home && value.layout == layout) return value;
   for (const MoveTemplate& move : tables_.moves(training_.graph[tensor].type, value.layout,
-                                                group_id(group), layout, group_id(group))) {
-    const auto& list = teams(group).teams;
-    for (TeamId team : list) on(teams_->lane(team, LaneKind::Communicate));
-    Value next = other;
-    next.layout = move.layout;
-    next.buffer =
-        buffers(group, {.kind = BufferKind::Communication, .tensor = tensor, .layout = move.layout},
-                bytes(tensor, move.elements));
-    for (size_t k = 0; k < list.size(); ++k) {
-      after(other, k);
-      read(other, k, UseKind::From);
-      write(next.buffer, k, UseKind::To);
-    }
-    next.ready = add({.kind = TaskKind::Collective,
-                      .price = move.traffic,
-                      .tensor = tensor,
-                      .group = group_id(group),
-                      .how = move.plain_movement});
-    next.per_team = next.computed = false;
-    other = next;
-  }
-  if (other.layout != layout) see(other, tensor, layout);
-  return other;
+                                                group_id(state.home), layout, group_id(group)))
+    value = carry(tensor, -1, move, move.plain_movement, value, group);
+  if (value.layout != layout) see(value, tensor, layout);
+  return value;
 }
 
-// Brings the weights of a unit to the devices, for this run of the group.
-void Emitter::fetch(int32_t index, int32_t group) {
+// Brings the weights of a unit to the devices of their group, for this run of a group.
+void Emitter::fetch(int32_t index, int32_t wanted_by) {
   const Unit& unit = units_[static_cast<size_t>(index)];
+  const int32_t group = weights_[static_cast<size_t>(unit.updates[0])].home;
   const auto& list = teams(group).teams;
   // Weights that lie alike are fetched by one task, in the order of the first ones: sets of digits
   // are numbered as they come up, which must not matter.
@@ -153,7 +137,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
   for (int32_t u : unit.updates) {
     WeightState& state = weights_[static_cast<size_t>(u)];
     // Updated weights are for the next step.
-    if (streamed(u, group).run == run_ || state.updated) continue;
+    if (streamed(u, wanted_by).run == run_ || state.updated) continue;
     const int32_t digits = unit.residency.host ? 0 : state.share;
     auto list_of = std::ranges::find(alike, digits, &decltype(alike)::value_type::first);
     if (list_of == alike.end()) list_of = alike.insert(list_of, {digits, {}});
@@ -171,16 +155,15 @@ void Emitter::fetch(int32_t index, int32_t group) {
       Value value = {.group = group, .layout = state.layout};
       value.buffer = buffers(
           group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = state.layout}, size);
-      streamed(u, group) = {run_, value};
+      streamed(u, wanted_by) = {run_, value};
       if (!state.rest.valid()) state.rest = rest_buffers(u);
     }
     const auto finish = [&](TaskId task, bool per_team) {
       for (int32_t u : updates) {
-        Value& value = streamed(u, group).value;
+        Value& value = streamed(u, wanted_by).value;
         value.ready = task;
         value.per_team = per_team;
-        weights_[static_cast<size_t>(u)].fetched =
-            per_team ? TaskId(task.index() + list.size() - 1) : task;
+        weights_[static_cast<size_t>(u)].fetched = {task, per_team};
       }
     };
     const TensorId first_tensor = update_of(updates[0]).weight;
@@ -190,7 +173,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
         after(last_compute_[list[k].index()]);
         for (size_t i = 0; i < updates.size(); ++i) {
           read(weights_[static_cast<size_t>(updates[i])].rest, k, UseKind::From, i);
-          write(streamed(updates[i], group).value.buffer, k, UseKind::To, i);
+          write(streamed(updates[i], wanted_by).value.buffer, k, UseKind::To, i);
         }
       }
       const int32_t traffic = tables_.collective(Collective::AllGather, group_id(group),
@@ -209,7 +192,7 @@ void Emitter::fetch(int32_t index, int32_t group) {
       after(last_compute_[list[k].index()]);
       for (size_t i = 0; i < updates.size(); ++i) {
         read(weights_[static_cast<size_t>(updates[i])].rest, k, UseKind::From, i);
-        write(streamed(updates[i], group).value.buffer, k, UseKind::To, i);
+        write(streamed(updates[i], wanted_by).value.buffer, k, UseKind::To, i);
       }
       const int32_t traffic =
           tables_.host_copies(group_id(group), teams(group).members[k], false, Bytes(total));

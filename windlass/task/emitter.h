@@ -42,6 +42,13 @@ class Emitter {
     bool computed = false;  // by tasks on the teams' compute lanes
   };
 
+  // After which the results of an op are there, as in Value. What tasks make is computed if it is
+  // per team.
+  struct Done {
+    TaskId ready;
+    bool per_team = false;
+  };
+
   // A saved value that left its memory.
   struct Stash {
     Value stored;  // its buffers: on the host, or compressed
@@ -58,6 +65,7 @@ class Emitter {
     bool queued = false;
   };
 
+  // A streamed weight at home, for one run of a group.
   struct Streamed {
     int32_t run = -1;
     Value value;
@@ -67,20 +75,20 @@ class Emitter {
   struct WeightState {
     int32_t home = 0;  // group that updates it
     int32_t layout = -1;
-    int64_t elements = 0;      // of the member with most
-    int32_t share = 0;         // set of digits over which ZeRO shares it out
-    uint8_t zero = 0;          // stage; 0 if there is nobody to share with
-    bool updated = false;      // has its place in an update
-    int32_t unit = -1;         // that it is streamed with; -1: resident
-    int32_t at_home = -1;      // resident: the weight itself, of values_
-    int32_t last_sum = -1;     // reduced last
-    int32_t terms_left = 0;    // of the whole step, in all groups
-    TaskId fetched;            // streamed: the last task that read where it rests
-    TaskId written;            // the last task that wrote the new weight
-    BufferId rest;             // streamed: where it rests
-    BufferId shard;            // ZeRO 2 and 3: its share of the gradient
-    std::vector<Sum> sums;     // of its gradient
-    std::vector<Value> extra;  // gradients that came from other groups
+    int64_t elements = 0;         // of the member with most
+    int32_t share = 0;            // set of digits over which ZeRO shares it out
+    uint8_t zero = 0;             // stage; 0 if there is nobody to share with
+    bool updated = false;         // has its place in an update
+    int32_t unit = -1;            // that it is streamed with; -1: resident
+    int32_t at_home = -1;         // resident: the weight itself, of values_
+    int32_t last_sum = -1;        // reduced last
+    int32_t terms_left = 0;       // of the whole step, in all groups
+    Done fetched;                 // streamed: the last tasks that read where it rests
+    std::vector<TaskId> written;  // the tasks that wrote the new weight
+    BufferId rest;                // streamed: where it rests
+    BufferId shard;               // ZeRO 2 and 3: its share of the gradient
+    std::vector<Sum> sums;        // of its gradient
+    std::vector<Value> extra;     // gradients that came from other groups
   };
 
   // Streamed weights that travel together.
@@ -186,6 +194,9 @@ class Emitter {
   }
   const Value& redistribute(Phase phase, TensorId tensor, int32_t micro_batch, const Value& from,
                             int32_t layout, int32_t group);
+  // One step of a redistribution; `group` is where it goes if it crosses to another one.
+  Value carry(TensorId tensor, int32_t micro_batch, const MoveTemplate& move, int32_t movement,
+              const Value& from, int32_t group);
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
   Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
   void prefetch(OpId backward, int32_t micro_batch, int32_t group);
@@ -226,7 +237,7 @@ class Emitter {
   void make_units();
   const Value& weight(TensorId tensor, const OperandTemplate& want, int32_t group);
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
-  void fetch(int32_t unit, int32_t group);
+  void fetch(int32_t unit, int32_t wanted_by);
   BufferId rest_buffers(int32_t update);
   int32_t sum_for(int32_t update, const ResultTemplate& term, int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
@@ -247,7 +258,6 @@ class Emitter {
   void gather_weights(const BucketKey& key, std::span<const SumRef> sums,
                       const std::vector<TaskId>& done, int64_t weight_bytes);
   void refresh_copies();
-  int64_t replicas(int32_t layout) { return tables_.members(tables_.copy_digits(layout)); }
   WeightState& weight_of(const SumRef& ref) { return weights_[static_cast<size_t>(ref.update)]; }
   Sum& sum_of(const SumRef& ref) { return weight_of(ref).sums[static_cast<size_t>(ref.sum)]; }
   const TrainingFacts::Update& update_of(int32_t update) const {
@@ -261,10 +271,11 @@ class Emitter {
   // The lists of the task being put together are the ends of the graph's own.
   void on(LaneId lane) { graph_.task_lanes.push_back(lane); }
   TaskId add(const Task& task);
-  void after(const Value& value, size_t team) {
-    if (!value.ready.valid()) return;
-    after(value.per_team ? TaskId(value.ready.index() + team) : value.ready);
+  void after(Done done, size_t team) {
+    if (!done.ready.valid()) return;
+    after(done.per_team ? TaskId(done.ready.index() + team) : done.ready);
   }
+  void after(const Value& value, size_t team) { after({value.ready, value.per_team}, team); }
   // For a task on the compute lane of the value's own group: what was computed there is there.
   void compute_after(const Value& value, size_t team) {
     if (!value.computed) after(value, team);

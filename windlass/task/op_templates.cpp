@@ -47,7 +47,9 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
   add(op.outputs, nest.outputs, Access::Result);
   add(op.auxiliaries, nest.auxiliaries, Access::Result);
   add(op.outputs, nest.outputs, Access::ReadGradient);
-  add(op.inputs, nest.inputs, Access::GiveGradient);
+  for (size_t i = 0; i < op.inputs.size(); ++i)
+    result.operands.push_back(operand(nest, sharding, nest.inputs[i], graph.type_of(op.inputs[i]),
+                                      gradient_access(op.kind, i)));
   list_operands(op, group, result);
   const bool view = op_info(op.kind).view;
   if (!view) result.work = price(op, nest, sharding, group, result.exchange);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "windlass/base/hash.h"
 #include "windlass/task/lower.h"
@@ -253,21 +254,39 @@ int32_t Tables::within_hosts(int32_t set, int32_t group) {
   return entry->second;
 }
 
-const Tables::LayoutDigits& Tables::find_digit_sets(int32_t id) {
-  std::vector<MemberDigit> partial, copies;
+int64_t Tables::parts_on_host(int32_t group, const std::vector<int32_t>& members, int32_t layout,
+                              int32_t share) {
+  const auto [entry, fresh] = host_parts_.try_emplace({group, members, layout, share}, 0);
+  if (!fresh) return entry->second;
+  std::map<NodeId, std::set<std::vector<int64_t>>> different;
+  for (int32_t m : members) {
+    // The digits that tell parts and shares apart.
+    std::vector<int64_t> part;
+    int64_t place = 1;
+    for (size_t d = this->layout(layout).digits.size(); d-- > 0;) {
+      const Digit& digit = this->layout(layout).digits[d];
+      if (digit.kind == Digit::Kind::Axis) part.push_back(m / place % digit.parts);
+      place *= digit.parts;
+    }
+    for (const MemberDigit& digit : digits(share)) part.push_back(m / digit.place % digit.parts);
+    different[machine_[this->group(group)[static_cast<size_t>(m)]].node].insert(part);
+  }
+  for (const auto& [node, parts] : different)
+    entry->second = std::max(entry->second, static_cast<int64_t>(parts.size()));
+  return entry->second;
+}
+
+int32_t Tables::find_partial_digits(int32_t id) {
+  std::vector<MemberDigit> partial;
   int64_t place = 1;
   const Layout& layout = this->layout(id);
   for (size_t i = layout.digits.size(); i-- > 0;) {
     const Digit& digit = layout.digits[i];
     if (digit.kind == Digit::Kind::Partial) partial.push_back({place, digit.parts});
-    if (digit.kind != Digit::Kind::Axis) copies.push_back({place, digit.parts});
     place *= digit.parts;
   }
-  if (layout_digits_.size() < layouts_.size()) layout_digits_.resize(layouts_.size());
-  LayoutDigits& sets = layout_digits_[static_cast<size_t>(id)];
-  sets.partial = intern_digits(std::move(partial));
-  sets.copies = intern_digits(std::move(copies));
-  return sets;
+  if (partial_digits_.size() < layouts_.size()) partial_digits_.resize(layouts_.size(), -1);
+  return partial_digits_[static_cast<size_t>(id)] = intern_digits(std::move(partial));
 }
 
 }  // namespace windlass

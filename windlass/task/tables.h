@@ -158,10 +158,12 @@ class Tables {
     if (!this->layout(whole).halo()) return whole;
     return intern(without_halo(this->layout(whole), training_.graph[tensor].type.shape));
   }
-  // The set of digits over which a gradient in this layout is partial, or over which a weight is
-  // not split; 0 is the empty set.
-  int32_t partial_digits(int32_t layout) { return digit_sets(layout).partial; }
-  int32_t copy_digits(int32_t layout) { return digit_sets(layout).copies; }
+  // The set of digits over which a gradient in this layout is partial; 0 is the empty set.
+  int32_t partial_digits(int32_t layout) {
+    const auto at = static_cast<size_t>(layout);
+    const bool known = at < partial_digits_.size() && partial_digits_[at] >= 0;
+    return known ? partial_digits_[at] : find_partial_digits(layout);
+  }
   const std::vector<MemberDigit>& digits(int32_t set) const {
     return digit_sets_[static_cast<size_t>(set)];
   }
@@ -170,6 +172,10 @@ class Tables {
 
   // Those of the digits, as far as members that differ in them only are on the same host.
   int32_t within_hosts(int32_t set, int32_t group);
+  // How many different parts of a layout, or shares of them, these members have on the host that
+  // holds most.
+  int64_t parts_on_host(int32_t group, const std::vector<int32_t>& members, int32_t layout,
+                        int32_t share);
   // Members that differ in a set of digits only.
   int64_t members(int32_t set) const {
     int64_t count = 1;
@@ -200,15 +206,7 @@ class Tables {
   int32_t price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
                 ExchangeTemplate& exchange);
   int32_t add_traffic(Traffic traffic);
-  struct LayoutDigits {
-    int32_t partial = -1, copies = -1;
-  };
-  const LayoutDigits& digit_sets(int32_t layout) {
-    const auto at = static_cast<size_t>(layout);
-    const bool known = at < layout_digits_.size() && layout_digits_[at].partial >= 0;
-    return known ? layout_digits_[at] : find_digit_sets(layout);
-  }
-  const LayoutDigits& find_digit_sets(int32_t layout);
+  int32_t find_partial_digits(int32_t layout);
   int32_t settle(int32_t layout);
   int32_t intern_digits(std::vector<MemberDigit> digits);
 
@@ -231,9 +229,9 @@ class Tables {
   std::vector<std::vector<Made>> op_index_;  // by op
   std::vector<Made> latest_;                 // by op, asked for last
   std::vector<std::vector<MemberDigit>> digit_sets_;
-  std::vector<LayoutDigits> layout_digits_;  // by layout
-  std::vector<int32_t> settled_;             // by layout
-  std::deque<OpTemplate> templates_;         // references stay valid
+  std::vector<int32_t> partial_digits_;  // by layout
+  std::vector<int32_t> settled_;         // by layout
+  std::deque<OpTemplate> templates_;     // references stay valid
   std::map<std::tuple<Shape, DType, int32_t, int32_t, int32_t, int32_t>, int32_t> move_index_;
   std::deque<std::vector<MoveTemplate>> moves_;
   // What was asked for lately: the map compares long keys again and again.
@@ -247,7 +245,8 @@ class Tables {
       collective_index_;
   std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
   std::map<std::tuple<Collective, int32_t, int32_t>, int32_t> exchange_index_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;   // by set and group
+  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;  // by set and group
+  std::map<std::tuple<int32_t, std::vector<int32_t>, int32_t, int32_t>, int64_t> host_parts_;
   std::vector<std::vector<std::pair<int32_t, int64_t>>> sizes_;  // by tensor: layout and bytes
 };
 

@@ -76,10 +76,13 @@ void check_task_graph(const TaskGraph& graph) {
               graph.use_begin.size() == count + 1),
          "task graph: lists do not match the tasks");
   expect(graph.loads.size() == graph.traffics.size(), "task graph: links are not shared yet");
-  for (const Buffer& buffer : graph.buffers)
+  for (const Buffer& buffer : graph.buffers) {
     expect(in(buffer.memory, graph.memories) && buffer.bytes.value >= 0,
            "task graph: a buffer of {} bytes in memory {}", buffer.bytes.value,
            buffer.memory.value);
+    expect(!buffer.team.valid() || in(buffer.team, graph.teams),
+           "task graph: a buffer is of team {} of {}", buffer.team.value, graph.teams.size());
+  }
   for (size_t i = 0; i < count; ++i) {
     const TaskId id(i);
     const Task& task = graph[id];

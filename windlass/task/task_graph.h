@@ -86,9 +86,11 @@ enum class BufferKind : uint8_t {
 std::string_view buffer_kind_name(BufferKind kind);
 
 // Bytes of its own in a memory, on each member of a team or on their host. What they hold: a piece
-// of a tensor, as it lies over a group of devices; that of a member, or its share of it.
+// of a tensor, as it lies over a group of devices; that of a member, or its share of it. Of saved
+// tensors a host holds the pieces of all members, whether they differ or not.
 struct Buffer {
   MemoryId memory;
+  TeamId team = {};  // on a host: whose members' pieces it holds, each different one once
   BufferKind kind = BufferKind::Transient;
   bool at_start = false;  // live when the step begins
   bool at_end = false;    // live when it ends

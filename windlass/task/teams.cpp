@@ -28,18 +28,23 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
   const auto likeness = [&](DeviceId device) {
     return Likeness{machine[device].type, machine[device].limit.value, member_of[device]};
   };
-  // What a team has on hosts it has on each of them alike: those with other teams are told apart.
-  std::map<NodeId, std::vector<Likeness>> others;
+  // What a team has on hosts it has on each of them alike: those with other teams or another memory
+  // are told apart.
+  using HostLikeness = std::pair<int64_t, std::vector<Likeness>>;
+  std::map<NodeId, HostLikeness> hosts;
   if (uses_hosts(strategy))
-    for (const auto& [device, groups] : member_of)
-      others[machine[device].node].push_back(likeness(device));
-  for (auto& [node, list] : others) std::ranges::sort(list);
-  std::map<std::pair<Likeness, std::vector<Likeness>>, TeamId> known;
+    for (const auto& [device, groups] : member_of) {
+      HostLikeness& host = hosts[machine[device].node];
+      host.first = machine[machine[device].node].memory.value;
+      host.second.push_back(likeness(device));
+    }
+  for (auto& [node, host] : hosts) std::ranges::sort(host.second);
+  std::map<std::pair<Likeness, HostLikeness>, TeamId> known;
   std::map<DeviceId, TeamId> team_of;
   for (DeviceId device : order) {
     const Device& d = machine[device];
     const auto [entry, fresh] =
-        known.try_emplace({likeness(device), others[d.node]}, TeamId(graph.teams.size()));
+        known.try_emplace({likeness(device), hosts[d.node]}, TeamId(graph.teams.size()));
     if (fresh) graph.teams.push_back({{}, d.type, {}});
     graph.teams[entry->second.index()].devices.push_back(device);
     team_of[device] = entry->second;
@@ -79,8 +84,7 @@ Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph)
         classes.try_emplace({machine[node].memory.value, teams}, MemoryId(graph.memories.size()));
     if (fresh) {
       graph.memories.push_back({machine[node].name, {}, {}, machine[node].memory});
-      for (const auto& [team, members] : teams)
-        hosts_[team.index()].push_back({entry->second, members});
+      for (const auto& [team, members] : teams) hosts_[team.index()] = {entry->second, members};
     }
     graph.memories[entry->second.index()].hosts.push_back(node);
   }
@@ -94,7 +98,7 @@ LaneId Teams::make_lane(TeamId team, LaneKind kind) {
     return lane = this->lane(team, LaneKind::Compute);
   const LaneId next(graph_.lanes.size());
   if (kind == LaneKind::Host) {
-    const auto [entry, fresh] = host_lanes_.try_emplace(hosts_[team.index()].front().memory, next);
+    const auto [entry, fresh] = host_lanes_.try_emplace(hosts_[team.index()].memory, next);
     lane = entry->second;
     if (!fresh) return lane;
   }

@@ -11,7 +11,7 @@
 
 namespace windlass {
 
-// Host memory that members of a team use: on each node of the class, so many members.
+// Host memory that members of a team use: on each of its nodes, so many members.
 struct HostShare {
   MemoryId memory;
   int64_t members = 0;
@@ -31,7 +31,8 @@ class Teams {
   Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph);
 
   const GroupTeams& of_group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
-  const std::vector<HostShare>& hosts(TeamId team) const { return hosts_[team.index()]; }
+  // Of a strategy that uses hosts. All nodes of a team are alike.
+  const HostShare& host(TeamId team) const { return hosts_[team.index()]; }
 
   // Made when first asked for. Teams on the same host share its lane. What a device does itself is
   // on its compute lane.
@@ -46,8 +47,8 @@ class Teams {
 
   TaskGraph& graph_;
   std::vector<GroupTeams> groups_;
-  std::vector<std::vector<HostShare>> hosts_;  // by team
-  std::vector<std::vector<LaneId>> lanes_;     // by team, by kind
+  std::vector<HostShare> hosts_;            // by team
+  std::vector<std::vector<LaneId>> lanes_;  // by team, by kind
   std::map<std::pair<TeamId, TeamId>, LaneId> send_lanes_;
   std::map<MemoryId, LaneId> host_lanes_;
   std::vector<bool> copies_itself_, copies_in_turn_;  // by team

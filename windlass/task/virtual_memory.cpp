@@ -150,6 +150,7 @@ class Pager {
       Buffer copy = graph_.buffers[static_cast<size_t>(b)];
       const TeamId team = graph_[copy.memory].team;
       copy.memory = host_of(team);
+      copy.team = team;
       int64_t members = 0;
       for (DeviceId device : graph_[team].devices)
         members += machine_[device].node == machine_[graph_[team].devices[0]].node ? 1 : 0;

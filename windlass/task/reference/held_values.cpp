@@ -90,33 +90,28 @@ std::vector<int64_t> HeldValues::members(TeamId team, int32_t group) const {
     ensure(found != devices.end(), "a team is not part of the group that its task names");
     result.push_back(found - devices.begin());
   }
+  std::ranges::sort(result);
   return result;
 }
 
 std::vector<int64_t> HeldValues::members(BufferId id) const {
   const Buffer& held = tasks_[id];
-  const Memory& memory = tasks_[held.memory];
-  if (memory.team.valid()) return members(memory.team, held.group);
-  std::vector<int64_t> result;
-  const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
-  for (size_t m = 0; m < devices.size(); ++m)
-    if (held_.contains({id.value, key(id, static_cast<int64_t>(m))}))
-      result.push_back(static_cast<int64_t>(m));
-  return result;
+  const TeamId team = tasks_[held.memory].team;
+  return members(team.valid() ? team : held.team, held.group);
 }
 
 int64_t HeldValues::key(BufferId id, int64_t member) const {
   const Buffer& held = tasks_[id];
   if (tasks_[held.memory].team.valid() || held.kind == BufferKind::Stash) return member;
-  // One copy on a host for all members there that want the same of it.
+  // One copy on a host for all members of the team there that want the same of it.
   const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
   const auto node = [&](int64_t m) { return machine_[devices[static_cast<size_t>(m)]].node; };
   const Shape& whole = shape(held.tensor);
   const auto& digits = tasks_.digit_sets[static_cast<size_t>(held.share)];
   const Region mine = region_of(layout(id), whole, member);
   const int64_t elements = element_count(local_shape(mine));
-  for (int64_t m = 0; m < member; ++m)
-    if (node(m) == node(member) && region_of(layout(id), whole, m) == mine &&
+  for (int64_t m : members(id))
+    if (m < member && node(m) == node(member) && region_of(layout(id), whole, m) == mine &&
         share_of(elements, digits, m) == share_of(elements, digits, member))
       return m;
   return member;

@@ -35,7 +35,7 @@ class HeldValues {
   void set_layout(BufferId id, Layout layout);
   const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
 
-  // Members of the buffer's group that hold it: those of the team, or whose host it is.
+  // Members of the buffer's group whose pieces it holds: those of its team.
   std::vector<int64_t> members(BufferId id) const;
   std::vector<int64_t> members(TeamId team, int32_t group) const;
 

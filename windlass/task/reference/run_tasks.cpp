@@ -21,7 +21,6 @@ class TaskWalker {
   TaskWalker(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
              const StepStart& start)
       : training_(training),
-        machine_(machine),
         tasks_(tasks),
         start_(start),
         held_(training, machine, tasks),
@@ -74,18 +73,8 @@ class TaskWalker {
 
   void fill(BufferId id) {
     const Buffer& buffer = tasks_[id];
-    const auto& devices = tasks_.groups[static_cast<size_t>(buffer.group)];
-    const auto& hosts = tasks_[buffer.memory].hosts;
     const std::vector<Array> whole = whole_of(buffer);
-    std::vector<int64_t> members;
-    if (tasks_[buffer.memory].team.valid()) {
-      members = held_.members(id);
-    } else {
-      for (size_t m = 0; m < devices.size(); ++m)
-        if (std::ranges::find(hosts, machine_[devices[m]].node) != hosts.end())
-          members.push_back(static_cast<int64_t>(m));
-    }
-    for (int64_t member : members) {
+    for (int64_t member : held_.members(id)) {
       HeldValues::Arrays arrays;
       for (const Array& array : whole) {
         Region all;
@@ -324,7 +313,7 @@ class TaskWalker {
     for (const auto& [u, operands] : updates) {
       ensure(operands.weight != nullptr && !operands.gradients.empty(), "an update lacks operands");
       std::vector<int64_t> done;  // what one host holds for several members is updated once
-      for (int64_t member : held_.members(team_of_update(id), task.group)) {
+      for (int64_t member : held_.members(operands.weight->buffer)) {
         const int64_t key = held_.key(operands.weight->buffer, member);
         const bool host = task.kind == TaskKind::HostUpdate;
         const int64_t whose = host ? held_.key(operands.gradients[0]->buffer, member) : key;
@@ -333,14 +322,6 @@ class TaskWalker {
         update(u, operands, member, task.how);
       }
     }
-  }
-
-  // Teams share the lane of their host: an update there is of whatever gradients came.
-  TeamId team_of_update(TaskId id) const {
-    if (tasks_[id].kind != TaskKind::HostUpdate) return team_of(id);
-    for (TaskId before : tasks_.predecessors_of(id))
-      if (tasks_[before].kind == TaskKind::SwapOut) return team_of(before);
-    return team_of(id);
   }
 
   void update(uint32_t u, const Operands& operands, int64_t member, int32_t shared) {
@@ -431,7 +412,6 @@ class TaskWalker {
   }
 
   const TrainingGraph& training_;
-  const Machine& machine_;
   const TaskGraph& tasks_;
   const StepStart& start_;
   HeldValues held_;
