@@ -101,6 +101,24 @@ TEST(RunTasks, StreamedWeightsOfTwoGroups) {
   }
 }
 
+// A group with two stages adds up terms of several micro-batches at a time.
+TEST(RunTasks, MicroBatchesByTurns) {
+  const Machine machine = cases::machine(2);
+  const TrainingGraph training = differentiate(cases::transformer(2, 1, true));
+  Strategy strategy = two_stages(training, 10);
+  strategy.groups.pop_back();
+  strategy.stages[1].group = strategy.stages[1].backward_group = 0;
+  strategy.bucket = Bytes(1);
+  strategy.micro_batches = 3;
+  // Replicas of the first and of the last op, which both use the embedding.
+  strategy.shardings.push_back({{{0, 2}}});
+  strategy.ops[0] = strategy.ops[training.forward_ops - 2] = 1;
+  for (uint8_t zero : {uint8_t{2}, uint8_t{3}}) {
+    for (Residency& weight : strategy.weights) weight.zero = zero;
+    expect_same_step(training, machine, strategy, 1);
+  }
+}
+
 // Copies in another group are renewed after all teams of the home group have the new weight, and
 // whatever the way from layout to layout.
 TEST(RunTasks, CopiesOfOtherGroups) {

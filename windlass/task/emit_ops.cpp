@@ -336,7 +336,8 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
                              made.backward_exchange, group);
   put_results(kForward, made.backward_results(), done, micro_batch, group);
   for (size_t i = 0; i < results_.size(); ++i)
-    if (results_[i].sum >= 0) finish_term(made.backward_results()[i].update, results_[i].sum, done);
+    if (results_[i].sum >= 0)
+      finish_term(made.backward_results()[i].update, results_[i].sum, micro_batch, done);
 }
 
 // Partial sums of the same layout are added as they are and reduced later, together.

@@ -52,6 +52,10 @@ void Emitter::plan_weights() {
     ++terms_each_[at];
     weights_[static_cast<size_t>(term.update)].terms_left += micro_batches;
   }
+  batch_terms_left_.clear();
+  if (std::ranges::any_of(weights_, [](const WeightState& state) { return state.zero >= 2; }))
+    for (int32_t each : terms_each_)
+      batch_terms_left_.insert(batch_terms_left_.end(), static_cast<size_t>(micro_batches), each);
   for (size_t u = 0; u < updates; ++u)
     if (weights_[u].zero == 3 || strategy_->weights[u].host) return make_units();
 }
@@ -268,7 +272,7 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
                              .group = group_id(term.group)});
     if (k == 0) done = task;
   }
-  finish_term(u, sum, done);
+  finish_term(u, sum, micro_batch, done);
 }
 
 // ZeRO 2 and 3 keep no whole gradient from one micro-batch to the next.
@@ -279,7 +283,7 @@ bool Emitter::reduced_each_time(int32_t u, int32_t layout) {
 }
 
 // A term has been added to a sum.
-void Emitter::finish_term(int32_t u, int32_t index, TaskId done) {
+void Emitter::finish_term(int32_t u, int32_t index, int32_t micro_batch, TaskId done) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   state.sums[static_cast<size_t>(index)].begun = true;
   Value& added = state.sums[static_cast<size_t>(index)].value;
@@ -289,13 +293,17 @@ void Emitter::finish_term(int32_t u, int32_t index, TaskId done) {
   --state.terms_left;
   const size_t at = at_group(u, group);
   const bool step_done = --terms_left_[at] == 0;
-  const bool batch_done = step_done || terms_left_[at] % terms_each_[at] == 0;
+  bool batch_done = step_done;
+  if (!batch_terms_left_.empty()) {
+    const auto batches = static_cast<size_t>(strategy_->micro_batches);
+    batch_done = --batch_terms_left_[at * batches + static_cast<size_t>(micro_batch)] == 0;
+  }
   // Sums that are final: those of this micro-batch, or of the step.
   if (batch_done) {
     for (size_t i = 0; i < state.sums.size(); ++i) {
       Sum& sum = state.sums[i];
       if (sum.queued || sum.value.group != group) continue;
-      if (sum.micro_batch < 0 && !step_done) continue;
+      if (sum.micro_batch != micro_batch && !step_done) continue;
       if (group != state.home) {
         sum.queued = true;
         add_extra(u, sum);

@@ -241,7 +241,7 @@ class Emitter {
   BufferId rest_buffers(int32_t update);
   int32_t sum_for(int32_t update, const ResultTemplate& term, int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
-  void finish_term(int32_t update, int32_t sum, TaskId done);
+  void finish_term(int32_t update, int32_t sum, int32_t micro_batch, TaskId done);
   void finish_gradient(int32_t update);
   void add_extra(int32_t update, const Sum& sum);
   void queue(int32_t update, int32_t sum);
@@ -361,9 +361,12 @@ class Emitter {
   int32_t item_stage_ = 0;
   bool item_backward_ = false;
 
-  // Terms of each weight's gradient that are still to come, in the step and in a micro-batch. By
-  // update and group.
+  // Terms of each weight's gradient that are still to come in the step, and how many a micro-batch
+  // has. By update and group.
   std::vector<int32_t> terms_left_, terms_each_;
+  // Those still to come of each micro-batch, by update, group and micro-batch. Empty if no sum is
+  // reduced each time.
+  std::vector<int32_t> batch_terms_left_;
   Streamed& streamed(int32_t update, int32_t group) { return streamed_[at_group(update, group)]; }
   size_t at_group(int32_t update, int32_t group) const {
     return static_cast<size_t>(update) * strategy_->groups.size() + static_cast<size_t>(group);

@@ -276,6 +276,16 @@ int64_t Tables::parts_on_host(int32_t group, const std::vector<int32_t>& members
   return entry->second;
 }
 
+int32_t Tables::replica_digits(int32_t id) {
+  std::vector<MemberDigit> copies;
+  int64_t place = 1;
+  const Layout& layout = this->layout(id);
+  for (size_t i = layout.digits.size(); i-- > 0; place *= layout.digits[i].parts)
+    if (layout.digits[i].kind != Digit::Kind::Axis)
+      copies.push_back({place, layout.digits[i].parts});
+  return intern_digits(std::move(copies));
+}
+
 int32_t Tables::find_partial_digits(int32_t id) {
   std::vector<MemberDigit> partial;
   int64_t place = 1;

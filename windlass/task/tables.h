@@ -164,6 +164,8 @@ class Tables {
     const bool known = at < partial_digits_.size() && partial_digits_[at] >= 0;
     return known ? partial_digits_[at] : find_partial_digits(layout);
   }
+  // The set of digits over which a weight in this layout is not cut.
+  int32_t replica_digits(int32_t layout);
   const std::vector<MemberDigit>& digits(int32_t set) const {
     return digit_sets_[static_cast<size_t>(set)];
   }

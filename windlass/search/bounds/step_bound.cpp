@@ -119,18 +119,15 @@ void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
   const Device& first = problem.machine[devices.front()];
   alike = !problem.machine.device_types[first.type].copies_itself;
   members.clear();
-  NodeId host = first.node;
   for (DeviceId member : devices) {
     const Device& device = problem.machine[member];
     alike = alike && device.type == first.type && device.limit == first.limit;
-    host = std::min(host, device.node);
     members.push_back(static_cast<int32_t>(members.size()));
   }
-  std::map<NodeId, decltype(host_members)> on_host;
+  std::map<NodeId, size_t> on_host;
   for (DeviceId member : devices) ++on_host[problem.machine[member].node];
-  host_members = on_host[host];
-  hosts_alike =
-      std::ranges::all_of(on_host, [&](const auto& entry) { return entry.second == host_members; });
+  hosts_alike = std::ranges::all_of(
+      on_host, [&](const auto& entry) { return entry.second == on_host[first.node]; });
   host_update_times.clear();
   const size_t now = problem.machine[devices.front()].type;
   if (now == type) return;

@@ -336,10 +336,8 @@ void StepBound::State::update_on_host(const Residency& key, int32_t digits,
   for (int32_t u : updates) {
     const Weight& weight = weights[static_cast<size_t>(u)];
     const TrainingFacts::Update& sizes = facts.updates[static_cast<size_t>(u)];
-    const int64_t parts = key.zero >= 1 ? tables.members(digits) : 1;
-    const int64_t copies = tables.members(tables.copy_digits(weight.layout)) / parts;
-    // Replicas that do not share out hold the same.
-    const int64_t distinct = std::max<int64_t>(1, static_cast<int64_t>(host_members) / copies);
+    const int64_t distinct =
+        tables.parts_on_host(group, members, weight.layout, key.zero >= 1 ? digits : 0);
     elements += static_cast<double>(share_of(weight) * distinct);
     out += share_of(weight) * sizes.gradient_size;
     in += share_of(weight) * sizes.weight_size;

@@ -195,7 +195,6 @@ struct StepBound::State {
   bool alike = false;            // the devices of the group are one team with lanes of its own
   bool hosts_alike = false;      // and as many of them on each host
   bool own_terms = true;         // gradients come from ops of their own
-  size_t host_members = 0;       // of the group, on its first host
   std::vector<int32_t> members;  // of the group
   std::vector<WeightUse> further_uses;                 // of weights that several ops use
   std::vector<std::vector<int32_t>> weights_of;        // by forward op: weights that it reads

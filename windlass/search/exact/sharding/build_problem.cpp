@@ -209,7 +209,7 @@ class Builder {
     const OperandTemplate& want = made.inputs()[input];
     const OperandTemplate& gradient = made.input_gradients()[input];
     const int64_t elements = want.elements;
-    const int32_t replicas = tables_.copy_digits(want.layout);
+    const int32_t replicas = tables_.replica_digits(want.layout);
     const int32_t partial = tables_.partial_digits(gradient.layout);
     const int64_t copies = tables_.members(replicas);
     const int64_t weight = elements * update.weight_size, sum = elements * update.gradient_size;
