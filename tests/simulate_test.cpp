@@ -5,7 +5,7 @@
 #include <iterator>
 #include <unistd.h>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,47 @@
+// Running the built program as a user would.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace windlass {
+
+struct ProgramResult {
+  int exit_code = -1;  // -1: ended by a signal
+  std::string out, err;
+  double cpu_seconds = 0;  // user and system time
+  int64_t peak_bytes = 0;  // largest resident size
+};
+
+struct ProgramOptions {
+  int64_t file_bytes = 0;    // writing beyond fails, as on a full disk; 0: no limit
+  std::string program = {};  // another one than was built
+  std::string folder = {};   // to run in
+};
+
+// Runs windlass with the arguments; no shell is involved.
+ProgramResult run_windlass(const std::vector<std::string>& arguments,
+                           const ProgramOptions& options = {});
+
+// The same in the background. What still runs at the end is killed.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& arguments,
+                          const ProgramOptions& options = {});
+  ~RunningProgram();
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+
+  void signal(int number);
+  // Until the output so far has `lines` lines; false if the program ended with fewer.
+  bool wait_for_lines(int64_t lines);
+  ProgramResult wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace windlass
