@@ -11,8 +11,8 @@
 #include "windlass/base/error.h"
 #include "windlass/base/test_data.h"
 #include "windlass/search/packs/synthetic.h"
+#include "windlass/search/peers/harmony/harmony_by_events.h"
 #include "windlass/search/peers/harmony/harmony_runtime.h"
-#include "windlass/search/peers/harmony/reference.h"
 
 namespace windlass {
 namespace {
