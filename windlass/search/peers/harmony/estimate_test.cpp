@@ -10,7 +10,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_data.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/peers/harmony/harmony_by_events.h"
 #include "windlass/search/peers/harmony/harmony_runtime.h"
 
