@@ -46,6 +46,7 @@ class TaskJson {
   }
   ordered_json digits(int32_t set) const {
     ordered_json list = ordered_json::array();
+    if (set <= 0) return list;  // nobody
     for (const MemberDigit& digit : graph_.digit_sets[static_cast<size_t>(set)])
       list.push_back({{"place", digit.place}, {"parts", digit.parts}});
     return list;

@@ -12,7 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/plan/cases.h"
+#include "windlass/plan/packs/random_chain.h"
 #include "windlass/report/json.h"
+#include "windlass/report/labels.h"
 #include "windlass/strategy/baselines.h"
 #include "windlass/task/lower.h"
 
@@ -134,6 +136,32 @@ TEST(TaskListing, TellsProgramsTheSame) {
       EXPECT_EQ(json["buffers"][b]["layout"].is_null(), graph.buffers[b].layout < 0);
     }
   }
+}
+
+// Packs of layers have names of their own, and neither groups nor layouts.
+TEST(TaskListing, ListsPacksOfLayers) {
+  Rng rng(5);
+  const LayerProfile profile = synthetic_profile(rng, 6);
+  const Machine machine = cases::machine(2);
+  ChainTables chain(profile);
+  PackLowering lowering(chain, machine);
+  PackStrategy strategy = plain_packs({{0, 1}, {2, 3}}, {{0, 1}, {2, 3}, {4, 5}});
+  strategy.replicas = 2;
+  const PackSteps* steps = lowering.lower(strategy, 4, 1);
+  ASSERT_TRUE(steps);
+  const TaskListing listing = {
+      .graph = *steps->graph,
+      .machine = machine,
+      .task_name = [&](TaskId id) { return pack_label(steps->tasks[id.index()]); },
+      .buffer_name = [&](BufferId id) { return pack_label(steps->buffers[id.index()]); }};
+  const std::string text = tasks_text(listing);
+  for (const char* part : {"swap-in weights of layers 0-1\n", "weights of layers 0-5",
+                           "forward input of layers 0-1, samples 0-", "host-update"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  const auto json = nlohmann::json::parse(json_text(tasks_json(listing)));
+  ASSERT_EQ(json["tasks"].size(), steps->graph->size());
+  EXPECT_EQ(json["tasks"][0]["name"], pack_label(steps->tasks[0]));
+  EXPECT_EQ(json["buffers"][0]["name"], pack_label(steps->buffers[0]));
 }
 
 }  // namespace

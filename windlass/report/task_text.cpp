@@ -61,11 +61,12 @@ class TaskText {
   static std::string group(int32_t index) { return index < 0 ? "" : fmt::format("g{}", index); }
   // "2 members 4 apart": those that differ in these digits.
   std::string digits(int32_t set) const {
+    if (set <= 0) return "nobody";
     std::string text;
     for (const MemberDigit& digit : graph_.digit_sets[static_cast<size_t>(set)])
       text += fmt::format("{}{} members{}", text.empty() ? "" : " x ", digit.parts,
                           digit.place == 1 ? "" : fmt::format(" {} apart", digit.place));
-    return text.empty() ? "nobody" : text;
+    return text;
   }
 
   Table buffers() const {
