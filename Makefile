@@ -29,7 +29,7 @@ endif
 CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
 SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
 
-.PHONY: help demo build test test-slow tsan fuzz networks bench format tidy clean setup setup-build setup-test \
+.PHONY: help demo build test test-slow tsan golden fuzz networks bench format tidy clean setup setup-build setup-test \
   check-format test-release test-asan test-tsan test-fuzz force
 
 help: ## list the targets
@@ -55,6 +55,10 @@ test-slow: setup-test ## before a release: the whole of what `make test` has sam
 	@$(MAKE) --no-print-directory test-asan WINDLASS_THOROUGH=1
 	@$(MAKE) --no-print-directory test-tsan
 	@$(MAKE) --no-print-directory test-fuzz FUZZ_SECONDS=60
+
+golden: setup-build build/release/build.ninja ## write the expected outputs of tests anew, for `git diff`
+	@cmake --build --preset release --parallel $(JOBS) --target windlass_report_test
+	@WINDLASS_REWRITE_GOLDEN=1 build/release/bin/windlass_report_test --gtest_filter='*GoldenFiles'
 
 tsan: setup-test test-tsan ## what runs on several threads, under the thread sanitizer
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

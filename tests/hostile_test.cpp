@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

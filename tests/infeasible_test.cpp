@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <unistd.h>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,3 @@
-#include "tests/program.h"
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -16,6 +14,7 @@
 #include <thread>
 #include <unistd.h>
 
+#include "tests/run_program.h"
 #include <gtest/gtest.h>
 
 namespace windlass {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <unistd.h>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,6 +65,30 @@ TEST(Simulate, TellsProgramsTheSame) {
     for (const auto& [key, value] : memory["at_peak"].items()) sum += value.get<int64_t>();
     EXPECT_EQ(sum, memory["peak_bytes"].get<int64_t>()) << memory["name"];
   }
+}
+
+TEST(Simulate, PrintsTheTaskGraph) {
+  std::vector<std::string> arguments = {"mlp",          "--on",    "4x3090", "--strategy",
+                                        "zero:stage=2", "--batch", "8",      "--tasks"};
+  const ProgramResult text = simulate(arguments);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  for (const char* part : {"groups of devices: 1", "forward layers.0, micro-batch 0, by g0 split",
+                           "reduce-scatter among 4 members", "shared out to 4 members"})
+    EXPECT_THAT(text.out, HasSubstr(part));
+  arguments.push_back("--json");
+  const ProgramResult json = simulate(arguments);
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  const auto graph = nlohmann::json::parse(json.out);
+  EXPECT_EQ(graph["groups"][0].size(), 4u);
+  EXPECT_FALSE(graph["buffers"].empty());
+  int reduced = 0;
+  for (const auto& task : graph["tasks"]) {
+    if (task["kind"] != "reduce") continue;
+    ++reduced;
+    EXPECT_EQ(task["movement"]["collective"], "reduce-scatter");
+    EXPECT_EQ(task["movement"]["digits"][0]["parts"], 4);
+  }
+  EXPECT_GT(reduced, 0);
 }
 
 // What simulate saves, check accepts and simulate takes again; a plan that promises something else

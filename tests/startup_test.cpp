@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include <gtest/gtest.h>
 

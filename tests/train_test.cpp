@@ -12,7 +12,7 @@
 #include <thread>
 #include <unistd.h>
 
-#include "tests/program.h"
+#include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include <fmt/format.h>
 #include <gmock/gmock.h>

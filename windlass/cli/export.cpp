@@ -9,7 +9,7 @@
 #include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/layer_graphs.h"
-#include "windlass/cli/machine.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
 #include "windlass/search/exact/sharding/sharding_problem.h"
 

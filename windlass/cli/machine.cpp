@@ -1,5 +1,3 @@
-#include "windlass/cli/machine.h"
-
 #include <charconv>
 #include <cstdio>
 #include <map>
@@ -13,6 +11,7 @@
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/machine/probe.h"
 #include "windlass/machine/write_machine.h"
 

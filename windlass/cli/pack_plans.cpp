@@ -14,7 +14,9 @@
 #include "windlass/plan/packs/long_run.h"
 #include "windlass/report/explain_packs_text.h"
 #include "windlass/report/json.h"
+#include "windlass/report/labels.h"
 #include "windlass/report/packs_text.h"
+#include "windlass/report/task_listing.h"
 #include "windlass/search/packs/explain_packs.h"
 #include "windlass/sim/reference/naive.h"
 
@@ -86,6 +88,21 @@ std::vector<std::string> compare(const PackSubject& subject, const LongRun& foun
            d < used ? found.peaks[d % depth] : 0);
   expect("host", promised.host_peaks.front(), found.peaks.back());
   return findings;
+}
+
+// The tasks of one step.
+ExitCode print_tasks(const PackSubject& subject, bool json) {
+  ChainTables chain(subject.profile);
+  PackLowering lowering(chain, subject.machine);
+  const PackSteps* steps = lowering.lower(*subject.plan.packs, subject.plan.samples, 1);
+  if (!steps) fail_input("{}", small_window_text(*subject.plan.packs));
+  const TaskListing listing = {
+      .graph = *steps->graph,
+      .machine = subject.machine,
+      .task_name = [&](TaskId id) { return pack_label(steps->tasks[id.index()]); },
+      .buffer_name = [&](BufferId id) { return pack_label(steps->buffers[id.index()]); }};
+  fmt::print("{}", json ? json_text(tasks_json(listing)) : tasks_text(listing));
+  return ExitCode::Done;
 }
 
 }  // namespace
@@ -162,9 +179,10 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
 }
 
 std::optional<ExitCode> simulate_pack_plan(const std::string& path, const MachineFlags& machine,
-                                           bool json) {
+                                           bool json, bool tasks) {
   const auto subject = load(path, machine);
   if (!subject) return std::nullopt;
+  if (tasks) return print_tasks(*subject, json);
   const LayerSearchResult result = simulate_packs(subject->profile, subject->machine,
                                                   subject->plan.samples, *subject->plan.packs);
   fmt::print("{}", packs_report({.model = subject->plan.model.source,

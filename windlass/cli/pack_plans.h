@@ -5,7 +5,7 @@
 #include <string>
 
 #include "windlass/cli/cli.h"
-#include "windlass/cli/machine.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/plan/plan.h"
 #include "windlass/search/packs/search_layers.h"
 
@@ -21,11 +21,12 @@ Plan pack_plan(const ModelRequest& request, const LayerProfile& profile, const M
                int64_t samples, const LayerSearchResult& result);
 
 // What `windlass check`, `windlass simulate` and `windlass explain` do with such a file; nothing if
-// it is another plan. A machine given by flags must be the plan's own.
+// it is another plan. A machine given by flags must be the plan's own. `tasks`: print the tasks of
+// a step instead.
 std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFlags& machine,
                                         bool json);
 std::optional<ExitCode> simulate_pack_plan(const std::string& path, const MachineFlags& machine,
-                                           bool json);
+                                           bool json, bool tasks);
 std::optional<ExitCode> explain_pack_plan(const std::string& path, size_t top, bool json);
 
 }  // namespace windlass

@@ -15,7 +15,7 @@
 #include "windlass/cli/planning.h"
 #include "windlass/report/decisions.h"
 #include "windlass/report/json.h"
-#include "windlass/report/text.h"
+#include "windlass/report/simulation_text.h"
 
 namespace windlass {
 namespace {

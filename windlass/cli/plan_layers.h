@@ -6,7 +6,7 @@
 #include <string>
 
 #include "windlass/cli/cli.h"
-#include "windlass/cli/machine.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
 
 namespace windlass {

@@ -17,7 +17,8 @@
 #include "windlass/cli/subject.h"
 #include "windlass/plan/check.h"
 #include "windlass/report/json.h"
-#include "windlass/report/text.h"
+#include "windlass/report/simulation_text.h"
+#include "windlass/report/task_listing.h"
 #include "windlass/report/trace.h"
 #include "windlass/strategy/baselines.h"
 
@@ -31,6 +32,7 @@ struct SimulateFlags {
   std::string trace;
   std::string save;
   bool json = false;
+  bool tasks = false;
   size_t top = 8;
 };
 
@@ -68,7 +70,7 @@ std::optional<ExitCode> simulate_packs_of(const SimulateFlags& flags) {
     fail_input("{}: a plan of packs of layers goes without --strategy, --trace and --save",
                flags.model.request.source);
   flags.model.refuse_beside_plan();
-  return simulate_pack_plan(flags.model.request.source, flags.machine, flags.json);
+  return simulate_pack_plan(flags.model.request.source, flags.machine, flags.json, flags.tasks);
 }
 
 ExitCode run_simulate(const SimulateFlags& flags) {
@@ -87,7 +89,10 @@ ExitCode run_simulate(const SimulateFlags& flags) {
   if (!flags.trace.empty()) save_trace(flags.trace, step, subject);
   if (!flags.save.empty() && !report.failure)
     write_plan(plan_of(subject, step, "given", "given", pricing), flags.save);
-  if (flags.json)
+  const TaskListing listing = {step.tasks, subject.machine, &subject.training.graph};
+  if (flags.tasks)
+    fmt::print("{}", flags.json ? json_text(tasks_json(listing)) : tasks_text(listing));
+  else if (flags.json)
     fmt::print("{}", json_text(simulation_json(report, subject.machine)));
   else
     fmt::print("{}", simulation_text(report, flags.top));
@@ -117,6 +122,9 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--top", flags->top, "how many devices, tensors and links to list")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  verb->add_flag(
+      "--tasks", flags->tasks,
+      "print the task graph instead: what each task does, where, and with which buffers");
   verb->add_flag("--json", flags->json, "print for programs");
   std::string names;
   for (std::string_view name : baseline_names())

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "windlass/cli/machine.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
 #include "windlass/cli/pricing.h"
 #include "windlass/model/model.h"

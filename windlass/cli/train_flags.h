@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "windlass/cli/machine.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
 #include "windlass/run/training.h"
 

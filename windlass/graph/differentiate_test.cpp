@@ -74,11 +74,13 @@ Bytes saved_in_layers(const LayerSizes& n, int layers) {
 }
 
 // Per layer, in bytes at 2 bytes an element and masks of 1:
-//   attention: input of q, k, v 2sbh; q and k 4sbh; softmax output 2as^2b; its dropout mask as^2b;
-//              dropout output 2as^2b; v 2sbh; input of the projection 2sbh; dropout mask sbh  =
-//              11sbh + 5as^2b
-//   MLP:       input of fc 2sbh; input of GELU 8sbh; input of out 8sbh; dropout mask sbh       =
-//   19sbh norms:     input of each 2sbh =  4sbh
+// clang-format off
+//   attention  input of q, k, v 2sbh; q and k 4sbh; softmax output 2as^2b; its dropout mask as^2b;
+//              dropout output 2as^2b; v 2sbh; input of the projection 2sbh; dropout mask sbh
+//                                                                            = 11sbh + 5as^2b
+//   MLP        input of fc 2sbh; input of GELU 8sbh; input of out 8sbh; dropout mask sbh = 19sbh
+//   norms      input of each 2sbh                                                        =  4sbh
+// clang-format on
 // Together sbh (34 + 5as/h). The formula leaves out the statistics of the norms, which windlass
 // counts: mean and deviation in fp32 for each of sb rows, two norms: 16sb.
 TEST(Differentiate, TransformerLayerKeepsThePublishedBytes) {

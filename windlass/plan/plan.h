@@ -57,7 +57,7 @@ struct Provenance {
   bool operator==(const Provenance&) const = default;
 };
 
-// What a kernel took when it was measured: see runtime/profile.h for how kernels are named.
+// What a kernel took when it was measured: see run/profile.h for how kernels are named.
 struct MeasuredKernel {
   std::string kernel;
   int64_t time_ns = 0;

@@ -1,5 +1,7 @@
 #include "windlass/report/labels.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "windlass/base/text.h"
@@ -29,6 +31,16 @@ std::string buffer_label(const TaskGraph& graph, const Graph* training, BufferId
   const TensorId tensor = graph[id].tensor;
   if (training && tensor.valid()) return (*training)[tensor].name;
   return fmt::format("buffer {}", id.value);
+}
+
+std::string pack_label(const PackLabel& label) {
+  constexpr std::array kNames = {"weights",  "gradients", "optimizer state", "shares", "input",
+                                 "gradient", "saved"};
+  std::string text =
+      fmt::format("{} of {}", kNames[static_cast<size_t>(label.what)], layers_text(label.layers));
+  if (label.parts > 1) text += fmt::format(", part {} of {}", label.part + 1, label.parts);
+  if (label.end > label.begin) text += fmt::format(", samples {}-{}", label.begin, label.end - 1);
+  return text;
 }
 
 std::string numbers_folded(std::string_view name) {

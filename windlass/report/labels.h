@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "windlass/task/packs/pack_tasks.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
@@ -17,6 +18,9 @@ std::string task_label(const TaskGraph& graph, const Graph* training, TaskId tas
 
 // The tensor that a buffer holds a piece of; "buffer 7" if it is not known.
 std::string buffer_label(const TaskGraph& graph, const Graph* training, BufferId buffer);
+
+// "weights of layers 3-7", "input of layer 3, samples 0-15": of packs of layers.
+std::string pack_label(const PackLabel& label);
 
 // "transformer.h.*.ln_1.weight" for "transformer.h.3.ln_1.weight": the same in every layer.
 std::string numbers_folded(std::string_view name);

@@ -6,7 +6,7 @@
 
 #include "windlass/report/json.h"
 #include "windlass/report/lives.h"
-#include "windlass/report/text.h"
+#include "windlass/report/simulation_text.h"
 #include "windlass/sim/hand_made.h"
 #include "windlass/sim/reference/random_tasks.h"
 

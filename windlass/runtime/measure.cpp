@@ -14,7 +14,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/runtime/kernels/kernel.h"
-#include "windlass/runtime/kernels/update.h"
+#include "windlass/runtime/kernels/update_kernels.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"

@@ -12,7 +12,7 @@
 #include "windlass/base/rng.h"
 #include "windlass/runtime/kernels/compress.h"
 #include "windlass/runtime/kernels/errors.h"
-#include "windlass/runtime/kernels/update.h"
+#include "windlass/runtime/kernels/update_kernels.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {

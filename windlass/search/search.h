@@ -67,12 +67,13 @@ struct FixedDecisions {
 };
 
 struct SearchOptions {
-  Seconds time_limit{60};     // after which the best so far is returned
-  int64_t micro_batches = 0;  // the only number to try; 0: any
-  int threads = 0;            // of the search; 0: all cores. The result does not depend on it
-  uint64_t seed = 0;          // of random choices; the same one gives the same result
-  double effort = 1;          // how long Markov chains run, relative to the usual
-  bool compress = false;      // saved tensors may be stored in fewer bits: changes the mathematics
+  Seconds time_limit{60};  // after which the best so far is returned
+  // The only number to try; 0: any. Error{Input} if the batch cannot be cut so.
+  int64_t micro_batches = 0;
+  int threads = 0;        // of the search; 0: all cores. The result does not depend on it
+  uint64_t seed = 0;      // of random choices; the same one gives the same result
+  double effort = 1;      // how long Markov chains run, relative to the usual
+  bool compress = false;  // saved tensors may be stored in fewer bits: changes the mathematics
   FixedDecisions fixed = {};
   std::vector<StartStrategy> starts = {};
   // Asked now and then: whether to return the best so far.

@@ -1,7 +1,7 @@
 #include "windlass/model/huggingface/encoder.h"
 
 #include "windlass/base/error.h"
-#include "windlass/model/huggingface/families.h"
+#include "windlass/model/huggingface/hf_families.h"
 
 namespace windlass {
 namespace {

@@ -1,7 +1,7 @@
 // BERT and those built like it (RoBERTa, DistilBERT): post-norm encoders with learned positions.
 #pragma once
 
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 
 namespace windlass {
 

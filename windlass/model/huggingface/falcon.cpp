@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "windlass/base/checked.h"
-#include "windlass/model/huggingface/families.h"
+#include "windlass/model/huggingface/hf_families.h"
 
 namespace windlass {
 namespace {

@@ -1,7 +1,7 @@
 // GPT-2: pre-norm decoder with learned positions and a fused query-key-value projection.
 #pragma once
 
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 
 namespace windlass {
 

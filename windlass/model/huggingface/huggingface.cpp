@@ -12,7 +12,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
-#include "windlass/model/huggingface/families.h"
+#include "windlass/model/huggingface/hf_families.h"
 
 namespace windlass {
 namespace {

@@ -2,7 +2,7 @@
 // gated feed-forward parts, key heads shared by groups of query heads.
 #pragma once
 
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 
 namespace windlass {
 

@@ -2,7 +2,7 @@
 // part read the same input and are added together.
 
 #include "windlass/base/checked.h"
-#include "windlass/model/huggingface/families.h"
+#include "windlass/model/huggingface/hf_families.h"
 
 namespace windlass {
 namespace {

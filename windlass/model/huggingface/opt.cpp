@@ -2,7 +2,7 @@
 // part, or after it in the 350M model, whose embedding is also narrower than the network.
 
 #include "windlass/base/checked.h"
-#include "windlass/model/huggingface/families.h"
+#include "windlass/model/huggingface/hf_families.h"
 
 namespace windlass {
 namespace {

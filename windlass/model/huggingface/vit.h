@@ -1,7 +1,7 @@
 // Vision Transformer: patches of the image and a class token through a pre-norm encoder.
 #pragma once
 
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 
 namespace windlass {
 

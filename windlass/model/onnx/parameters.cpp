@@ -8,7 +8,7 @@
 #include "windlass/base/text.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/model/onnx/restore.h"
-#include "windlass/model/onnx/tables.h"
+#include "windlass/model/onnx/value_tables.h"
 
 namespace windlass {
 namespace {

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "windlass/model/onnx/import_testing.h"
-#include "windlass/model/onnx/tables.h"
+#include "windlass/model/onnx/value_tables.h"
 
 namespace windlass {
 namespace {

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "windlass/base/checked.h"
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 #include "windlass/model/layers.h"
 #include "windlass/model/zoo/transformers.h"
 

@@ -7,7 +7,7 @@
 // `inner` = 0 four times `hidden`.
 #include <cmath>
 
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 #include "windlass/model/layers.h"
 #include "windlass/model/zoo/transformers.h"
 

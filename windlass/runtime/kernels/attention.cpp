@@ -22,6 +22,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/kernels/attention_blocks.h"
 #include "windlass/runtime/kernels/attention_rows.h"
 #include "windlass/runtime/kernels/element_types.h"
 #include "windlass/runtime/kernels/kernel.h"
@@ -29,96 +30,6 @@
 
 namespace windlass {
 namespace {
-
-constexpr int64_t kScores = int64_t{1} << 18;  // 1 MiB of fp32
-constexpr int64_t kFewestRows = 64;
-constexpr int64_t kCausalRows = 128;  // fewer rows hide more keys, but make slower products
-
-struct Sizes {
-  int64_t batch, heads, key_heads, queries, keys, depth, width;
-
-  Sizes(at::IntArrayRef q, at::IntArrayRef k, at::IntArrayRef v)
-      : batch(q[0]),
-        heads(q[1]),
-        key_heads(k[1]),
-        queries(q[2]),
-        keys(k[2]),
-        depth(q[3]),
-        width(v[3]) {}
-  int64_t shared() const { return heads / key_heads; }  // query heads to a key head
-};
-
-// Query heads [head, head + heads) of queries [query, query + queries), with the key heads
-// [unit, unit + units) and keys [key, key + keys). Heads count through the batch.
-struct Block {
-  int64_t head, heads, query, queries, unit, units, key, keys;
-  int64_t rows() const { return heads * queries / units; }  // of a key head
-};
-
-struct Visible {
-  int64_t begin, end;
-};
-
-Visible visible(const AttentionAttrs& attrs, const Sizes& s, int64_t query) {
-  const int64_t position = query + s.keys - s.queries;
-  const int64_t end = attrs.causal ? std::clamp<int64_t>(position + 1, 0, s.keys) : s.keys;
-  const int64_t begin = attrs.window > 0 ? std::max<int64_t>(0, position - attrs.window + 1) : 0;
-  return {std::min(begin, end), end};
-}
-
-// Calls start(block) before the first block of its key heads, run(block) for every block and
-// finish(block) after the last of its key heads.
-template <class Start, class Run, class Finish>
-void for_each_block(const AttentionAttrs& attrs, const Sizes& s, Start&& start, Run&& run,
-                    Finish&& finish) {
-  const int64_t most = attrs.causal || attrs.window > 0 ? kCausalRows : kScores;
-  const int64_t wide =
-      std::clamp(kScores / std::max<int64_t>(1, s.keys), kFewestRows, std::max(kFewestRows, most));
-  const int64_t rows = std::min(wide, s.queries);
-  const int64_t fitting =
-      rows < s.queries ? 1 : std::max<int64_t>(1, kScores / std::max<int64_t>(1, rows * s.keys));
-  const int64_t units = s.shared() == 1 ? fitting : 1;
-  const int64_t heads = s.shared() == 1 ? units : std::min(fitting, s.shared());
-  const int64_t all_units = s.batch * s.key_heads;
-  for (int64_t unit = 0; unit < all_units; unit += units) {
-    Block block{};
-    block.unit = unit;
-    block.units = std::min(units, all_units - unit);
-    start(block);
-    const int64_t last = (unit + block.units) * s.shared();
-    for (block.head = unit * s.shared(); block.head < last; block.head += block.heads) {
-      block.heads = std::min(s.shared() == 1 ? block.units : heads, last - block.head);
-      for (block.query = 0; block.query < s.queries; block.query += block.queries) {
-        block.queries = std::min(rows, s.queries - block.query);
-        block.key = visible(attrs, s, block.query).begin;
-        block.keys = visible(attrs, s, block.query + block.queries - 1).end - block.key;
-        block.keys = std::max<int64_t>(0, block.keys);
-        run(block);
-      }
-    }
-    finish(block);
-  }
-}
-
-// Rows [units, rows, d] of the block in a tensor [b, h, s, d].
-at::Tensor query_part(const at::Tensor& x, const Sizes& s, const Block& block) {
-  if (s.shared() == 1)
-    return x.view({s.batch * s.heads, s.queries, -1})
-        .narrow(0, block.head, block.heads)
-        .narrow(1, block.query, block.queries);
-  // A part of one head, or whole heads: contiguous either way.
-  return x.view({1, s.batch * s.heads * s.queries, -1})
-      .narrow(1, block.head * s.queries + block.query, block.rows());
-}
-
-// All keys of the block's key heads in a tensor [b, g, t, d].
-at::Tensor unit_part(const at::Tensor& x, const Sizes& s, const Block& block) {
-  return x.view({s.batch * s.key_heads, s.keys, -1}).narrow(0, block.unit, block.units);
-}
-
-at::Tensor seen(const at::Tensor& unit, const Block& block) {
-  return unit.narrow(1, block.key, block.keys);
-}
 
 // out = old out + factor a b if it `adds`, otherwise a b, for each of the first axis.
 void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool adds = false,
@@ -140,7 +51,7 @@ class ScoreMemory {
  public:
   explicit ScoreMemory(at::ScalarType type) : type_(type) {}
 
-  at::Tensor take(const Block& block) {
+  at::Tensor take(const QueryBlock& block) {
     const int64_t size = block.units * block.rows() * block.keys;
     if (!memory_.defined() || memory_.numel() < size) {
       memory_.reset();
@@ -158,7 +69,8 @@ class ScoreMemory {
 template <class T>
 class Rows {
  public:
-  Rows(const AttentionAttrs& attrs, const Sizes& sizes, RandomKey random, const at::Tensor& mask)
+  Rows(const AttentionAttrs& attrs, const AttentionSizes& sizes, RandomKey random,
+       const at::Tensor& mask)
       : attrs_(attrs), sizes_(sizes), random_(random) {
     if (attrs.dropout > 0) threshold_ = chance_threshold(attrs.dropout);
     if (!mask.defined()) return;
@@ -172,7 +84,7 @@ class Rows {
   // Calls f(index of the row in [b, h, s], score row, dropout, offset of the row in the scores) on
   // several threads.
   template <class F>
-  void each(const Block& block, const F& f) const {
+  void each(const QueryBlock& block, const F& f) const {
     const int64_t per_unit = block.rows();
     const int64_t grain =
         std::max<int64_t>(1, (int64_t{1} << 14) / std::max<int64_t>(1, block.keys));
@@ -187,8 +99,8 @@ class Rows {
   }
 
  private:
-  ScoreRow<T> row(const Block& block, int64_t head, int64_t query) const {
-    const Visible range = visible(attrs_, sizes_, query);
+  ScoreRow<T> row(const QueryBlock& block, int64_t head, int64_t query) const {
+    const Range range = visible_keys(attrs_, sizes_, query);
     ScoreRow<T> result;
     result.size = block.keys;
     result.begin = std::clamp<int64_t>(range.begin - block.key, 0, block.keys);
@@ -203,12 +115,12 @@ class Rows {
     return result;
   }
 
-  RowDropout dropout(const Block& block, int64_t index) const {
+  RowDropout dropout(const QueryBlock& block, int64_t index) const {
     return {random_, index * sizes_.keys + block.key, threshold_, 1 / (1 - attrs_.dropout)};
   }
 
   const AttentionAttrs& attrs_;
-  const Sizes& sizes_;
+  const AttentionSizes& sizes_;
   RandomKey random_;
   uint32_t threshold_ = 0;
   at::Tensor mask_;
@@ -221,18 +133,18 @@ void forward(ForwardCall& call, at::ScalarType type) {
   const at::Tensor& q = call.input(0);
   const at::Tensor& k = call.input(1);
   const at::Tensor& v = call.input(2);
-  const Sizes s(q.sizes(), k.sizes(), v.sizes());
+  const AttentionSizes s(q.sizes(), k.sizes(), v.sizes());
   const Rows<T> rows(attrs, s, call.random, call.has(3) ? call.input(3) : at::Tensor());
   at::Tensor& y = call.outputs[0].allocate();
   T* lse =
       call.wants_auxiliary(0) ? call.auxiliaries[0].allocate().template data_ptr<T>() : nullptr;
   ScoreMemory memory(type);
   at::Tensor keys, values;
-  const auto start = [&](const Block& block) {
+  const auto start = [&](const QueryBlock& block) {
     keys = in_type(unit_part(k, s, block), type);
     values = in_type(unit_part(v, s, block), type);
   };
-  const auto run = [&](const Block& block) {
+  const auto run = [&](const QueryBlock& block) {
     at::Tensor scores = memory.take(block);
     multiply(scores, in_type(query_part(q, s, block), type), seen(keys, block).transpose(1, 2));
     T* data = scores.data_ptr<T>();
@@ -247,7 +159,7 @@ void forward(ForwardCall& call, at::ScalarType type) {
     else
       part.copy_(at::bmm(scores, seen(values, block)));
   };
-  for_each_block(attrs, s, start, run, [](const Block&) {});
+  for_each_block(attrs, s, start, run, [](const QueryBlock&) {});
 }
 
 // Where the gradient of keys or values is summed: the result itself, or an fp32 copy of the part
@@ -263,13 +175,13 @@ class UnitSum {
 
   bool wanted() const { return result_ != nullptr; }
 
-  void start(const Sizes& s, const Block& block) {
+  void start(const AttentionSizes& s, const QueryBlock& block) {
     if (!wanted()) return;
     part_ = unit_part(whole_, s, block);
     sum_ = direct_ ? part_ : at::zeros(part_.sizes(), type_);
   }
   // Adds factor a b to the keys of the block.
-  void add(const Block& block, const at::Tensor& a, const at::Tensor& b, double factor) {
+  void add(const QueryBlock& block, const at::Tensor& a, const at::Tensor& b, double factor) {
     multiply(seen(sum_, block), a, b, true, factor);
   }
   void finish() {
@@ -288,7 +200,7 @@ class UnitSum {
 };
 
 // Adds dS of a block to the gradient of the mask, summed where the mask was broadcast.
-void add_mask_gradient(const Sizes& s, const Block& block, const at::Tensor& slopes,
+void add_mask_gradient(const AttentionSizes& s, const QueryBlock& block, const at::Tensor& slopes,
                        const at::Tensor& mask) {
   const at::Tensor heads = slopes.view({block.heads, block.queries, block.keys});
   for (int64_t h = 0; h < block.heads; ++h) {
@@ -323,7 +235,7 @@ template <class E>
 void backward(BackwardCall& call, at::ScalarType type) {
   using T = wide_t<E>;
   const auto& attrs = call.attrs<AttentionAttrs>();
-  const Sizes s(call.shape(0), call.shape(1), call.shape(2));
+  const AttentionSizes s(call.shape(0), call.shape(1), call.shape(2));
   const at::Tensor& dy = call.gradient();
   const at::Tensor& q = call.input(0);
   const at::Tensor& k = call.input(1);
@@ -348,13 +260,13 @@ void backward(BackwardCall& call, at::ScalarType type) {
 
   ScoreMemory score_memory(type), slope_memory(type);
   at::Tensor keys, values;
-  const auto start = [&](const Block& block) {
+  const auto start = [&](const QueryBlock& block) {
     keys = in_type(unit_part(k, s, block), type);
     if (slopes_wanted) values = in_type(unit_part(v, s, block), type);
     dk.start(s, block);
     dv.start(s, block);
   };
-  const auto run = [&](const Block& block) {
+  const auto run = [&](const QueryBlock& block) {
     const at::Tensor queries = in_type(query_part(q, s, block), type);
     const at::Tensor arriving = in_type(query_part(dy, s, block), type);
     at::Tensor scores = score_memory.take(block), slopes;
@@ -392,7 +304,7 @@ void backward(BackwardCall& call, at::ScalarType type) {
         part.copy_(product);
     }
   };
-  const auto finish = [&](const Block&) {
+  const auto finish = [&](const QueryBlock&) {
     dk.finish();
     dv.finish();
   };

@@ -66,7 +66,7 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::CrossEntropy: return {cross_entropy_forward, cross_entropy_backward};
     case OpKind::MeanSquaredError: return {mean_squared_error_forward, mean_squared_error_backward};
     case OpKind::Accumulate: return {accumulate_forward};
-    case OpKind::Update: return {};  // update.h
+    case OpKind::Update: return {};  // update_kernels.h
   }
   return {};
 }

@@ -10,7 +10,7 @@
 
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/kernels/precision.h"
-#include "windlass/runtime/kernels/recurrent.h"
+#include "windlass/runtime/kernels/recurrent_kernels.h"
 
 namespace windlass {
 namespace {

@@ -1,5 +1,3 @@
-#include "windlass/runtime/kernels/recurrent.h"
-
 #include <algorithm>
 
 #include <ATen/ops/addmm.h>
@@ -8,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "windlass/runtime/kernels/precision.h"
+#include "windlass/runtime/kernels/recurrent_kernels.h"
 
 namespace windlass {
 

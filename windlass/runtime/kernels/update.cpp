@@ -1,8 +1,6 @@
 // Elements are taken in blocks that fit the first-level cache. Operands that are not of the type of
 // the arithmetic are converted block by block; the others are used where they lie.
 
-#include "windlass/runtime/kernels/update.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,6 +12,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/runtime/kernels/element_types.h"
+#include "windlass/runtime/kernels/update_kernels.h"
 #include "windlass/runtime/kernels/vectorize.h"
 
 namespace windlass {

@@ -1,5 +1,3 @@
-#include "windlass/runtime/kernels/update.h"
-
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -9,6 +7,7 @@
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/runtime/kernels/random.h"
+#include "windlass/runtime/kernels/update_kernels.h"
 
 namespace windlass {
 namespace {

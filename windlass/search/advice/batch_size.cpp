@@ -115,6 +115,7 @@ std::optional<int64_t> fastest_batch(const BatchProblem& problem, const SearchOp
   int falling = 0;
   for (auto size = sizes.rbegin(); size != sizes.rend() && falling < 2; ++size) {
     if (stopped(options)) break;
+    if (options.micro_batches > 0 && *size % options.micro_batches != 0) continue;
     options.time_limit = Seconds(given.time_limit.value / static_cast<double>(sizes.size()));
     const Graph network = problem.network(*size);
     const SearchResult found = search_all(problem_of(problem, network), options);

@@ -18,7 +18,9 @@ Ledger::Ledger(const Problem& problem, const SearchOptions& options)
     : problem_(problem),
       options_(options),
       batch_(find_batch(problem.network)),
-      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {}
+      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {
+  if (options.micro_batches > 1) cut(options.micro_batches);
+}
 
 Ledger Ledger::branch(Nanoseconds ceiling) const {
   Ledger result = *this;

@@ -51,7 +51,8 @@ class Ledger {
     Nanoseconds time = 0;
   };
 
-  // Both must outlive it.
+  // Both must outlive it. Throws Error{Input} if the network cannot be cut into the number of
+  // micro-batches that is asked for.
   Ledger(const Problem& problem, const SearchOptions& options);
   // An empty book of the same problem that shares clock and cuts with this one. Nothing found in
   // one is known in the other, until take(). What takes `ceiling` or longer is of no interest.

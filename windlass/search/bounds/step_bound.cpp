@@ -12,7 +12,6 @@ namespace {
 
 // The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
 constexpr double kRounding = 1 - 1.0 / 256;
-constexpr size_t kRecentMoves = 1 << 14;
 // The simulator gives up on steps that take somewhat longer.
 constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
 
@@ -167,109 +166,6 @@ void StepBound::State::list_types() {
   for (const Tensor& tensor : training.graph.tensors)
     type_of.push_back(
         types.emplace(std::pair(tensor.type.shape, tensor.type.dtype), types.size()).first->second);
-}
-
-const std::vector<MoveTemplate>& StepBound::State::moves_of(TensorId tensor, int32_t from,
-                                                            int32_t to) {
-  const uint64_t key = uint64_t{type_of[tensor.index()]} << 44 | static_cast<uint64_t>(from) << 22 |
-                       static_cast<uint64_t>(to);
-  RecentMove& recent = recent_moves[key * 0x9e3779b97f4a7c15ULL >> 50];
-  if (recent.key != key)
-    recent = {key, &tables.moves(training.graph[tensor].type, from, group, to, group)};
-  return *recent.moves;
-}
-
-const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t sharding) {
-  // Throws if it is not a sharding of the op.
-  const OpTemplate& made = tables.op(OpId(op), sharding, group);
-  Choice& own = choices.emplace_back();
-  own.made = &made;
-  own.forward = time_of_op(made.work, made.exchange);
-  own.backward = time_of_op(made.backward_work, made.backward_exchange);
-  const auto couple = [&](const ExchangeTemplate& exchange) -> Coupled {
-    if (!exchange.needed()) return {};
-    own.bytes += allocated(exchange.bytes.value).value;
-    return {flow_of(exchange.traffic), time_of_work(exchange.begin)};
-  };
-  own.coupled = couple(made.exchange);
-  own.backward_coupled = couple(made.backward_exchange);
-  const auto add = [&](std::span<const ReadTemplate> reads) {
-    uint32_t count = 0;
-    for (const ReadTemplate& read : reads) {
-      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) {
-        own.bytes += allocated(read.want.elements * facts.element_size[read.tensor.index()]).value;
-        continue;
-      }
-      own.operands.push_back({read.tensor, read.want.layout});
-      ++count;
-    }
-    return count;
-  };
-  own.reads = add(made.reads());
-  own.gradients = add(made.gradient_reads());
-  add(made.saved_reads());
-  own.view_of_made = !made.reads().empty() &&
-                     facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
-  const auto make = [&](std::span<const ResultTemplate> results) {
-    for (const ResultTemplate& result : results) {
-      own.results.push_back({result.buffer.tensor, result.layout, result.update,
-                             result.buffer.bytes.value, result.elements});
-      own.bytes += result.buffer.bytes.value;
-      // A share of the sum beside it, and optimizer state.
-      if (result.update >= 0)
-        own.bytes += result.buffer.bytes.value +
-                     allocated(result.elements *
-                               facts.updates[static_cast<size_t>(result.update)].state_size)
-                         .value;
-    }
-  };
-  make(made.results());
-  own.makes = static_cast<uint32_t>(own.results.size());
-  make(made.backward_results());
-  return own;
-}
-
-const StepBound::State::Choice& StepBound::State::choice(size_t op, int32_t sharding) {
-  std::vector<const Choice*>& list = choices_of[op];
-  const auto at = static_cast<size_t>(sharding);
-  if (list.size() <= at) list.resize(at + 1, nullptr);
-  if (list[at] == nullptr) list[at] = &make_choice(op, sharding);
-  return *list[at];
-}
-
-// Ops that are split otherwise than last time.
-void StepBound::State::choose() {
-  if (chosen_group != group || chosen.empty()) {
-    chosen.assign(training.forward_ops, &nothing);
-    chosen_shardings.assign(training.forward_ops, -1);
-    choices_of.assign(training.forward_ops, {});
-    choices.clear();
-    chosen_group = group;
-    plain_work = plain_bytes = 0;
-    recent_moves.assign(kRecentMoves, {});
-    known_delays.assign(windows.size(), {});
-    delays.assign(windows.size(), {});
-    outdated.assign(windows.size(), true);
-    all_delays = {};
-  }
-  for (size_t i = 0; i < training.forward_ops; ++i) {
-    const int32_t sharding = known_ids[static_cast<size_t>(strategy->ops[i])];
-    if (chosen_shardings[i] == sharding) continue;
-    const Choice& now = choice(i, sharding);
-    const Choice& before = *chosen[i];
-    chosen_shardings[i] = sharding;
-    chosen[i] = &now;
-    outdated[window_of[i]] = true;
-    plain_work += now.forward + now.backward - before.forward - before.backward;
-    plain_bytes += now.bytes - before.bytes;
-    for (int32_t u : updates_of[i]) {
-      const auto input = static_cast<size_t>(facts.first_use[static_cast<size_t>(u)].second);
-      const OperandTemplate& weight = now.made->inputs()[input];
-      update_elements[static_cast<size_t>(u)] = static_cast<double>(weight.elements);
-      update_parts[static_cast<size_t>(u)] = static_cast<double>(
-          tables.members(tables.partial_digits(now.made->input_gradients()[input].layout)));
-    }
-  }
 }
 
 // What the devices spend on updating their weights.

@@ -251,10 +251,12 @@ struct StepBound::State {
     return tables.op(OpId(op), known_ids[static_cast<size_t>(strategy->ops[op])], group);
   }
 
+  // --- step_bound_choices.cpp
   const std::vector<MoveTemplate>& moves_of(TensorId tensor, int32_t from, int32_t to);
   const Choice& make_choice(size_t op, int32_t sharding);
   const Choice& choice(size_t op, int32_t sharding);
   void choose();
+
   Nanoseconds one_group(Nanoseconds enough);
   Nanoseconds several_groups();
   Nanoseconds updates();

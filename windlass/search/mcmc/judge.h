@@ -13,7 +13,7 @@ namespace windlass {
 class Judge {
  public:
   virtual ~Judge() = default;
-  // `key` tells strategies apart (Moves::key_of). None if the energy is above `most`, or the
+  // `key` tells strategies apart (strategy_key). None if the energy is above `most`, or the
   // strategy cannot be carried out.
   virtual std::optional<double> energy(const Strategy& strategy, uint64_t key, double most) = 0;
   // Whether a strategy of this energy keeps to the limits.

@@ -9,7 +9,7 @@ namespace windlass {
 MarkovChain::MarkovChain(Moves& moves, Judge& judge, Strategy start, Rng rng,
                          const ChainOptions& options)
     : moves_(moves), judge_(judge), rng_(rng), options_(options), now_(std::move(start)) {
-  key_ = Moves::key_of(now_);
+  key_ = strategy_key(now_);
   constexpr double kAnything = std::numeric_limits<double>::max();
   energy_ = judge_.energy(now_, key_, kAnything).value_or(kAnything);
   best_ = now_;
@@ -27,7 +27,7 @@ void MarkovChain::restart(const Strategy& from, double energy) {
 void MarkovChain::back_to_best() {
   now_ = best_;
   energy_ = best_energy_;
-  key_ = Moves::key_of(now_);
+  key_ = strategy_key(now_);
 }
 
 void MarkovChain::run(int64_t proposals, int64_t simulations, const std::function<bool()>& stop) {
@@ -44,7 +44,7 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     const double temperature =
         options_.hot > 0 ? options_.hot * std::pow(options_.cold / options_.hot, progress) : 0;
     if (!moves_.propose(now_, rng_, proposal_)) {
-      Moves::take_back(now_, proposal_);
+      take_back(now_, proposal_);
       continue;
     }
     ++proposals_;
@@ -53,10 +53,10 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     const double scale =
         options_.absolute > 0 ? options_.absolute : judge_.scale(energy_) * temperature;
     const double most = energy_ - scale * std::log(1 - rng_.uniform());
-    const uint64_t key = Moves::key_after(key_, now_, proposal_);
+    const uint64_t key = strategy_key_after(key_, now_, proposal_);
     const std::optional<double> energy = judge_.energy(now_, key, most);
     if (!energy) {
-      Moves::take_back(now_, proposal_);
+      take_back(now_, proposal_);
       continue;
     }
     ++accepted_;

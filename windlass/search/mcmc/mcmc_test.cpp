@@ -168,7 +168,7 @@ TEST(StepBound, DoesNotDependOnWhatWasWalkedBefore) {
         exact += fresh_exact ? 1 : 0;
         const Nanoseconds enough = time * rng.integer(1, 16) / 16;
         EXPECT_EQ(again(strategy, enough), fresh(strategy, enough));
-        if (rng.chance(0.6)) Moves::take_back(strategy, proposal);
+        if (rng.chance(0.6)) take_back(strategy, proposal);
       }
     }
   }
@@ -205,7 +205,7 @@ TEST(StepBound, IsABoundWhereverItStops) {
           ++early;
           enough = least;
         }
-        if (rng.chance(0.7)) Moves::take_back(strategy, proposal);
+        if (rng.chance(0.7)) take_back(strategy, proposal);
       }
     }
   EXPECT_GT(early, sampled(2000));
@@ -241,13 +241,13 @@ TEST(Moves, AreTakenBackAndKnownByTheirKeys) {
       Moves moves(training, machine, mix);
       Strategy strategy = cases::random_strategy(training, machine, rng, {.compress = false});
       moves.adopt(strategy);
-      uint64_t key = Moves::key_of(strategy);
+      uint64_t key = strategy_key(strategy);
       Proposal proposal;
       for (int step = 0; step < 60; ++step) {
         const Strategy before = strategy;
         const bool made = moves.propose(strategy, rng, proposal);
-        const uint64_t after = Moves::key_after(key, strategy, proposal);
-        EXPECT_EQ(after, Moves::key_of(strategy));
+        const uint64_t after = strategy_key_after(key, strategy, proposal);
+        EXPECT_EQ(after, strategy_key(strategy));
         try {
           check_strategy(training, machine, strategy);
         } catch (const Error& error) {
@@ -257,14 +257,14 @@ TEST(Moves, AreTakenBackAndKnownByTheirKeys) {
           key = after;
           continue;
         }
-        Moves::take_back(strategy, proposal);
+        take_back(strategy, proposal);
         EXPECT_EQ(strategy.ops, before.ops);
         EXPECT_EQ(strategy.saved, before.saved);
         EXPECT_EQ(strategy.weights, before.weights);
         EXPECT_EQ(strategy.stages, before.stages);
         EXPECT_EQ(strategy.prefetch, before.prefetch);
         EXPECT_EQ(strategy.bucket, before.bucket);
-        EXPECT_EQ(Moves::key_of(strategy), key);
+        EXPECT_EQ(strategy_key(strategy), key);
       }
     }
   }
@@ -297,7 +297,7 @@ TEST(MarkovChain, DecidesAsPlainSimulationDoes) {
         ASSERT_EQ(a.proposals(), b.proposals());
         ASSERT_EQ(a.accepted(), b.accepted());
         ASSERT_EQ(a.best_energy(), b.best_energy());
-        ASSERT_EQ(Moves::key_of(a.best()), Moves::key_of(b.best()));
+        ASSERT_EQ(strategy_key(a.best()), strategy_key(b.best()));
       }
       simulated += fast.simulated();
       proposals += a.proposals();

@@ -10,23 +10,12 @@
 namespace windlass {
 namespace {
 
-int64_t packed(const Residency& residency) {
-  return residency.zero | (residency.host ? 4 : 0) | (residency.host_update ? 8 : 0);
+size_t draw_index(size_t size, Rng& rng) {
+  return static_cast<size_t>(rng.integer(0, static_cast<int64_t>(size) - 1));
 }
-Residency unpacked(int64_t value) {
-  return {.zero = static_cast<uint8_t>(value & 3),
-          .host = (value & 4) != 0,
-          .host_update = (value & 8) != 0};
-}
-
-uint64_t part_key(Proposal::What what, int64_t index, int64_t value) {
-  return Hasher().add(static_cast<uint64_t>(what)).add(index).add(value).result();
-}
-uint64_t stages_key(const std::vector<Stage>& stages) {
-  Hasher hasher;
-  for (const Stage& stage : stages)
-    hasher.add(static_cast<uint64_t>(stage.first)).add(stage.group).add(stage.backward_group);
-  return hasher.result();
+template <typename T>
+const T& draw_of(const std::vector<T>& list, Rng& rng) {
+  return list[draw_index(list.size(), rng)];
 }
 
 }  // namespace
@@ -142,92 +131,6 @@ size_t Moves::group_size(const Strategy& strategy, size_t op) const {
   return 1;
 }
 
-bool Moves::set_sharding(Strategy& strategy, size_t op, int32_t sharding, Proposal& proposal) {
-  if (strategy.ops[op] == sharding) return false;
-  proposal.changes.push_back(
-      {Proposal::What::Sharding, static_cast<int32_t>(op), strategy.ops[op]});
-  strategy.ops[op] = sharding;
-  return true;
-}
-
-bool Moves::set_saved(Strategy& strategy, size_t s, MemoryAction action, Proposal& proposal) {
-  if (strategy.saved[s] == action) return false;
-  proposal.changes.push_back(
-      {Proposal::What::Saved, static_cast<int32_t>(s), static_cast<int64_t>(strategy.saved[s])});
-  strategy.saved[s] = action;
-  return true;
-}
-
-bool Moves::set_weight(Strategy& strategy, size_t u, const Residency& residency,
-                       Proposal& proposal) {
-  if (strategy.weights[u] == residency) return false;
-  proposal.changes.push_back(
-      {Proposal::What::Weight, static_cast<int32_t>(u), packed(strategy.weights[u])});
-  strategy.weights[u] = residency;
-  return true;
-}
-
-void Moves::take_back(Strategy& strategy, const Proposal& proposal) {
-  for (auto change = proposal.changes.rbegin(); change != proposal.changes.rend(); ++change) {
-    const auto index = static_cast<size_t>(change->index);
-    switch (change->what) {
-      case Proposal::What::Sharding:
-        strategy.ops[index] = static_cast<int32_t>(change->before);
-        break;
-      case Proposal::What::Saved:
-        strategy.saved[index] = static_cast<MemoryAction>(change->before);
-        break;
-      case Proposal::What::Weight: strategy.weights[index] = unpacked(change->before); break;
-      case Proposal::What::Prefetch:
-        strategy.prefetch = static_cast<int32_t>(change->before);
-        break;
-      case Proposal::What::Bucket: strategy.bucket = Bytes(change->before); break;
-    }
-  }
-  if (!proposal.stages.empty()) strategy.stages = proposal.stages;
-}
-
-uint64_t Moves::key_of(const Strategy& strategy) {
-  uint64_t key = stages_key(strategy.stages);
-  const auto add = [&](Proposal::What what, size_t index, int64_t value) {
-    key ^= part_key(what, static_cast<int64_t>(index), value);
-  };
-  for (size_t i = 0; i < strategy.ops.size(); ++i)
-    add(Proposal::What::Sharding, i, strategy.ops[i]);
-  for (size_t s = 0; s < strategy.saved.size(); ++s)
-    add(Proposal::What::Saved, s, static_cast<int64_t>(strategy.saved[s]));
-  for (size_t u = 0; u < strategy.weights.size(); ++u)
-    add(Proposal::What::Weight, u, packed(strategy.weights[u]));
-  add(Proposal::What::Prefetch, 0, strategy.prefetch);
-  add(Proposal::What::Bucket, 0, strategy.bucket.value);
-  return key;
-}
-
-uint64_t Moves::key_after(uint64_t key, const Strategy& changed, const Proposal& proposal) {
-  // Walked backwards, so that an element that changed twice passes through each of its values.
-  std::map<std::pair<Proposal::What, int32_t>, int64_t> now;
-  for (auto change = proposal.changes.rbegin(); change != proposal.changes.rend(); ++change) {
-    const auto index = static_cast<size_t>(change->index);
-    int64_t value = 0;
-    switch (change->what) {
-      case Proposal::What::Sharding: value = changed.ops[index]; break;
-      case Proposal::What::Saved: value = static_cast<int64_t>(changed.saved[index]); break;
-      case Proposal::What::Weight: value = packed(changed.weights[index]); break;
-      case Proposal::What::Prefetch: value = changed.prefetch; break;
-      case Proposal::What::Bucket: value = changed.bucket.value; break;
-    }
-    if (proposal.changes.size() > 1) {
-      const auto [at, first] = now.emplace(std::pair(change->what, change->index), value);
-      if (!first) value = at->second;
-      at->second = change->before;
-    }
-    key ^= part_key(change->what, change->index, value);
-    key ^= part_key(change->what, change->index, change->before);
-  }
-  if (!proposal.stages.empty()) key ^= stages_key(proposal.stages) ^ stages_key(changed.stages);
-  return key;
-}
-
 bool Moves::propose(Strategy& strategy, Rng& rng, Proposal& proposal) {
   proposal.changes.clear();
   proposal.stages.clear();
@@ -258,12 +161,10 @@ bool Moves::propose(Strategy& strategy, Rng& rng, Proposal& proposal) {
 }
 
 bool Moves::change_op(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const auto op =
-      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const auto op = draw_index(strategy.ops.size(), rng);
   const auto& list = options(group_size(strategy, op))[op];
   if (list.size() < 2) return false;
-  const auto option = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1));
-  return set_sharding(strategy, op, list[option], proposal);
+  return set_sharding(strategy, op, draw_of(list, rng), proposal);
 }
 
 std::pair<size_t, size_t> Moves::draw_blocks(Rng& rng) const {
@@ -275,17 +176,16 @@ std::pair<size_t, size_t> Moves::draw_blocks(Rng& rng) const {
 }
 
 bool Moves::change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const auto op =
-      static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  const auto op = draw_index(strategy.ops.size(), rng);
   const size_t size = group_size(strategy, op);
   const auto& list = options(size)[op];
   if (list.size() < 2) return false;
-  const auto option = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1));
+  const int32_t option = draw_of(list, rng);
   const auto [first, last] = draw_blocks(rng);
   bool changed = false;
   for (size_t other : alike_[static_cast<size_t>(kind_of_[op])])
     if (first <= other && other < last && group_size(strategy, other) == size)
-      changed |= set_sharding(strategy, other, list[option], proposal);
+      changed |= set_sharding(strategy, other, option, proposal);
   return changed;
 }
 
@@ -320,19 +220,16 @@ const std::vector<int32_t>& Moves::matching(size_t e, bool forward, int32_t shar
 bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
   constexpr double kGoesOn = 0.8;
   constexpr int kMostSteps = 40;
-  auto op = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.ops.size()) - 1));
+  auto op = draw_index(strategy.ops.size(), rng);
   const size_t size = group_size(strategy, op);
   const auto& list = options(size)[op];
   bool changed = false;
   // Half of the time with a new sharding, else with the one it has.
   if (rng.chance(0.5) && !list.empty())
-    changed = set_sharding(
-        strategy, op,
-        list[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(list.size()) - 1))], proposal);
+    changed = set_sharding(strategy, op, draw_of(list, rng), proposal);
   for (int step = 0; step < kMostSteps && rng.chance(kGoesOn); ++step) {
     if (edges_of_[op].empty()) break;
-    const size_t e = edges_of_[op][static_cast<size_t>(
-        rng.integer(0, static_cast<int64_t>(edges_of_[op].size()) - 1))];
+    const size_t e = draw_of(edges_of_[op], rng);
     const bool forward = edges_[e].from == op;
     const size_t other = forward ? edges_[e].to : edges_[e].from;
     if (group_size(strategy, other) != size) break;
@@ -342,9 +239,7 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
     const auto& fits =
         rng.chance(kAnyhow) ? options(size)[other] : matching(e, forward, strategy.ops[op], size);
     if (fits.empty()) break;
-    changed |= set_sharding(
-        strategy, other,
-        fits[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(fits.size()) - 1))], proposal);
+    changed |= set_sharding(strategy, other, draw_of(fits, rng), proposal);
     op = other;
   }
   return changed;
@@ -354,14 +249,13 @@ MemoryAction Moves::draw_action(size_t s, Rng& rng) const {
   // Gathering again is the same as keeping for most tensors: drawn seldom.
   constexpr double kGatherAgain = 0.1;
   if (mix_.regather && rng.chance(kGatherAgain)) return MemoryAction::Regather;
-  const auto drawn = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(actions_.size()) - 1));
+  const MemoryAction drawn = draw_of(actions_, rng);
   const bool floats = is_float(training_.graph[training_.saved[s].tensor].type.dtype);
-  return compressed_bits(actions_[drawn]) > 0 && !floats ? MemoryAction::Keep : actions_[drawn];
+  return compressed_bits(drawn) > 0 && !floats ? MemoryAction::Keep : drawn;
 }
 
 bool Moves::change_tensor(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const size_t s =
-      tensors_[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
+  const size_t s = draw_of(tensors_, rng);
   return set_saved(strategy, s, draw_action(s, rng), proposal);
 }
 
@@ -371,7 +265,7 @@ bool Moves::change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposa
     const size_t op = training_.saved[s].producer.index();
     return first <= op && op < last;
   };
-  const auto at = static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1));
+  const auto at = draw_index(tensors_.size(), rng);
   const MemoryAction action = draw_action(tensors_[at], rng);
   bool changed = false;
   // Counterparts in other blocks, or everything in a run of blocks.
@@ -384,9 +278,7 @@ bool Moves::change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposa
 }
 
 bool Moves::exchange(Strategy& strategy, Rng& rng, Proposal& proposal) {
-  const auto draw = [&] {
-    return tensors_[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(tensors_.size()) - 1))];
-  };
+  const auto draw = [&] { return draw_of(tensors_, rng); };
   const size_t a = draw(), b = draw();
   const MemoryAction action_a = strategy.saved[a], action_b = strategy.saved[b];
   if (action_a == action_b) return false;
@@ -416,8 +308,7 @@ bool Moves::change_weights(Strategy& strategy, Rng& rng, Proposal& proposal) {
     return residency;
   };
   if (rng.chance(0.5)) {
-    const auto u =
-        static_cast<size_t>(rng.integer(0, static_cast<int64_t>(strategy.weights.size()) - 1));
+    const auto u = draw_index(strategy.weights.size(), rng);
     return set_weight(strategy, u, drawn(strategy.weights[u]), proposal);
   }
   const auto [first, last] = draw_blocks(rng);

@@ -1,13 +1,16 @@
 // Random changes of a strategy, the steps of a Markov chain.
 //
+// clang-format off
 //   one op         another sharding of its group
-//   ops alike      the same for all ops of the same kind and shapes, or for those in a run of
-//   blocks propagation    an op's sharding is carried on to its neighbours, so that nothing moves
-//   between one tensor     keep, gather again, recompute, offload (or compress, if allowed) tensors
-//   alike  the same for its counterparts in all blocks, or for a run of blocks exchange       two
-//   tensors swap what becomes of them weights        shared out over replicas, in host memory,
-//   updated there: one, or all border         of two pipeline stages, to the next cut of the
-//   network pace           how early copies start, how large batches of gradients are
+//   ops alike      the same for all ops of the same kind and shapes, or for those in a run of blocks
+//   propagation    an op's sharding is carried on to its neighbours, so that nothing moves between
+//   one tensor     keep, gather again, recompute, offload (or compress, if allowed)
+//   tensors alike  the same for its counterparts in all blocks, or for a run of blocks
+//   exchange       two tensors swap what becomes of them
+//   weights        shared out over replicas, in host memory, updated there: one, or all
+//   border         of two pipeline stages, to the next cut of the network
+//   pace           how early copies start, how large batches of gradients are
+// clang-format on
 #pragma once
 
 #include <cstdint>
@@ -20,6 +23,7 @@
 #include "windlass/graph/batch.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/machine/machine.h"
+#include "windlass/search/mcmc/proposal.h"
 #include "windlass/strategy/strategy.h"
 #include "windlass/task/facts.h"
 
@@ -35,18 +39,6 @@ struct MoveMix {
   bool batch_only = false;  // ops are split over samples, and dense layers over outputs, only
 };
 
-// What a proposal changed.
-struct Proposal {
-  enum class What : uint8_t { Sharding, Saved, Weight, Prefetch, Bucket };
-  struct Change {
-    What what = What::Sharding;
-    int32_t index = 0;
-    int64_t before = 0;
-  };
-  std::vector<Change> changes;  // in the order they were made
-  std::vector<Stage> stages;    // as they were, if they changed
-};
-
 class Moves {
  public:
   // Strategies of one training graph on one machine. `training` must outlive it.
@@ -60,12 +52,6 @@ class Moves {
 
   // Changes the strategy. False if the draw led to nothing (the strategy is as it was).
   bool propose(Strategy& strategy, Rng& rng, Proposal& proposal);
-  static void take_back(Strategy& strategy, const Proposal& proposal);
-
-  // A number for each strategy of these moves; equal strategies have equal ones. Kept up to date
-  // from change to change.
-  static uint64_t key_of(const Strategy& strategy);
-  static uint64_t key_after(uint64_t key, const Strategy& changed, const Proposal& proposal);
 
  private:
   using Options = std::vector<std::vector<int32_t>>;  // by forward op: of table_
@@ -78,9 +64,6 @@ class Moves {
   int32_t intern(const Sharding& sharding);
   const Options& options(size_t group_size);
   size_t group_size(const Strategy& strategy, size_t op) const;
-  bool set_sharding(Strategy& strategy, size_t op, int32_t sharding, Proposal& proposal);
-  bool set_saved(Strategy& strategy, size_t s, MemoryAction action, Proposal& proposal);
-  bool set_weight(Strategy& strategy, size_t u, const Residency& residency, Proposal& proposal);
 
   bool change_op(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal);

@@ -11,7 +11,7 @@
 
 #include "windlass/base/test_data.h"
 #include "windlass/search/packs/partition.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/peers/harmony/harmony_runtime.h"
 #include "windlass/search/peers/harmony/packers.h"
 #include "windlass/search/peers/harmony/volume.h"

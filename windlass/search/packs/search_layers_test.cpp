@@ -4,7 +4,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/peers/harmony/estimate.h"
 
 namespace windlass {

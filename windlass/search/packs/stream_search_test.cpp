@@ -7,10 +7,12 @@
 
 #include "windlass/base/test_data.h"
 #include "windlass/machine/read_machine.h"
+#include "windlass/plan/check.h"
 #include "windlass/plan/packs/check_packs.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/plan/packs/random_chain.h"
 #include "windlass/search/peers/harmony/packers.h"
 #include "windlass/search/peers/harmony/volume.h"
+#include "windlass/sim/reference/naive.h"
 
 namespace windlass {
 namespace {
@@ -46,6 +48,61 @@ TEST(StreamSearch, UpdatesOnTheDeviceWhereTheHostIsSlow) {
   EXPECT_GT(std::ranges::count(found.strategy->device_update, 1), 0);
   // Seven layers with weights, shared by four replicas.
   EXPECT_LT(found.cost.seconds, 7 * 5 / 4.0);
+}
+
+TEST(StreamSearch, FitsAndBeatsHarmonysRuntime) {
+  Rng rng(4);
+  const LayerProfile profile = synthetic_profile(rng, 20);
+  ChainTables chain(profile);
+  const Machine machine = load_machine("4x1080ti");
+  constexpr int64_t kSmall = 2'000'000'000;
+  StreamSearchOptions options;
+  options.effort = 200'000;
+  const StreamSearchResult found = search_streams(chain, machine, 16, kSmall, options);
+  ASSERT_TRUE(found.strategy);
+  EXPECT_LE(found.cost.peak_bytes, kSmall);
+  EXPECT_LE(found.lower_bound, found.cost.seconds);
+  StreamPricer pricer(chain, machine, 16, kSmall);
+  const auto own = harmony_own_search(chain, HarmonyMode::Pipeline, 4, 16, kSmall, true);
+  ASSERT_TRUE(own);
+  EXPECT_LT(found.cost.seconds, pricer.price(harmony_runtime(own->plan)).seconds);
+  const StreamSearchResult again = search_streams(chain, machine, 16, kSmall, options);
+  EXPECT_EQ(*again.strategy, *found.strategy);
+
+  const StreamSearchResult none = search_streams(chain, machine, 16, 1000, options);
+  EXPECT_FALSE(none.strategy);
+  EXPECT_TRUE(search_streams(chain, machine, 16, none.least_limit, options).strategy);
+}
+
+// What the search returns, on chains, machines and limits of all sorts, holds and stays inside the
+// limits by the reference simulator.
+TEST(StreamSearch, WhatItReturnsHolds) {
+  Rng rng(11);
+  int found = 0;
+  for (int round = 0; round < 25; ++round) {
+    const LayerProfile profile = synthetic_profile(rng, rng.integer(4, 16));
+    ChainTables chain(profile);
+    const std::vector<std::string> machines = {"4x1080ti", "8x1080ti", "4x3090", "8xa100-80g"};
+    Machine machine = load_machine(machines[static_cast<size_t>(rng.integer(0, 3))],
+                                   {.memory = Bytes(rng.integer(6, 40) * 100'000'000)});
+    const int64_t minibatch = rng.integer(1, 32);
+    const int64_t limit = machine.devices[0].limit.value;
+    const StreamSearchResult result =
+        search_streams(chain, machine, minibatch, limit,
+                       {.devices = static_cast<int32_t>(rng.integer(0, 4)), .effort = 60'000});
+    if (!result.strategy) continue;
+    ++found;
+    PackLowering lowering(chain, machine);
+    const PackSteps* steps = lowering.lower(*result.strategy, minibatch, 2);
+    ASSERT_TRUE(steps);
+    ASSERT_EQ(check_pack_tasks(profile, machine, *result.strategy, minibatch, *steps),
+              std::vector<std::string>{})
+        << "round " << round;
+    const SimResult simulation = simulate_naively(*steps->graph, *steps->times);
+    ASSERT_EQ(check_run(*steps->graph, *steps->times, simulation), std::vector<std::string>{})
+        << "round " << round;
+  }
+  EXPECT_GT(found, 15);
 }
 
 // On the profiles released with Harmony: faster than its own plans that fit, and with no more

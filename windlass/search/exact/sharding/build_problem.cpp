@@ -2,10 +2,10 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 
 #include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
+#include "windlass/search/exact/sharding/local_choices.h"
 #include "windlass/search/exact/sharding/move_prices.h"
 #include "windlass/search/exact/sharding/sharding_options.h"
 #include "windlass/search/exact/sharding/sharding_problem.h"
@@ -14,15 +14,6 @@
 
 namespace windlass {
 namespace {
-
-// Leaves out what another choice is at least as good as in both.
-void keep_front(std::vector<LocalChoice>& choices) {
-  std::ranges::stable_sort(choices, {}, [](const LocalChoice& c) { return c.cost; });
-  std::vector<LocalChoice> front;
-  for (const LocalChoice& choice : choices)
-    if (front.empty() || choice.cost.bytes < front.back().cost.bytes) front.push_back(choice);
-  choices = std::move(front);
-}
 
 // What makes two ops alike.
 struct OpLook {
@@ -37,8 +28,6 @@ class Builder {
   Builder(const TrainingGraph& training, const Machine& machine, const CostModel& cost,
           int64_t micro_batches, const ShardingProblemOptions& options)
       : training_(training),
-        machine_(machine),
-        cost_(cost),
         micro_batches_(static_cast<double>(micro_batches)),
         options_(options),
         facts_(training),
@@ -46,11 +35,16 @@ class Builder {
     result_.devices = options.devices.empty() ? all_devices(machine) : options.devices;
     group_ = tables_.intern(result_.devices);
     moves_ = std::make_unique<MovePrices>(machine, tables_, group_);
-    members_.resize(result_.devices.size());
-    std::iota(members_.begin(), members_.end(), 0);
-    for (DeviceId device : result_.devices) types_.push_back(machine[device].type);
-    std::ranges::sort(types_);
-    types_.erase(std::unique(types_.begin(), types_.end()), types_.end());
+    local_ =
+        std::make_unique<LocalChoices>(ChoiceContext{.training = training,
+                                                     .facts = facts_,
+                                                     .machine = machine,
+                                                     .cost = cost,
+                                                     .tables = tables_,
+                                                     .moves = *moves_,
+                                                     .group = group_,
+                                                     .micro_batches = micro_batches_,
+                                                     .memory_choices = options.memory_choices});
   }
 
   ShardingProblem run() {
@@ -79,10 +73,11 @@ class Builder {
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         const TensorId id = op.inputs[k];
         look.operands.push_back(id.valid() ? static_cast<int32_t>(facts_.origin[id.index()]) : -1);
-        look.operands.push_back(owns(i, k) ? 1 : 0);
+        look.operands.push_back(owns_weight(training_, facts_, i, k) ? 1 : 0);
       }
       for (const auto* ids : {&op.outputs, &op.auxiliaries})
-        for (TensorId id : *ids) look.operands.push_back(id.valid() && saved_here(id) ? 1 : 0);
+        for (TensorId id : *ids)
+          look.operands.push_back(id.valid() && is_saved(facts_, id) ? 1 : 0);
       if (backward[i].valid())
         for (TensorId id : graph()[backward[i]].outputs)
           look.operands.push_back(id.valid() ? 1 : 0);
@@ -95,58 +90,6 @@ class Builder {
     }
   }
 
-  // Whether input k of op i is a weight that is trained and first used there.
-  bool owns(size_t i, size_t k) const {
-    const TensorId id = graph().ops[i].inputs[k];
-    if (!id.valid() || facts_.update_index[id.index()] < 0) return false;
-    const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
-    return first.first == OpId(i) && static_cast<size_t>(first.second) == k;
-  }
-  // Whether a tensor is saved and owns its memory.
-  bool saved_here(TensorId id) const {
-    return facts_.saved_index[id.index()] >= 0 && facts_.roots[id.index()] == id;
-  }
-
-  double time_of(int32_t traffic) { return moves_->time_of(traffic); }
-  static double nanoseconds(Seconds time) { return std::nearbyint(time.value * 1e9); }
-
-  double price_of(int32_t work) {
-    if (work < 0) return 0;
-    const auto at = static_cast<size_t>(work);
-    if (prices_.size() <= at) prices_.resize(tables_.works.size(), -1);
-    if (prices_[at] < 0) {
-      double slowest = 0;
-      for (size_t type : types_)
-        slowest = std::max(
-            slowest, nanoseconds(cost_.price(tables_.works[at], machine_.device_types[type]).time));
-      prices_[at] = slowest;
-    }
-    return prices_[at];
-  }
-
-  // Weights are moved in buckets: a weight's share of the time of a full one.
-  double bucketed(Collective collective, int32_t digits, int64_t bytes) {
-    if (tables_.members(digits) == 1) return 0;
-    const int64_t bucket = std::max<int64_t>(bytes, Strategy().bucket.value);
-    const double whole =
-        time_of(tables_.collective(collective, group_, tables_.digits(digits), Bytes(bucket)));
-    return whole * static_cast<double>(bytes) / static_cast<double>(bucket);
-  }
-  double host_copy(bool to_host, int64_t bytes) {
-    // Times of copies are linear beyond their start: one price for each power of two.
-    if (bytes <= 0) return 0;
-    int64_t size = 1 << 16;
-    while (size < bytes) size *= 2;
-    const double whole = time_of(tables_.host_copies(group_, members_, to_host, Bytes(size)));
-    return whole * static_cast<double>(bytes) / static_cast<double>(size);
-  }
-
-  // Both passes.
-  double work_of(const OpTemplate& made) {
-    return price_of(made.work) + price_of(made.exchange.begin) + price_of(made.backward_work) +
-           price_of(made.backward_exchange.begin);
-  }
-
   void add_kind(size_t i) {
     const LoopNest nest = loops_of(graph(), graph().ops[i]);
     result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
@@ -155,121 +98,11 @@ class Builder {
     double least = std::numeric_limits<double>::infinity();
     for (const Sharding& sharding : result_.shardings.back()) {
       const OpTemplate& made = tables_.op(OpId(i), tables_.intern(sharding), group_);
-      least = std::min(least, work_of(made));
-      choices.push_back(choices_of(i, made));
+      least = std::min(least, local_->work_of(made));
+      choices.push_back(local_->of(i, made));
     }
     result_.work.push_back(micro_batches_ * least);
   }
-
-  std::vector<LocalChoice> choices_of(size_t i, const OpTemplate& made) {
-    const Op& op = graph().ops[i];
-    LocalChoice plain;
-    plain.cost.time = micro_batches_ * (work_of(made) + time_of(made.exchange.traffic) +
-                                        time_of(made.backward_exchange.traffic));
-    // Saved results, and what it takes to copy them out and back.
-    LocalChoice away;
-    bool any = false;
-    const auto save = [&](TensorId id, const OperandTemplate& operand) {
-      if (!id.valid() || !saved_here(id)) return;
-      any = true;
-      const auto bytes = allocated(operand.elements * facts_.element_size[id.index()]).value;
-      plain.cost.bytes += static_cast<double>(bytes) * micro_batches_alive();
-      away.cost.time += micro_batches_ * (host_copy(true, bytes) + host_copy(false, bytes));
-    };
-    for (size_t o = 0; o < op.outputs.size(); ++o) save(op.outputs[o], made.outputs()[o]);
-    for (size_t o = 0; o < op.auxiliaries.size(); ++o)
-      save(op.auxiliaries[o], made.auxiliaries()[o]);
-    away.cost.time += plain.cost.time;
-    away.saved = MemoryAction::Offload;
-    std::vector<LocalChoice> saved = {plain};
-    if (any && options_.memory_choices) saved.push_back(away);
-
-    std::vector<LocalChoice> weights = {LocalChoice{}};
-    for (size_t k = 0; k < op.inputs.size(); ++k)
-      if (owns(i, k)) add_weight(op.inputs[k], made, k, weights);
-    std::vector<LocalChoice> result;
-    for (const LocalChoice& s : saved)
-      for (const LocalChoice& w : weights) {
-        LocalChoice both = w;
-        both.saved = s.saved;
-        both.cost.time = std::nearbyint(both.cost.time + s.cost.time);
-        both.cost.bytes += s.cost.bytes;
-        result.push_back(both);
-      }
-    keep_front(result);
-    return result;
-  }
-  // Micro-batches run one after the other: what is saved is of one of them.
-  static double micro_batches_alive() { return 1; }
-
-  // All weights of an op live alike.
-  void add_weight(TensorId tensor, const OpTemplate& made, size_t input,
-                  std::vector<LocalChoice>& weights) {
-    const auto& update = facts_.updates[static_cast<size_t>(facts_.update_index[tensor.index()])];
-    const OperandTemplate& want = made.inputs()[input];
-    const OperandTemplate& gradient = made.input_gradients()[input];
-    const int64_t elements = want.elements;
-    const int32_t replicas = tables_.replica_digits(want.layout);
-    const int32_t partial = tables_.partial_digits(gradient.layout);
-    const int64_t copies = tables_.members(replicas);
-    const int64_t weight = elements * update.weight_size, sum = elements * update.gradient_size;
-
-    std::vector<Residency> ways = {Residency{}};
-    if (options_.memory_choices) {
-      if (copies > 1 && partial == replicas) {
-        ways.push_back({.zero = 2});
-        ways.push_back({.zero = 3});
-      }
-      ways.push_back({.host = true, .host_update = true});
-    }
-    std::vector<LocalChoice> result;
-    for (const Residency& way : ways) {
-      const int64_t share = way.zero >= 1 ? (elements + copies - 1) / copies : elements;
-      TimeBytes cost;
-      const auto add_bytes = [&](int64_t bytes) {
-        cost.bytes += static_cast<double>(allocated(bytes).value);
-      };
-      if (way.zero >= 1)
-        cost.time = (bucketed(Collective::ReduceScatter, partial, sum) *
-                         (way.zero >= 2 ? micro_batches_ : 1) +
-                     bucketed(Collective::AllGather, replicas, weight) *
-                         (way.zero == 3 ? 2 * micro_batches_ : 1));
-      else
-        cost.time = bucketed(Collective::AllReduce, partial, sum);
-      const double hideable = cost.time;
-      if (way.host) {
-        cost.time += 2 * micro_batches_ * host_copy(false, weight) + host_copy(true, sum);
-      } else {
-        add_bytes((way.zero == 3 ? share : elements) * update.weight_size);
-        add_bytes((way.zero >= 2 ? share : elements) * update.gradient_size);
-        if (update.state_size > 0) add_bytes(share * update.state_size);
-        cost.time += update_time(update, share);
-      }
-      LocalChoice choice = {.cost = cost, .hideable = hideable, .residency = way};
-      for (const LocalChoice& before : weights) {
-        // Weights of an op are treated alike, but the first one has nothing to follow.
-        if (!first_weight(weights) && !(before.residency == way)) continue;
-        LocalChoice sum_of_both = choice;
-        sum_of_both.cost.time += before.cost.time;
-        sum_of_both.cost.bytes += before.cost.bytes;
-        sum_of_both.hideable += before.hideable;
-        result.push_back(sum_of_both);
-      }
-    }
-    weights = std::move(result);
-  }
-  static bool first_weight(const std::vector<LocalChoice>& weights) {
-    return weights.size() == 1 && weights[0].cost == TimeBytes{};
-  }
-
-  double update_time(const TrainingFacts::Update& update, int64_t elements) {
-    const Tensor& weight = graph()[update.weight];
-    const bool master = is_half(weight.type.dtype) && training_.options.master_weights;
-    return price_of(
-        tables_.work(update_work(training_.options.optimizer, static_cast<double>(elements),
-                                 weight.type.dtype, graph()[update.gradient].type.dtype, master)));
-  }
-  static bool is_half(DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; }
 
   struct EdgeLook {
     int32_t from_kind, output, to_kind, input;
@@ -330,7 +163,7 @@ class Builder {
         visit(EdgeLook{result_.kind_of[from], static_cast<int32_t>(at - outputs.begin()),
                        result_.kind_of[i], static_cast<int32_t>(k), 0},
               from, i);
-      } else if (facts_.update_index[id.index()] >= 0 && !owns(i, k)) {
+      } else if (facts_.update_index[id.index()] >= 0 && !owns_weight(training_, facts_, i, k)) {
         const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
         if (first.first.index() == i) continue;
         visit(EdgeLook{result_.kind_of[first.first.index()], first.second, result_.kind_of[i],
@@ -461,17 +294,13 @@ class Builder {
   }
 
   const TrainingGraph& training_;
-  const Machine& machine_;
-  const CostModel& cost_;
   double micro_batches_;
   ShardingProblemOptions options_;
   TrainingFacts facts_;
   Tables tables_;
   int32_t group_ = -1;
-  std::vector<int32_t> members_;
-  std::vector<size_t> types_;
   std::unique_ptr<MovePrices> moves_;
-  std::vector<double> prices_;
+  std::unique_ptr<LocalChoices> local_;
   std::vector<double> least_time_;  // by kind
   double slack_ = 0;
   std::vector<size_t> representatives_;      // by kind: an op

@@ -10,9 +10,9 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_data.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/search/packs/random_harmony.h"
+#include "windlass/search/peers/harmony/harmony_by_events.h"
 #include "windlass/search/peers/harmony/harmony_runtime.h"
-#include "windlass/search/peers/harmony/reference.h"
 
 namespace windlass {
 namespace {

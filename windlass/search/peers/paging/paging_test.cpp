@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/machine/read_machine.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/plan/packs/random_chain.h"
 
 namespace windlass {
 namespace {

@@ -8,38 +8,13 @@
 #include "windlass/base/test_effort.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/packs/stream_search.h"
-#include "windlass/search/packs/synthetic.h"
+#include "windlass/plan/packs/random_chain.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {
 namespace {
 
 using Findings = std::vector<std::string>;
-
-// A strategy of any kind, for its share of a machine of four devices.
-PackStrategy random_strategy(Rng& rng, const LayerProfile& profile) {
-  const auto layers = static_cast<int32_t>(profile.layers());
-  PackStrategy strategy = harmony_runtime(random_plan(rng, layers, 1));
-  const std::vector<std::pair<int32_t, int32_t>> shapes = {{1, 1}, {2, 1}, {4, 1}, {1, 2},
-                                                           {1, 3}, {1, 4}, {2, 2}};
-  std::tie(strategy.replicas, strategy.depth) =
-      shapes[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(shapes.size()) - 1))];
-  strategy.streams = rng.chance(0.8);
-  if (!strategy.streams) return strategy;
-  strategy.piece_bytes =
-      rng.chance(0.3) ? rng.integer(1, 20'000'000) : rng.integer(20'000'000, 400'000'000);
-  strategy.state_bytes = rng.integer(1, 8) * 1'000'000'000;
-  for (size_t p = 0; p < strategy.backward_packs.size(); ++p) {
-    strategy.stash_on_host[p] = rng.chance(0.5);
-    strategy.device_update[p] = rng.chance(0.3);
-    strategy.keep_shares[p] = rng.chance(0.5);
-    if (p + 1 < strategy.backward_packs.size() && strategy.depth == 1 &&
-        strategy.forward_microbatch == strategy.backward_microbatch)
-      strategy.actions[p] = static_cast<PackAction>(rng.integer(0, 2));
-  }
-  return strategy;
-}
 
 TEST(CheckPacks, RandomStrategiesAreRight) {
   Rng rng(5);
@@ -48,7 +23,7 @@ TEST(CheckPacks, RandomStrategiesAreRight) {
   for (int round = 0; round < 300; ++round) {
     const LayerProfile profile = synthetic_profile(rng, rng.integer(3, 12));
     ChainTables chain(profile);
-    const PackStrategy strategy = random_strategy(rng, profile);
+    const PackStrategy strategy = random_pack_strategy(rng, profile);
     const int64_t minibatch = rng.integer(strategy.replicas, 24);
     PackLowering lowering(chain, machine);
     const PackSteps* steps = lowering.lower(strategy, minibatch, 2);
@@ -69,7 +44,7 @@ TEST(PackTasks, LoweringAgainIsLoweringAnew) {
   ChainTables chain(profile);
   PackLowering used(chain, machine);
   for (int round = 0; round < 200; ++round) {
-    const PackStrategy strategy = random_strategy(rng, profile);
+    const PackStrategy strategy = random_pack_strategy(rng, profile);
     const int64_t minibatch = rng.integer(strategy.replicas, 24);
     PackLowering fresh(chain, machine);
     const PackSteps* expected = fresh.lower(strategy, minibatch, 2);
@@ -148,8 +123,8 @@ class PackMutation : public ::testing::Test {
   PackMutation() : machine_(load_machine("4x1080ti")) {
     Rng rng(3);
     profile_ = synthetic_profile(rng, 6);
-    strategy_ = harmony_runtime(
-        {HarmonyMode::Pipeline, 4, 2, 2, {{0, 1}, {2, 3}}, {{0, 1}, {2, 3}, {4, 5}}});
+    strategy_ = plain_packs({{0, 1}, {2, 3}}, {{0, 1}, {2, 3}, {4, 5}});
+    strategy_.forward_microbatch = strategy_.backward_microbatch = 2;
     strategy_.replicas = strategy_.depth = 2;
     strategy_.streams = true;
     strategy_.piece_bytes = 25'000'000;
@@ -218,7 +193,10 @@ TEST_F(PackMutation, EveryTaskIsMissed) {
   strategy_.actions = {PackAction::Offload, PackAction::Keep, PackAction::Recompute};
   strategy_.stash_on_host = {1, 0, 0};
   without_each();
-  strategy_ = harmony_runtime(harmony_plan_of(strategy_));
+  PackStrategy plain = plain_packs(strategy_.forward_packs, strategy_.backward_packs);
+  plain.forward_microbatch = plain.backward_microbatch = 2;
+  plain.replicas = 4;
+  strategy_ = plain;
   without_each();
 }
 
@@ -326,35 +304,6 @@ TEST_F(PackMutation, LifetimesAndOrder) {
     break;
   }
   expect_found(early, "without waiting");
-}
-
-// What the search returns, on chains, machines and limits of all sorts, holds and stays inside the
-// limits by the reference simulator.
-TEST(CheckPacks, WhatSearchReturnsHolds) {
-  Rng rng(11);
-  int found = 0;
-  for (int round = 0; round < 25; ++round) {
-    const LayerProfile profile = synthetic_profile(rng, rng.integer(4, 16));
-    ChainTables chain(profile);
-    const std::vector<std::string> machines = {"4x1080ti", "8x1080ti", "4x3090", "8xa100-80g"};
-    Machine machine = load_machine(machines[static_cast<size_t>(rng.integer(0, 3))],
-                                   {.memory = Bytes(rng.integer(6, 40) * 100'000'000)});
-    const int64_t minibatch = rng.integer(1, 32);
-    const int64_t limit = machine.devices[0].limit.value;
-    const StreamSearchResult result =
-        search_streams(chain, machine, minibatch, limit,
-                       {.devices = static_cast<int32_t>(rng.integer(0, 4)), .effort = 60'000});
-    if (!result.strategy) continue;
-    ++found;
-    PackLowering lowering(chain, machine);
-    const PackSteps* steps = lowering.lower(*result.strategy, minibatch, 2);
-    ASSERT_TRUE(steps);
-    ASSERT_EQ(check_pack_tasks(profile, machine, *result.strategy, minibatch, *steps), Findings{})
-        << "round " << round;
-    const SimResult simulation = simulate_naively(*steps->graph, *steps->times);
-    ASSERT_EQ(check_run(*steps->graph, *steps->times, simulation), Findings{}) << "round " << round;
-  }
-  EXPECT_GT(found, 15);
 }
 
 }  // namespace

@@ -1,54 +1,13 @@
-// An event is named by (task, kind, micro-batch, layer) and says by name what it waits for; names
-// that do not exist are dropped. Streams are lists of events. The head of any stream is dispatched
-// as soon as what it waits for has ended. Time: events x streams.
-#include "windlass/search/peers/harmony/reference.h"
+#include "windlass/search/peers/harmony/harmony_by_events.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <map>
 #include <set>
-#include <tuple>
+
+#include "windlass/search/peers/harmony/event_list.h"
 
 namespace windlass {
 namespace {
-
-// Reads before what a task computes, writes after; Message is host to host.
-enum class Kind : uint8_t {
-  Weights,
-  Input,
-  StashIn,
-  Gradient,
-  Forward,
-  Recompute,
-  Backward,
-  StashOut,
-  Output,
-  StashMessage,
-  OutputMessage,
-  AllReduce,
-  Free,
-  WriteBack,
-  Update,
-};
-enum Stream : uint8_t { SwapIn, PeerIn, Compute, PeerOut, SwapOut, Host, kStreams };
-
-struct Name {
-  int task = -1;
-  Kind kind = Kind::Weights;
-  int part = 0;   // micro-batch
-  int layer = 0;  // first layer of a forward part, or the layer stashed
-  auto operator<=>(const Name&) const = default;
-};
-
-struct Event {
-  Name name;
-  int device = 0;
-  Stream stream = Compute;
-  double seconds = 0;
-  std::vector<Name> waits;
-  Name twin;  // the other end of a peer transfer; task -1 if none
-};
 
 struct CoarseTask {
   Pack pack;
@@ -57,10 +16,15 @@ struct CoarseTask {
   int previous = -1, earlier = -1;  // tasks of the same device
 };
 
-class Events {
+// The events of a step, task by task.
+class StepEvents {
+  using Kind = EventList::Kind;
+  using Name = EventList::Name;
+  using enum EventList::Stream;
+
  public:
-  Events(ChainTables& chain, const HarmonyPlan& plan, int64_t minibatch, bool prefetch,
-         const HarmonyConstants& constants)
+  StepEvents(ChainTables& chain, const HarmonyPlan& plan, int64_t minibatch, bool prefetch,
+             const HarmonyConstants& constants)
       : chain_(chain), plan_(plan), prefetch_(prefetch), constants_(constants) {
     pipeline_ = plan.mode == HarmonyMode::Pipeline;
     const int64_t samples = samples_of_device(plan.mode, minibatch, plan.devices);
@@ -72,7 +36,7 @@ class Events {
       tasks_[static_cast<size_t>(t)].forward ? add_forward(t) : add_backward(t);
   }
 
-  double dispatch();
+  EventList list;
 
  private:
   void list_tasks() {
@@ -151,41 +115,37 @@ class Events {
     return i;
   }
 
-  void add(Event event) {
-    index_[event.name] = events_.size();
-    streams_[{event.device, event.stream}].push_back(events_.size());
-    events_.push_back(std::move(event));
-  }
   void add_weights(int t) {
     const CoarseTask& task = at(t);
     const Name wait =
         prefetch_ ? (task.previous < 0 ? Name{} : computed(task.previous, parts(task.previous) - 1))
                   : freed(task.previous);
-    add({{t, Kind::Weights}, task.device, SwapIn, swap(chain_.state_bytes(task.pack)), {wait}, {}});
+    list.add(
+        {{t, Kind::Weights}, task.device, SwapIn, swap(chain_.state_bytes(task.pack)), {wait}, {}});
   }
   // Output of task t - 1 into task t, as an input or as a gradient.
   void add_receive(int t, Kind kind, int i, int64_t bytes, Name wait) {
     const CoarseTask& task = at(t);
     const bool between_passes = !task.forward && task.loss;
     if (t == 0) {
-      add({{t, kind, i}, task.device, SwapIn, swap(bytes), {wait}, {}});
+      list.add({{t, kind, i}, task.device, SwapIn, swap(bytes), {wait}, {}});
     } else if (peers() && !(between_passes && converts())) {
-      add({{t, kind, i}, task.device, PeerIn, peer(bytes), {wait}, {t - 1, Kind::Output, i}});
+      list.add({{t, kind, i}, task.device, PeerIn, peer(bytes), {wait}, {t - 1, Kind::Output, i}});
     } else if (between_passes && converts()) {
-      add({{t, kind, i},
-           task.device,
-           SwapIn,
-           swap(bytes),
-           {wait, {t - 1, Kind::OutputMessage, i}},
-           {}});
+      list.add({{t, kind, i},
+                task.device,
+                SwapIn,
+                swap(bytes),
+                {wait, {t - 1, Kind::OutputMessage, i}},
+                {}});
     } else {
       const int source = between_passes ? completed_with(i) : i;
-      add({{t, kind, i},
-           task.device,
-           SwapIn,
-           swap(bytes),
-           {wait, {t - 1, Kind::Output, source}},
-           {}});
+      list.add({{t, kind, i},
+                task.device,
+                SwapIn,
+                swap(bytes),
+                {wait, {t - 1, Kind::Output, source}},
+                {}});
     }
   }
   // Output of task t for task t + 1.
@@ -194,45 +154,45 @@ class Events {
     const bool to_loss = task.forward && at(t + 1).loss;
     if (peers() && !(to_loss && converts())) {
       const Kind kind = task.forward || at(t + 1).loss ? Kind::Input : Kind::Gradient;
-      add({{t, Kind::Output, i},
-           task.device,
-           PeerOut,
-           peer(bytes),
-           {computed(t, i)},
-           {t + 1, kind, i}});
+      list.add({{t, Kind::Output, i},
+                task.device,
+                PeerOut,
+                peer(bytes),
+                {computed(t, i)},
+                {t + 1, kind, i}});
       return;
     }
-    add({{t, Kind::Output, i}, task.device, SwapOut, swap(bytes), {computed(t, i)}, {}});
+    list.add({{t, Kind::Output, i}, task.device, SwapOut, swap(bytes), {computed(t, i)}, {}});
     if (!(to_loss && converts())) return;
     for (int j = 0; j < static_cast<int>(backward_sizes_.size()); ++j)
       if (completed_with(j) == i)
-        add({{t, Kind::OutputMessage, j},
-             task.device,
-             Host,
-             message(chain_.input(task.pack.last + 1, backward_sizes_[static_cast<size_t>(j)]),
-                     task.device, at(t + 1).device),
-             {{t, Kind::Output, i}},
-             {}});
+        list.add({{t, Kind::OutputMessage, j},
+                  task.device,
+                  Host,
+                  message(chain_.input(task.pack.last + 1, backward_sizes_[static_cast<size_t>(j)]),
+                          task.device, at(t + 1).device),
+                  {{t, Kind::Output, i}},
+                  {}});
   }
   void add_stash(int t, int i, int layer, std::vector<Name> waits) {
     const CoarseTask& task = at(t);
-    add({{t, Kind::StashOut, i, layer},
-         task.device,
-         SwapOut,
-         swap(chain_.input(layer, sizes(t)[static_cast<size_t>(i)])),
-         std::move(waits),
-         {}});
+    list.add({{t, Kind::StashOut, i, layer},
+              task.device,
+              SwapOut,
+              swap(chain_.input(layer, sizes(t)[static_cast<size_t>(i)])),
+              std::move(waits),
+              {}});
     int reader = 0;
     while (at(reader).forward || at(reader).pack.first != layer) ++reader;
     for (int j = 0; j < static_cast<int>(backward_sizes_.size()); ++j)
       if (completed_with(j) == i)
-        add({{reader, Kind::StashMessage, j},
-             task.device,
-             Host,
-             message(chain_.input(layer, backward_sizes_[static_cast<size_t>(j)]), task.device,
-                     at(reader).device),
-             {{t, Kind::StashOut, i, layer}},
-             {}});
+        list.add({{reader, Kind::StashMessage, j},
+                  task.device,
+                  Host,
+                  message(chain_.input(layer, backward_sizes_[static_cast<size_t>(j)]), task.device,
+                          at(reader).device),
+                  {{t, Kind::StashOut, i, layer}},
+                  {}});
   }
 
   void add_forward(int t) {
@@ -259,18 +219,18 @@ class Events {
         if (p == 0 && i == 0) waits.push_back({t, Kind::Weights});
         if (stashed && !prefetch_) waits.push_back({t, Kind::StashOut, i, layer});
         const int end = p + 1 < layers.size() ? layers[p + 1] : task.pack.last + 1;
-        add({{t, Kind::Forward, i, layer},
-             task.device,
-             Compute,
-             ChainTables::seconds(chain_.forward(size), {layer, end - 1}),
-             waits,
-             {}});
+        list.add({{t, Kind::Forward, i, layer},
+                  task.device,
+                  Compute,
+                  ChainTables::seconds(chain_.forward(size), {layer, end - 1}),
+                  waits,
+                  {}});
       }
       add_output(t, i, chain_.input(task.pack.last + 1, size));
     }
     std::vector<Name> waits;
     if (!prefetch_ && !pipeline_) waits.push_back({t, Kind::Output, parts(t) - 1});
-    add({freed(t), task.device, Compute, constants_.free_seconds, waits, {}});
+    list.add({freed(t), task.device, Compute, constants_.free_seconds, waits, {}});
   }
 
   void add_backward(int t) {
@@ -284,12 +244,12 @@ class Events {
       if (task.loss) {
         add_receive(t, source, i, input, input_wait(t, i));
       } else {
-        add({{t, source, i},
-             task.device,
-             SwapIn,
-             swap(input),
-             {input_wait(t, i), {t, Kind::StashMessage, i}},
-             {}});
+        list.add({{t, source, i},
+                  task.device,
+                  SwapIn,
+                  swap(input),
+                  {input_wait(t, i), {t, Kind::StashMessage, i}},
+                  {}});
         Name wait{t, Kind::Recompute, i};
         if (prefetch_) {
           const int last = task.previous < 0 ? -1 : parts(task.previous) - 1;
@@ -306,46 +266,35 @@ class Events {
       const double recompute = ChainTables::seconds(chain_.forward(size), task.pack);
       std::vector<Name> waits{{t, source, i}};
       if (i == 0) waits.push_back({t, Kind::Weights});
-      add({{t, Kind::Recompute, i}, task.device, Compute, recompute, waits, {}});
-      add({{t, Kind::Backward, i},
-           task.device,
-           Compute,
-           ChainTables::seconds(chain_.backward(size), task.pack) - recompute,
-           {{t, Kind::Gradient, i}},
-           {}});
+      list.add({{t, Kind::Recompute, i}, task.device, Compute, recompute, waits, {}});
+      list.add({{t, Kind::Backward, i},
+                task.device,
+                Compute,
+                ChainTables::seconds(chain_.backward(size), task.pack) - recompute,
+                {{t, Kind::Gradient, i}},
+                {}});
       if (task.pack.first > 0) add_output(t, i, input);
     }
     const int64_t state = chain_.state_bytes(task.pack);
     const Name last_output{t, Kind::Output, parts(t) - 1};
     std::vector<Name> waits{computed(t, parts(t) - 1), {t, Kind::AllReduce}};
     if (!pipeline_ && devices_ > 1)
-      add({{t, Kind::AllReduce},
-           task.device,
-           Compute,
-           2.0 * (devices_ - 1) / devices_ * peer(state),
-           prefetch_ ? std::vector<Name>{} : std::vector<Name>{last_output},
-           {}});
+      list.add({{t, Kind::AllReduce},
+                task.device,
+                Compute,
+                2.0 * (devices_ - 1) / devices_ * peer(state),
+                prefetch_ ? std::vector<Name>{} : std::vector<Name>{last_output},
+                {}});
     else if (!pipeline_ && !prefetch_)
       waits.push_back(last_output);
-    add({{t, Kind::WriteBack}, task.device, SwapOut, swap(state), waits, {}});
-    add({freed(t), task.device, Compute, constants_.free_seconds, {{t, Kind::WriteBack}}, {}});
-    add({{t, Kind::Update},
-         task.device,
-         Host,
-         chain_.update_seconds(task.pack),
-         {{t, Kind::WriteBack}},
-         {}});
-  }
-
-  // When all that the event waits for has ended, or nothing if some has not.
-  bool ready(size_t event, double& begin) const {
-    for (const Name& name : events_[event].waits) {
-      const auto found = index_.find(name);
-      if (found == index_.end()) continue;
-      if (ends_[found->second] < 0) return false;
-      begin = std::max(begin, ends_[found->second]);
-    }
-    return true;
+    list.add({{t, Kind::WriteBack}, task.device, SwapOut, swap(state), waits, {}});
+    list.add({freed(t), task.device, Compute, constants_.free_seconds, {{t, Kind::WriteBack}}, {}});
+    list.add({{t, Kind::Update},
+              task.device,
+              Host,
+              chain_.update_seconds(task.pack),
+              {{t, Kind::WriteBack}},
+              {}});
   }
 
   ChainTables& chain_;
@@ -356,53 +305,13 @@ class Events {
   std::vector<int64_t> forward_sizes_, backward_sizes_;
   std::vector<CoarseTask> tasks_;
   std::set<int> stash_layers_;
-  std::vector<Event> events_;
-  std::map<Name, size_t> index_;
-  std::map<std::pair<int, Stream>, std::vector<size_t>> streams_;
-  std::vector<double> ends_;
 };
-
-double Events::dispatch() {
-  ends_.assign(events_.size(), -1);
-  std::map<std::pair<int, Stream>, size_t> heads;
-  std::map<std::pair<int, Stream>, double> free_at;
-  size_t done = 0;
-  double latest = 0;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (const auto& [key, list] : streams_) {
-      if (heads[key] == list.size()) continue;
-      const size_t event = list[heads[key]];
-      double begin = free_at[key];
-      if (!ready(event, begin)) continue;
-      std::pair<int, Stream> other = key;
-      if (events_[event].twin.task >= 0) {
-        const size_t twin = index_.at(events_[event].twin);
-        other = {events_[twin].device, events_[twin].stream};
-        begin = std::max(begin, free_at[other]);
-        if (heads[other] == streams_[other].size() || streams_[other][heads[other]] != twin ||
-            !ready(twin, begin))
-          continue;
-        ends_[twin] = begin + events_[twin].seconds;
-      }
-      ends_[event] = begin + events_[event].seconds;
-      for (const auto& stream : std::set{key, other}) {
-        free_at[stream] = ends_[event];
-        ++heads[stream];
-        ++done;
-      }
-      latest = std::max(latest, ends_[event]);
-      moved = true;
-    }
-  }
-  return done == events_.size() ? latest : std::numeric_limits<double>::infinity();
-}
 
 }  // namespace
 
 double harmony_seconds_by_events(ChainTables& chain, const HarmonyPlan& plan, int64_t minibatch,
                                  bool prefetch, const HarmonyConstants& constants) {
-  return Events(chain, plan, minibatch, prefetch, constants).dispatch();
+  return StepEvents(chain, plan, minibatch, prefetch, constants).list.dispatch();
 }
 
 }  // namespace windlass

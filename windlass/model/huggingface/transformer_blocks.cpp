@@ -1,4 +1,4 @@
-#include "windlass/model/huggingface/blocks.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 
 #include <cmath>
 #include <utility>

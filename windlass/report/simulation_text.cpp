@@ -1,4 +1,4 @@
-#include "windlass/report/text.h"
+#include "windlass/report/simulation_text.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "windlass/model/onnx/tables.h"
+#include "windlass/model/onnx/value_tables.h"
 
 #include <algorithm>
 #include <cmath>

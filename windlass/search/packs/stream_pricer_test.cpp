@@ -1,13 +1,14 @@
-#include "windlass/task/packs/pack_tasks.h"
+// Packs of layers, lowered and priced: hand-computed steps, and random ones in the long run.
+
+#include "windlass/search/packs/stream_pricer.h"
 
 #include <gtest/gtest.h>
 
 #include "windlass/machine/read_machine.h"
 #include "windlass/plan/packs/long_run.h"
+#include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/packs/stream_bounds.h"
-#include "windlass/search/packs/stream_search.h"
-#include "windlass/search/packs/synthetic.h"
-#include "windlass/search/peers/harmony/packers.h"
+#include "windlass/search/peers/harmony/harmony_runtime.h"
 #include "windlass/search/peers/harmony/volume.h"
 #include "windlass/sim/timeline_check.h"
 
@@ -56,7 +57,7 @@ PackStrategy layer_by_layer(int32_t replicas) {
 // One device, one sample, all weights fit: the first layer's arrive in 1 s; computing takes 3 + 3
 // forward, 9 + 9 backward; the gradient of layer 0 leaves in 1 s and is updated in 0.5 s. The next
 // step loads layer 1 early, but layer 0 only after its update: 26.5 s a step.
-TEST(PackTasks, HandComputedStep) {
+TEST(StreamPricer, HandComputedStep) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
@@ -72,7 +73,7 @@ TEST(PackTasks, HandComputedStep) {
 // Two devices in a row of replicas, one forward pack: layer 1 is on its way when layer 0, which is
 // updated last, arrives. Then the step waits for layer 0 alone: gradients summed (0.5 s), out
 // (0.5), updated (0.25), in (0.5) and gathered (0.5) after 24 s of computing.
-TEST(PackTasks, TheSecondLayerDoesNotWaitForTheFirst) {
+TEST(StreamPricer, TheSecondLayerDoesNotWaitForTheFirst) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
@@ -88,7 +89,7 @@ TEST(PackTasks, TheSecondLayerDoesNotWaitForTheFirst) {
 
 // The same with layers in 8 parts. Out, update and in of layer 0 overlap: after the last
 // computation come 8 parts out (1 s), the last one's update (1/16 s) and way in (1/8 s).
-TEST(PackTasks, PartsOfALayerOverlap) {
+TEST(StreamPricer, PartsOfALayerOverlap) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
@@ -104,7 +105,7 @@ TEST(PackTasks, PartsOfALayerOverlap) {
 // A window of 2 GB for weights and gradients holds one layer of the backward pass: weights of
 // layer 1 stay from the forward pass, those of layer 0 are loaded again when layer 1's gradient is
 // gone: 1 s out and 1 s in that nothing hides.
-TEST(PackTasks, TheWindowIsKept) {
+TEST(StreamPricer, TheWindowIsKept) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
@@ -119,7 +120,7 @@ TEST(PackTasks, TheWindowIsKept) {
   EXPECT_FALSE(pricer.price(strategy).fits);
 }
 
-TEST(PackTasks, ReplicasReadTheirShare) {
+TEST(StreamPricer, ReplicasReadTheirShare) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
@@ -133,7 +134,7 @@ TEST(PackTasks, ReplicasReadTheirShare) {
 
 // A window for one layer. Without shares both layers are read for the forward pass and layer 0
 // again for the backward pass; with shares it is gathered from the replicas instead.
-TEST(PackTasks, KeptSharesAreNotReadAgain) {
+TEST(StreamPricer, KeptSharesAreNotReadAgain) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(2);
@@ -149,7 +150,7 @@ TEST(PackTasks, KeptSharesAreNotReadAgain) {
 
 // On the device: 2 GB of optimizer state and 1 GB of weights a layer go in, as much out, no
 // gradients; the update itself takes 3 + 4 GB at 1 TB/s.
-TEST(PackTasks, UpdatesOnTheDevice) {
+TEST(StreamPricer, UpdatesOnTheDevice) {
   const LayerProfile profile = two_large_layers();
   ChainTables chain(profile);
   const Machine machine = one_link(1);
@@ -178,7 +179,7 @@ PackStrategy random_streams(Rng& rng, const HarmonyPlan& plan) {
 
 // Random strategies: the timeline holds, nothing deadlocks, keeping saves recomputing, and what is
 // moved is what Harmony's formulas say.
-TEST(PackTasks, RandomStrategiesRun) {
+TEST(StreamPricer, RandomStrategiesRun) {
   Rng rng(21);
   Machine machine = load_machine("4x1080ti");
   for (Device& device : machine.devices) device.limit = Bytes(int64_t{1} << 50);
@@ -211,7 +212,7 @@ TEST(PackTasks, RandomStrategiesRun) {
 
 // What is priced by as many steps as it takes to come round is what many steps in a row take and
 // hold.
-TEST(PackTasks, PricesTheLongRun) {
+TEST(StreamPricer, PricesTheLongRun) {
   Rng rng(22);
   const Machine machine = load_machine("4x1080ti");
   int came_round = 0, priced = 0;
@@ -252,30 +253,6 @@ TEST(PackTasks, PricesTheLongRun) {
   }
   EXPECT_GT(priced, 400);
   EXPECT_GT(came_round, priced * 9 / 10);
-}
-
-TEST(StreamSearch, FitsAndBeatsHarmonysRuntime) {
-  Rng rng(4);
-  const LayerProfile profile = synthetic_profile(rng, 20);
-  ChainTables chain(profile);
-  const Machine machine = load_machine("4x1080ti");
-  constexpr int64_t kLimit = 2'000'000'000;
-  StreamSearchOptions options;
-  options.effort = 200'000;
-  const StreamSearchResult found = search_streams(chain, machine, 16, kLimit, options);
-  ASSERT_TRUE(found.strategy);
-  EXPECT_LE(found.cost.peak_bytes, kLimit);
-  EXPECT_LE(found.lower_bound, found.cost.seconds);
-  StreamPricer pricer(chain, machine, 16, kLimit);
-  const auto own = harmony_own_search(chain, HarmonyMode::Pipeline, 4, 16, kLimit, true);
-  ASSERT_TRUE(own);
-  EXPECT_LT(found.cost.seconds, pricer.price(harmony_runtime(own->plan)).seconds);
-  const StreamSearchResult again = search_streams(chain, machine, 16, kLimit, options);
-  EXPECT_EQ(*again.strategy, *found.strategy);
-
-  const StreamSearchResult none = search_streams(chain, machine, 16, 1000, options);
-  EXPECT_FALSE(none.strategy);
-  EXPECT_TRUE(search_streams(chain, machine, 16, none.least_limit, options).strategy);
 }
 
 }  // namespace

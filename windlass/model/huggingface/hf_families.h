@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "windlass/model/huggingface/blocks.h"
 #include "windlass/model/huggingface/config_reader.h"
+#include "windlass/model/huggingface/transformer_blocks.h"
 #include "windlass/model/model.h"
 
 namespace windlass {

@@ -1,0 +1,250 @@
+// What every search method owes, whichever it is: the table of methods is walked, and each method
+// that suits a machine solves the same small problems.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/base/test_effort.h"
+#include "windlass/plan/cases.h"
+#include "windlass/plan/check.h"
+#include "windlass/search/search.h"
+#include "windlass/sim/reference/naive.h"
+
+namespace windlass {
+namespace {
+
+struct MethodCase {
+  std::string name;
+  Graph network;
+  Machine machine;
+  Reprice reprice = {};
+};
+
+// Prices that are not those of works, as measured ones are not.
+void measured_prices(const TrainingGraph&, const TaskGraph& tasks, TaskTimes& times) {
+  for (size_t i = 0; i < tasks.size(); ++i)
+    if (!moves(tasks.tasks[i].kind)) times.duration[i] += 1000 + 37 * (times.duration[i] % 11);
+}
+
+std::vector<MethodCase> method_cases() {
+  std::vector<MethodCase> list;
+  list.push_back({"mlp on one device", cases::mlp(16, 6), cases::machine(1)});
+  list.push_back({"measured mlp", cases::mlp(16, 3), cases::machine(1), measured_prices});
+  list.push_back({"transformer on two", cases::transformer(8, 2, false), cases::machine(2)});
+  if (hurried()) return list;
+  list.push_back({"cnn on one device", cases::cnn(8, true), cases::machine(1)});
+  list.push_back({"mlp on two nodes", cases::mlp(16, 3), cases::machine(2, 2)});
+  list.push_back({"cnn on four", cases::cnn(16, false), cases::machine(4)});
+  Machine unequal = cases::machine(2);
+  unequal.devices[1].limit = Bytes(unequal.devices[1].limit.value / 2);
+  list.push_back({"one small device", cases::mlp(16, 4), std::move(unequal)});
+  return list;
+}
+
+Machine scaled_limits(const Machine& machine, double factor) {
+  Machine result = machine;
+  for (Device& device : result.devices)
+    device.limit = Bytes(static_cast<int64_t>(factor * static_cast<double>(device.limit.value)));
+  return result;
+}
+
+class EveryMethod : public testing::TestWithParam<std::string> {
+ protected:
+  // Null if the method is not one for the machine.
+  const SearchMethod* method_for(const Machine& machine) const {
+    try {
+      return &find_search_method(GetParam(), machine);
+    } catch (const Error&) {
+      return nullptr;
+    }
+  }
+  Problem problem(const MethodCase& at, const Machine& machine) const {
+    return {.network = at.network, .machine = machine, .cost = *cost_, .reprice = at.reprice};
+  }
+  static SearchOptions options() { return {.time_limit = Seconds(3600), .effort = 0.02}; }
+
+  std::unique_ptr<CostModel> cost_ = analytic_cost_model();
+};
+
+void expect_same_strategy(const Strategy& a, const Strategy& b) {
+  EXPECT_EQ(a.micro_batches, b.micro_batches);
+  EXPECT_EQ(a.schedule, b.schedule);
+  EXPECT_EQ(a.groups, b.groups);
+  EXPECT_EQ(a.stages, b.stages);
+  EXPECT_EQ(a.shardings, b.shardings);
+  EXPECT_EQ(a.ops, b.ops);
+  EXPECT_EQ(a.saved, b.saved);
+  EXPECT_EQ(a.weights, b.weights);
+  EXPECT_EQ(a.bucket, b.bucket);
+  EXPECT_EQ(a.prefetch, b.prefetch);
+  EXPECT_EQ(a.in_turn, b.in_turn);
+}
+
+void expect_monotone(const std::vector<FrontierPoint>& frontier) {
+  for (size_t i = 1; i < frontier.size(); ++i) {
+    EXPECT_LT(frontier[i - 1].limit, frontier[i].limit);
+    EXPECT_GT(frontier[i - 1].step_time, frontier[i].step_time);
+  }
+}
+
+// The strategy that is returned, simulated anew by both simulators: it carries out the step, takes
+// the time that is stated, and stays inside of every limit.
+void expect_plan_holds(const Problem& problem, const SearchResult& found) {
+  const Machine& machine = problem.machine;
+  ASSERT_NO_THROW(check_strategy(found.training, machine, found.strategy));
+  const SimulatedStep step =
+      simulate_step(found.training, found.strategy, machine, problem.cost, {}, problem.reprice);
+  ASSERT_EQ(step.result.status, SimStatus::Done);
+  EXPECT_EQ(step.step_time(), found.step_time);
+  const SimResult again = simulate_naively(step.tasks, step.times);
+  EXPECT_EQ(again.makespan, step.result.makespan);
+  for (size_t m = 0; m < again.peaks.size(); ++m) {
+    EXPECT_EQ(again.peaks[m].bytes, step.result.peaks[m].bytes);
+    EXPECT_LE(again.peaks[m].bytes, step.tasks.memories[m].limit.value);
+  }
+  EXPECT_EQ(check_tasks(found.training, machine, found.strategy, step.tasks),
+            std::vector<std::string>{});
+  EXPECT_EQ(check_run(step.tasks, step.times, step.result), std::vector<std::string>{});
+  EXPECT_LE(found.lower_bound, found.step_time);
+  EXPECT_LE(work_bound(problem), found.step_time);
+}
+
+// Where nothing fits, the strategy that needs least runs at the limit that is stated, and a byte
+// less is too little for it. If it fits here after all, the checker has refused it.
+void expect_refusal_holds(const Problem& problem, const SearchResult& found) {
+  const auto status = [&](int64_t limit) {
+    Machine machine = problem.machine;
+    for (Device& device : machine.devices) device.limit = Bytes(limit);
+    return simulate_step(found.training, found.strategy, machine, problem.cost, {}, problem.reprice)
+        .result.status;
+  };
+  const SimulatedStep here = simulate_step(found.training, found.strategy, problem.machine,
+                                           problem.cost, {}, problem.reprice);
+  if (here.result.status == SimStatus::Done) {
+    EXPECT_FALSE(check_tasks(found.training, problem.machine, found.strategy, here.tasks).empty());
+  }
+  ASSERT_TRUE(found.least_limit.has_value());
+  EXPECT_EQ(status(found.least_limit->value), SimStatus::Done);
+  EXPECT_EQ(status(found.least_limit->value - 1), SimStatus::OutOfMemory);
+}
+
+// From plenty of memory down to none.
+TEST_P(EveryMethod, HoldsAtEveryLimit) {
+  for (const MethodCase& at : method_cases()) {
+    const SearchMethod* method = method_for(at.machine);
+    if (method == nullptr) continue;
+    SCOPED_TRACE(at.name);
+    const SearchResult free = method->search(problem(at, at.machine), options());
+    ASSERT_NE(free.termination, Termination::Infeasible);
+    const SimulatedStep step =
+        simulate_step(free.training, free.strategy, at.machine, *cost_, {}, at.reprice);
+    int64_t peak = 0, limit = 0;
+    for (size_t m = 0; m < step.tasks.memories.size(); ++m)
+      if (step.tasks.memories[m].team.valid() && step.result.peaks[m].bytes > peak) {
+        peak = step.result.peaks[m].bytes;
+        limit = step.tasks.memories[m].limit.value;
+      }
+    const double fits = static_cast<double>(peak) / static_cast<double>(limit);
+    Seconds with_more{0};
+    bool refused = false;
+    for (const double share : {1.0, 0.6, 0.3, 0.01}) {
+      SCOPED_TRACE(share);
+      const Machine machine = scaled_limits(at.machine, fits * share);
+      const Problem limited = problem(at, machine);
+      const SearchResult found = method->search(limited, options());
+      expect_monotone(found.frontier);
+      if (found.termination == Termination::Infeasible) {
+        expect_refusal_holds(limited, found);
+        refused = true;
+        continue;
+      }
+      EXPECT_FALSE(refused) << "less memory suffices where more did not";
+      EXPECT_NE(found.termination, Termination::Limit);
+      if (found.termination == Termination::Optimal) {
+        EXPECT_EQ(found.objective, found.objective_bound);
+      }
+      expect_plan_holds(limited, found);
+      // What local search misses is small, even at a fiftieth of the usual effort.
+      EXPECT_LE(with_more.value, 1.02 * found.step_time.value) << "more memory is slower";
+      with_more = found.step_time;
+    }
+    EXPECT_TRUE(refused);
+  }
+}
+
+TEST_P(EveryMethod, SameInputsSamePlan) {
+  for (const MethodCase& at : method_cases()) {
+    const SearchMethod* method = method_for(at.machine);
+    if (method == nullptr) continue;
+    SCOPED_TRACE(at.name);
+    SearchOptions one = options(), three = options();
+    one.threads = 1;
+    three.threads = 3;
+    const SearchResult a = method->search(problem(at, at.machine), one);
+    const SearchResult b = method->search(problem(at, at.machine), three);
+    expect_same_strategy(a.strategy, b.strategy);
+    EXPECT_EQ(a.termination, b.termination);
+    EXPECT_EQ(a.step_time, b.step_time);
+    EXPECT_EQ(a.lower_bound, b.lower_bound);
+    EXPECT_EQ(a.tried, b.tried);
+    EXPECT_EQ(a.proposals, b.proposals);
+  }
+}
+
+// Whoever is stopped at once has something that holds, or says that nothing is known to fit; and
+// says that it was stopped, unless there was no more to do.
+TEST_P(EveryMethod, SaysThatItWasStopped) {
+  for (const MethodCase& at : method_cases()) {
+    const SearchMethod* method = method_for(at.machine);
+    if (method == nullptr) continue;
+    SCOPED_TRACE(at.name);
+    SearchOptions stopped = options();
+    stopped.stop = [] { return true; };
+    const Problem whole = problem(at, at.machine);
+    const SearchResult found = method->search(whole, stopped);
+    if (found.termination == Termination::Infeasible) continue;
+    expect_plan_holds(whole, found);
+    if (found.termination == Termination::Limit) continue;
+    expect_same_strategy(found.strategy, method->search(whole, options()).strategy);
+  }
+}
+
+// The number of micro-batches that is asked for, or an error where there cannot be so many.
+TEST_P(EveryMethod, KeepsToTheMicroBatchesThatAreGiven) {
+  for (const MethodCase& at : method_cases()) {
+    const SearchMethod* method = method_for(at.machine);
+    if (method == nullptr) continue;
+    SCOPED_TRACE(at.name);
+    SearchOptions given = options();
+    given.micro_batches = 2;
+    const Problem whole = problem(at, at.machine);
+    if (!find_batch(at.network).obstacle.empty()) {
+      EXPECT_THROW(method->search(whole, given), Error);
+      continue;
+    }
+    const SearchResult found = method->search(whole, given);
+    ASSERT_NE(found.termination, Termination::Infeasible);
+    EXPECT_EQ(found.strategy.micro_batches, 2);
+    expect_plan_holds(whole, found);
+    given.micro_batches = 3;  // of 8 or 16 samples
+    EXPECT_THROW(method->search(whole, given), Error);
+  }
+}
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const SearchMethod& method : search_methods()) names.emplace_back(method.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, EveryMethod, testing::ValuesIn(method_names()),
+                         [](const auto& parameter) {
+                           std::string name = parameter.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace windlass
