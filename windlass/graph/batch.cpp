@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/from_data.h"
 #include "windlass/graph/op_info.h"
 
 namespace windlass {
@@ -102,16 +103,26 @@ class BatchFinder {
   }
 
   // Whether an op that reduces over the samples takes their mean, so that the mean over
-  // micro-batches is that of the batch. Labels that are left out make micro-batches count unevenly.
-  bool takes_mean(const Op& op) const {
+  // micro-batches is that of the batch.
+  static bool takes_mean(const Op& op) {
     if (const auto* reduce = std::get_if<ReduceAttrs>(&op.attrs))
       return reduce->fn == ReduceFn::Mean;
-    if (const auto* entropy = std::get_if<CrossEntropyAttrs>(&op.attrs)) {
-      const Shape& logits = graph_.type_of(op.inputs[0]).shape;
-      return entropy->ignore_index < 0 ||
-             entropy->ignore_index >= logits[static_cast<size_t>(entropy->axis)];
+    return op.kind == OpKind::MeanSquaredError || op.kind == OpKind::CrossEntropy;
+  }
+
+  // Whether it is known before a step how many labels of a cross-entropy count: they follow from
+  // the data, or are places of greatest elements, none of which is left out.
+  bool knows_labels(const Op& op) const {
+    if (ops_from_data(graph_, op.inputs[1])) return true;
+    TensorId id = op.inputs[1];
+    while (graph_[id].producer.valid()) {
+      const Op& producer = graph_[graph_[id].producer];
+      if (producer.kind == OpKind::ArgMax)
+        return std::get<CrossEntropyAttrs>(op.attrs).ignore_index < 0;
+      if (!op_info(producer.kind).view && producer.kind != OpKind::Cast) return false;
+      id = producer.inputs[0];
     }
-    return op.kind == OpKind::MeanSquaredError;
+    return false;
   }
 
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
@@ -167,6 +178,12 @@ class BatchFinder {
         result_.obstacle = fmt::format(
             "{} \"{}\" takes no mean over the samples, so that the loss is none of the losses of "
             "micro-batches; let the loss be a mean",
+            op_info(op.kind).name, op.name);
+      else if (op.kind == OpKind::CrossEntropy && !knows_labels(op))
+        result_.obstacle = fmt::format(
+            "{} \"{}\": the network computes its labels, so that it is not known beforehand how "
+            "many "
+            "it leaves out",
             op_info(op.kind).name, op.name);
     }
   }

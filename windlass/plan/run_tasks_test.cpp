@@ -2,6 +2,7 @@
 
 #include "windlass/task/reference/run_tasks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -9,6 +10,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_strategy.h"
@@ -18,7 +20,10 @@
 namespace windlass {
 namespace {
 
-// Weights, state and data of a training graph.
+constexpr double kLeftOut = -100;
+
+// Weights, state and data of a training graph. Of the labels of even micro-batches many are left
+// out, of the second one all; the first of all counts.
 StepStart random_start(const TrainingGraph& training, int32_t micro_batches, uint64_t seed) {
   const Graph& graph = training.graph;
   StepStart start;
@@ -42,6 +47,10 @@ StepStart random_start(const TrainingGraph& training, int32_t micro_batches, uin
     if (is_float(type.dtype)) return random_array(type, own, -1, 1);
     Array array(type.shape);
     for (double& value : array.values) value = static_cast<double>(own.integer(0, 15));
+    if (graph[id].role != TensorRole::Label) return array;
+    const double left_out = micro_batch == 1 ? 1 : micro_batch % 2 == 0 ? 0.6 : 0.1;
+    for (size_t i = micro_batch == 0 ? 1 : 0; i < array.values.size(); ++i)
+      if (own.chance(left_out)) array.values[i] = kLeftOut;
     return array;
   };
   start.random = [seed](OpId op, int32_t micro_batch) {
@@ -81,6 +90,34 @@ void expect_same_step(const TrainingGraph& training, const Machine& machine,
     ASSERT_EQ(found.states[u].size(), expected.states[u].size());
     for (size_t k = 0; k < found.states[u].size(); ++k)
       expect_near(found.states[u][k], expected.states[u][k], "state of " + name);
+  }
+}
+
+// The same labels and inputs as of one batch, whose loss is the mean over all labels that count.
+TEST(RunTasks, MicroBatchesAreTheBatch) {
+  for (const Graph& graph : {cases::mlp(6, 2, 8), cases::transformer(6, 1)}) {
+    SCOPED_TRACE(graph.name);
+    const TrainingGraph whole = differentiate(graph);
+    const TrainingGraph part = cut_training(graph, 3, {}).training;
+    StepStart start = random_start(part, 3, 1);
+    const StepEnd cut = run_plainly(part, start);
+    const auto data = start.data;
+    start.micro_batches = 1;
+    start.data = [&](TensorId id, int32_t) {
+      Array all(whole.graph[id].type.shape);
+      all.values.clear();
+      for (int32_t m = 0; m < 3; ++m)
+        std::ranges::copy(data(id, m).values, std::back_inserter(all.values));
+      return all;
+    };
+    start.values.resize(whole.graph.tensors.size());
+    const StepEnd expected = run_plainly(whole, start);
+    double loss = 0;
+    for (double term : cut.losses) loss += term / 3;
+    EXPECT_NEAR(loss, expected.losses[0], 1e-12);
+    ASSERT_EQ(cut.gradients.size(), expected.gradients.size());
+    for (size_t u = 0; u < cut.gradients.size(); ++u)
+      expect_near(cut.gradients[u], expected.gradients[u], "gradient");
   }
 }
 

@@ -98,9 +98,12 @@ class TestRun {
     request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
       // A micro-batch is its part of the batch.
       const TensorType& type = graph[tensor].type;
-      if (const Array* given = find_given(tensor)) return store(given->values, type, out);
       const auto count = static_cast<uint64_t>(element_count(type.shape));
       const uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
+      if (const Array* given = find_given(tensor)) {
+        const std::span<const double> all(given->values);
+        return store(all.size() == count ? all : all.subspan(first, count), type, out);
+      }
       const uint64_t stream =
           static_cast<uint64_t>(tensor.value) * 1000 + static_cast<uint64_t>(steps_);
       if (is_float(type.dtype))
@@ -163,7 +166,7 @@ class TestRun {
     const auto found = values.find(prepared_.training.graph[tensor].name);
     return found == values.end() ? nullptr : &found->second;
   }
-  static void store(const std::vector<double>& values, const TensorType& type,
+  static void store(std::span<const double> values, const TensorType& type,
                     std::span<std::byte> out) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (is_float(type.dtype)) {

@@ -13,6 +13,7 @@
 #include "windlass/runtime/kernels/compress.h"
 #include "windlass/runtime/kernels/errors.h"
 #include "windlass/runtime/kernels/update.h"
+#include "windlass/runtime/load_counts.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
@@ -51,6 +52,15 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks,
   for (const Task& task : tasks.tasks)
     micro_batches = std::max(micro_batches, task.micro_batch + 1);
   losses_.resize(static_cast<size_t>(micro_batches));
+}
+
+void TaskRunner::begin_step(const StepRequest& request) {
+  request_ = request;
+  scale_known_ = false;
+  norm_ = 0;
+  losses_.assign(losses_.size(), 0);
+  mean_counts_ =
+      load_mean_counts(training_.graph, static_cast<int64_t>(losses_.size()), request.load);
 }
 
 void TaskRunner::run(TaskId id) {
@@ -142,7 +152,8 @@ void TaskRunner::compute(const ProgramTask& task) {
   std::vector<Result> made = results(task.writes);
   run_op(training_.graph, op, inputs, made,
          random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
-         task.kind == TaskKind::Recompute);
+         task.kind == TaskKind::Recompute,
+         mean_counts_.empty() ? -1 : mean_counts_[task.op.index()]);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
       op.outputs[0] == training_.graph.loss) {
     const double loss = made[0].tensor().item().toDouble();

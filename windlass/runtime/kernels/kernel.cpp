@@ -188,7 +188,7 @@ void run_backward(BackwardCall& call) {
 }
 
 void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
-            std::span<Result> results, RandomKey random, bool again) {
+            std::span<Result> results, RandomKey random, bool again, double mean_count) {
   if (!op.forward.valid()) {
     ForwardCall call = {.kind = op.kind,
                         .attributes = op.attrs,
@@ -196,7 +196,8 @@ void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs
                         .outputs = results.first(op.outputs.size()),
                         .auxiliaries = results.subspan(op.outputs.size()),
                         .random = random,
-                        .again = again};
+                        .again = again,
+                        .mean_count = mean_count};
     return run_forward(call);
   }
   std::vector<TensorType> types;

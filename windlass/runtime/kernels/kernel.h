@@ -66,7 +66,8 @@ struct ForwardCall {
   std::span<Result> outputs;
   std::span<Result> auxiliaries;  // wanted in training only
   RandomKey random = {};
-  bool again = false;  // a recomputation: inputs that the op overwrites stay as they are
+  bool again = false;      // a recomputation: inputs that the op overwrites stay as they are
+  double mean_count = -1;  // PieceFacts::mean_count of a CrossEntropy
 
   template <typename T>
   const T& attrs() const {
@@ -120,9 +121,11 @@ void run_backward(BackwardCall& call);
 
 // Runs an op of a training graph, forward or backward. `inputs` are parallel to the op's, undefined
 // where absent; `results` are its outputs, then its auxiliaries. `random` is that of the forward
-// op.
+// op. `mean_count` is what the mean of a CrossEntropy divides by; its backward op knows from the
+// forward op.
 void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
-            std::span<Result> results, RandomKey random = {}, bool again = false);
+            std::span<Result> results, RandomKey random = {}, bool again = false,
+            double mean_count = -1);
 
 // contraction.cpp
 void matmul_forward(ForwardCall& call);
