@@ -8,8 +8,8 @@
 
 namespace windlass {
 
-// The ops that make `tensor` of inputs, labels and constants, in their order. Nothing if weights,
-// buffers or random numbers have a part in it.
+// The ops that make `tensor` of inputs, labels, constants and buffers that no op writes, in their
+// order. Nothing if weights, running statistics or random numbers have a part in it.
 std::optional<std::vector<OpId>> ops_from_data(const Graph& graph, TensorId tensor);
 
 }  // namespace windlass

@@ -37,18 +37,32 @@ Graph classifier(int64_t classes) {
   return g.finish();
 }
 
+// The mean of a linear layer's squares over what a mask leaves of each sample, and weighs.
+Graph masked() {
+  GraphBuilder g("masked");
+  const TensorId x = g.input("x", {DType::F32, {kSamples, 4}});
+  const TensorId w = g.weight("w", {DType::F32, {3, 4}});
+  const TensorId mask = g.input("mask", {DType::F32, {kSamples, 3}});
+  const auto binary = [&](BinaryFn fn, TensorId a, TensorId b, const char* name) {
+    return g.op(OpKind::Binary, BinaryAttrs{fn}, {a, b}, name);
+  };
+  const auto sum = [&](TensorId a, const char* name) {
+    return g.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, {0, 1}, false}, {a}, name);
+  };
+  const TensorId y = g.op(OpKind::Linear, LinearAttrs{}, {x, w}, "y");
+  const TensorId kept = binary(BinaryFn::Mul, binary(BinaryFn::Mul, y, y, "squares"), mask, "kept");
+  const TensorId one = g.constant("one", {DType::F32, {}}, {1});
+  const TensorId below = binary(BinaryFn::Max, sum(mask, "left"), one, "below");
+  g.set_loss(binary(BinaryFn::Div, sum(kept, "above"), below, "loss"));
+  return g.finish();
+}
+
 struct Outcome {
   double loss = 0;
   std::vector<float> gradient;
 };
 
-Outcome run_classifier(int64_t classes, const std::string& strategy, bool none = false) {
-  TestRun run(classifier(classes), strategy);
-  // Pairs of samples have one, none and two labels that count; without the first of each row, next
-  // has two that are not 1 among the first three samples, and none after.
-  run.values["labels"] = Array({kSamples}, {2, -100, -100, -100, 1, 3});
-  run.values["next"] = Array({kSamples, 3}, {1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 2, 1, 1, 0, 1, 1});
-  if (none) run.values["labels"] = Array({kSamples}, -100);
+Outcome outcome_of(TestRun& run) {
   run.begin();
   Outcome found;
   const std::vector<std::byte> bytes = run.gradients().at("w");
@@ -58,21 +72,53 @@ Outcome run_classifier(int64_t classes, const std::string& strategy, bool none =
   return found;
 }
 
+void expect_same(const Outcome& found, const Outcome& expected) {
+  EXPECT_NEAR(found.loss, expected.loss, 1e-6 * expected.loss);
+  ASSERT_EQ(found.gradient.size(), expected.gradient.size());
+  for (size_t i = 0; i < expected.gradient.size(); ++i)
+    ASSERT_NEAR(found.gradient[i], expected.gradient[i], 2e-7) << i;
+}
+
+constexpr const char* kCuts[] = {"single:micro-batches=2", "single:micro-batches=3",
+                                 "recompute-all:micro-batches=3", "offload-all:micro-batches=6",
+                                 "single:micro-batches=6,host-weights=on,host-update=on"};
+
+Outcome run_classifier(int64_t classes, const std::string& strategy, bool none = false) {
+  TestRun run(classifier(classes), strategy);
+  // Pairs of samples have one, none and two labels that count; without the first of each row, next
+  // has two that are not 1 among the first three samples, and none after.
+  run.values["labels"] = Array({kSamples}, {2, -100, -100, -100, 1, 3});
+  run.values["next"] = Array({kSamples, 3}, {1, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 2, 1, 1, 0, 1, 1});
+  if (none) run.values["labels"] = Array({kSamples}, -100);
+  return outcome_of(run);
+}
+
 TEST(LeftOut, MicroBatchesHaveTheMeanOfTheBatch) {
   for (const int64_t classes : {6, 6000}) {  // both kernels
     const Outcome whole = run_classifier(classes, "single");
     EXPECT_GT(whole.loss, 1);
-    for (const char* strategy :
-         {"single:micro-batches=2", "single:micro-batches=3", "recompute-all:micro-batches=3",
-          "offload-all:micro-batches=6", "single:micro-batches=6,host-weights=on,host-update=on"}) {
+    for (const char* strategy : kCuts) {
       SCOPED_TRACE(strategy);
-      const Outcome cut = run_classifier(classes, strategy);
-      EXPECT_NEAR(cut.loss, whole.loss, 1e-6 * whole.loss);
-      ASSERT_EQ(cut.gradient.size(), whole.gradient.size());
-      for (size_t i = 0; i < whole.gradient.size(); ++i)
-        ASSERT_NEAR(cut.gradient[i], whole.gradient[i], 2e-7) << i;
+      expect_same(run_classifier(classes, strategy), whole);
     }
   }
+}
+
+// Of the pairs of samples a mask leaves one element, none and three; and of all of them less than
+// the one that it divides by at least.
+TEST(LeftOut, MicroBatchesDivideByTheMaskOfTheBatch) {
+  const auto run_masked = [](const std::string& strategy, double weight) {
+    TestRun run(masked(), strategy);
+    Array mask({kSamples, 3});
+    for (const size_t kept : {1, 12, 13, 17}) mask.values[kept] = weight;
+    run.values["mask"] = mask;
+    return outcome_of(run);
+  };
+  for (const double weight : {1.5, 0.125})
+    for (const char* strategy : kCuts) {
+      SCOPED_TRACE(strategy);
+      expect_same(run_masked(strategy, weight), run_masked("single", weight));
+    }
 }
 
 TEST(LeftOut, NoLabelCountsAtAll) {

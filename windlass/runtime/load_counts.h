@@ -1,4 +1,4 @@
-// How many labels of a step's micro-batches count (graph/reference/mean_counts.h), read with the
+// What the loss of a step's micro-batches divides by (graph/reference/mean_counts.h), read with the
 // data of the step.
 #pragma once
 
@@ -8,14 +8,15 @@
 #include <span>
 #include <vector>
 
-#include "windlass/graph/graph.h"
+#include "windlass/graph/batch.h"
 
 namespace windlass {
 
 // By op of the network of one micro-batch; empty if there is one micro-batch only, whose labels the
-// op counts itself. `load` writes an input or label of a micro-batch.
+// op counts itself. `batch` is that of the network before it was cut. `load` writes an input or
+// label of a micro-batch, or a buffer that no op writes.
 std::vector<double> load_mean_counts(
-    const Graph& graph, int64_t micro_batches,
+    const Graph& graph, const BatchAxes& batch, int64_t micro_batches,
     const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load);
 
 }  // namespace windlass

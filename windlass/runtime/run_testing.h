@@ -18,6 +18,7 @@
 #include "windlass/run/profile.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/linked_runtime.h"
+#include "windlass/runtime/load_counts.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass::testing_runs {
@@ -52,6 +53,7 @@ class TestRun {
           std::optional<Bytes> memory = std::nullopt, int64_t cores = 2)
       : machine_(host(memory, cores)),
         prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
+        batch_(find_batch(network)),
         cost_(analytic_cost_model()) {}
 
   Strategy& strategy() { return prepared_.strategy; }
@@ -118,6 +120,8 @@ class TestRun {
                       static_cast<size_t>(element_bytes(type.dtype)));
         }
     };
+    request.mean_counts =
+        load_mean_counts(graph, batch_, prepared_.strategy.micro_batches, request.load);
     return executor_->run(request);
   }
 
@@ -182,6 +186,7 @@ class TestRun {
 
   Machine machine_;
   PreparedStep prepared_;
+  const BatchAxes batch_;  // of the network that is not cut
   std::unique_ptr<CostModel> cost_;
   SimulatedStep step_;
   std::unique_ptr<Executor> executor_;

@@ -13,7 +13,6 @@
 #include "windlass/runtime/kernels/compress.h"
 #include "windlass/runtime/kernels/errors.h"
 #include "windlass/runtime/kernels/update.h"
-#include "windlass/runtime/load_counts.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
@@ -59,8 +58,8 @@ void TaskRunner::begin_step(const StepRequest& request) {
   scale_known_ = false;
   norm_ = 0;
   losses_.assign(losses_.size(), 0);
-  mean_counts_ =
-      load_mean_counts(training_.graph, static_cast<int64_t>(losses_.size()), request.load);
+  ensure(losses_.size() == 1 || request.mean_counts.size() == training_.graph.ops.size(),
+         "micro-batches do not know what their means divide by");
 }
 
 void TaskRunner::run(TaskId id) {
@@ -153,7 +152,7 @@ void TaskRunner::compute(const ProgramTask& task) {
   run_op(training_.graph, op, inputs, made,
          random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
          task.kind == TaskKind::Recompute,
-         mean_counts_.empty() ? -1 : mean_counts_[task.op.index()]);
+         losses_.size() == 1 ? -1 : request_.mean_counts[task.op.index()]);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
       op.outputs[0] == training_.graph.loss) {
     const double loss = made[0].tensor().item().toDouble();

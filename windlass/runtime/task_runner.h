@@ -17,7 +17,7 @@ class TaskRunner {
   TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, const Program& program,
              Slots& slots, const ExecutorOptions& options);
 
-  // What all tasks of a step share. Reads the labels of all micro-batches if there are several.
+  // What all tasks of a step share.
   void begin_step(const StepRequest& request);
   // On the thread of the task's lane. Memory has been granted.
   void run(TaskId task);
@@ -54,8 +54,7 @@ class TaskRunner {
   const ExecutorOptions options_;
   StepRequest request_;
   BytesPerSecond in_{0}, out_{0};
-  std::vector<double> losses_;       // by micro-batch
-  std::vector<double> mean_counts_;  // by op; empty: as the ops count
+  std::vector<double> losses_;  // by micro-batch
   std::mutex watch_mutex_;
   bool scale_known_ = false;
   double scale_ = 1, norm_ = 0;

@@ -32,6 +32,10 @@ struct Trainer::State {
   // Samples of the step that begins at `position`, micro-batch by micro-batch.
   std::vector<int64_t> samples_at(SamplerPosition position) const;
 
+  // Of so many micro-batches, whose data `load` writes. Empty if the batch cannot be cut: the loss
+  // of several batches is then the mean of theirs.
+  using Load = std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>;
+  std::vector<double> mean_counts(int64_t count, const Load& load);
   // Throws Error{Runtime} saying where the loss of a step that has failed comes from.
   [[noreturn]] void explain_loss(const StepRequest& request);
 
@@ -180,14 +184,27 @@ std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
   return samples;
 }
 
+std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load) {
+  if (!batch.obstacle.empty()) return {};
+  const std::vector<PersistentTensor> resting = executor.persistent();
+  return load_mean_counts(training.graph, batch, count,
+                          [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
+                            if (training.graph[tensor].role != TensorRole::Buffer)
+                              return load(tensor, micro_batch, out);
+                            const auto found =
+                                std::ranges::find(resting, tensor, &PersistentTensor::tensor);
+                            ensure(found != resting.end(), "a buffer is nowhere");
+                            std::memcpy(out.data(), found->bytes.data(), out.size());
+                          });
+}
+
 void Trainer::State::explain_loss(const StepRequest& request) {
-  const std::vector<double> counts = load_mean_counts(training.graph, micro_batches, request.load);
   std::optional<NotFinite> found;
   for (int32_t m = 0; !found && m < micro_batches; ++m) {
     const auto load = [&](TensorId tensor, std::span<std::byte> out) {
       request.load(tensor, m, out);
     };
-    found = find_not_finite(training, executor, load, counts);
+    found = find_not_finite(training, executor, load, request.mean_counts);
   }
   fail(ErrorKind::Runtime, "step {}: the loss is {}: {}", request.step,
        std::isnan(executor.last_loss()) ? "nan" : "infinite",
@@ -218,6 +235,7 @@ TrainerStep Trainer::step() {
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
     state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
   };
+  request.mean_counts = state.mean_counts(state.micro_batches, request.load);
   try {
     done.outcome = state.executor.run(request);
   } catch (const Error&) {
@@ -249,7 +267,7 @@ double Trainer::evaluate(int64_t batches) {
     for (int64_t i = 0; i < each; ++i) samples.push_back(b * each + i);
     filler.fill(tensor, state.training.graph[tensor].type, samples, out);
   };
-  const std::vector<double> counts = load_mean_counts(state.training.graph, count, load);
+  const std::vector<double> counts = state.mean_counts(count, load);
   double total = 0;
   for (int64_t b = 0; b < count; ++b)
     total += evaluate_loss(
@@ -277,6 +295,12 @@ void Trainer::load_checkpoint(const std::string& path) {
 
 void Trainer::save_weights(const std::string& path) {
   write_weights(path, state_->training, state_->executor.persistent());
+}
+
+std::vector<double> Trainer::mean_counts(
+    int64_t count,
+    const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load) {
+  return state_->mean_counts(count, load);
 }
 
 Executor& Trainer::executor() { return state_->executor; }

@@ -30,6 +30,8 @@ void forward_op(const Graph& graph, OpId id, TensorValues& values, const RandomS
   for (TensorId input : op.inputs) inputs.push_back(find_value(values, input));
   ForwardResult result =
       interpret_forward(signature_of(graph, op), inputs, random(id), facts_of(id, mean_counts));
+  if (op.kind != OpKind::CrossEntropy && !mean_counts.empty() && mean_counts[id.index()] >= 0)
+    result.outputs[0] = Array(result.outputs[0].shape, mean_counts[id.index()]);
   for (size_t k = 0; k < op.outputs.size(); ++k)
     values[op.outputs[k].index()] = std::move(result.outputs[k]);
   for (size_t k = 0; k < op.auxiliaries.size(); ++k)

@@ -173,6 +173,8 @@ void run_forward(ForwardCall& call) {
     const ForwardKernel kernel = kernels_of(call.kind).forward;
     ensure(kernel != nullptr, "no kernel");
     kernel(call);
+    if (call.mean_count >= 0 && call.kind != OpKind::CrossEntropy)
+      call.outputs[0].fill(call.mean_count);
     check_results(call.outputs, "output");
     check_results(call.auxiliaries, "auxiliary");
   });

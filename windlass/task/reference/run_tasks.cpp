@@ -27,7 +27,7 @@ class TaskWalker {
         start_(start),
         held_(training, machine, tasks),
         roots_(storage_roots(training.graph)),
-        mean_counts_(mean_counts(training.graph, start.micro_batches, start.data)) {
+        mean_counts_(mean_counts(training.graph, start.batch, start.micro_batches, start.data)) {
     first_update_ = training.forward_ops + training.backward_ops;
     loss_buffers_.resize(static_cast<size_t>(start.micro_batches));
     for (size_t i = first_update_; i < training.graph.ops.size(); ++i)
@@ -166,6 +166,8 @@ class TaskWalker {
       operands[use.index] = operand(use, member, piece.input_regions[use.index]);
       inputs[use.index] = &operands[use.index];
     }
+    if (op.kind != OpKind::CrossEntropy && mean_counts_[tasks_[id].op.index()] >= 0)
+      fail_unsupported("\"{}\": the loss divides by a sum over the samples", op.name);
     const ForwardResult made = interpret_forward(piece.signature(), inputs, random, piece.facts);
     for (const Use& use : tasks_.uses_of(id)) {
       if (use.kind != UseKind::Output && use.kind != UseKind::Auxiliary) continue;
@@ -391,7 +393,8 @@ StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (size_t i = first_update; i < graph.ops.size(); ++i)
     end.gradients.emplace_back(graph[graph.ops[i].inputs[0]].type.shape);
-  const std::vector<double> counts = mean_counts(graph, start.micro_batches, start.data);
+  const std::vector<double> counts =
+      mean_counts(graph, start.batch, start.micro_batches, start.data);
   for (int32_t m = 0; m < start.micro_batches; ++m) {
     TensorValues values = start.values;
     for (size_t t = 0; t < graph.tensors.size(); ++t)
