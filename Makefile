@@ -28,6 +28,9 @@ endif
 
 CONFIGURE = cmake $(if $(TORCH),-DCMAKE_PREFIX_PATH="$(abspath $(TORCH))") --preset
 SOURCES = $(shell find windlass tests fuzz benchmarks -name '*.h' -o -name '*.cpp' 2>/dev/null | sort)
+# Versions of clang-format disagree: the sources follow that of Debian 12.
+FORMAT_VERSION = 14
+HAS_FORMAT = clang-format --version | grep -q ' version $(FORMAT_VERSION)\.'
 
 .PHONY: help demo build test test-slow tsan golden fuzz networks bench format tidy clean setup setup-build setup-test \
   check-format test-release test-asan test-tsan test-fuzz force
@@ -74,7 +77,8 @@ bench: setup-build build/release/build.ninja ## build and run the benchmarks
 	  "$$program"; done
 
 format: setup-test ## rewrite the sources with clang-format
-	@$(if $(SOURCES),clang-format -i $(SOURCES))
+	@$(HAS_FORMAT) || { echo "needs clang-format $(FORMAT_VERSION), found: $$(clang-format --version)" >&2; exit 1; }
+	@clang-format -i $(SOURCES)
 
 tidy: setup-test build/debug/build.ninja ## clang-tidy over windlass/
 	@scripts/tidy.sh build/debug $(JOBS)
@@ -96,7 +100,8 @@ build/%/build.ninja: CMakePresets.json $(if $(TORCH),force)
 
 check-format:
 	@echo "== format"
-	@$(if $(SOURCES),clang-format --dry-run -Werror $(SOURCES))
+	@if $(HAS_FORMAT); then clang-format --dry-run -Werror $(SOURCES); \
+	  else echo "not checked: the sources follow clang-format $(FORMAT_VERSION), here is $$(clang-format --version)"; fi
 
 # CMake is always run here: setup may just have installed the Python the tests compare with. Warnings are
 # errors, but for a release tree that `make build` has made, which would be compiled again.

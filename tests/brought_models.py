@@ -21,6 +21,7 @@ class Case:
     flags: tuple = ()  # of `windlass train`
     buffers: tuple = ()  # that must not be trained
     folding: bool = True  # constants, by the exporter
+    cuts: bool = False  # micro-batches must not be refused
 
 
 def integers(limit, *shape):
@@ -205,6 +206,13 @@ def with_ignored(labels):
     return torch.where(torch.rand(labels.shape) < 0.3, torch.tensor(-100), labels)
 
 
+def padded(labels):
+    """The first half of each batch is padding alone, of the other samples the end is."""
+    second = torch.arange(len(labels)) % BATCH >= BATCH // 2
+    sizes = torch.randint(1, labels.shape[1], (len(labels), 1)) * second[:, None]
+    return torch.where(torch.arange(labels.shape[1]) < sizes, labels, torch.tensor(-100))
+
+
 def cases():
     torch.manual_seed(3)
     words = {"ids": integers(50, 8)}
@@ -212,7 +220,9 @@ def cases():
     found = {
         "bert": Case(Bert, lambda: {**words, "segments": integers(3, 8),
                                     "mask": (torch.rand(SAMPLES, 8) < 0.8).long()},
-                     ("labels", with_ignored(integers(50, 8))), by_token),
+                     ("labels", with_ignored(integers(50, 8))), by_token, cuts=True),
+        "padded": Case(Sinusoidal, lambda: words, ("labels", padded(integers(50, 8))), by_token,
+                       buffers=("pe",), cuts=True),
         "rotary": Case(Rotary, lambda: words, tokens, by_token,
                        buffers=("table_c", "table_s", "hidden")),
         "rotary_unfolded": Case(Rotary, lambda: words, tokens, by_token,
@@ -226,7 +236,7 @@ def cases():
                             ("labels", integers(7, 9)), by_token),
         "ignore": Case(lambda: scorer(4), lambda: {"x": noise(6)}, ("labels", integers(4)),
                        lambda y, t: F.cross_entropy(y, t, ignore_index=2),
-                       ("--loss", "cross-entropy:ignore=2")),
+                       ("--loss", "cross-entropy:ignore=2"), cuts=True),
         "bce": Case(lambda: scorer(3), lambda: {"x": noise(6)}, ("target", torch.rand(SAMPLES, 3)),
                     F.binary_cross_entropy_with_logits, ("--loss", "bce")),
         "bce_sigmoid": Case(lambda: nn.Sequential(scorer(3), nn.Sigmoid()),
@@ -240,7 +250,8 @@ def cases():
     for name, options in (("weighted", {"weighted": True}), ("sum", {"reduction": "sum"})):
         found[f"loss_{name}"] = Case(lambda o=options: WithLoss(**o),
                                      lambda: {"x": noise(6), "t": integers(4)}, None,
-                                     lambda loss, _: loss, buffers=("class_weights",))
+                                     lambda loss, _: loss, buffers=("class_weights",),
+                                     cuts=name == "weighted")
     for name, options in (("tanh", {}), ("relu_both", {"nonlinearity": "relu",
                                                        "bidirectional": True})):
         found[f"elman_{name}"] = Case(lambda o=options: Elman(**o), lambda: {"x": noise(7, 5)},

@@ -86,7 +86,7 @@ def check(name, case, folder):
                     "--no-shuffle", "--steps", STEPS, "--json", "--optimizer", "momentum",
                     "--lr", 0.1, "--momentum", 0.9, *case.flags])
         # Where micro-batches would change the mathematics, they are refused.
-        if done.returncode == 1 and ("cannot be cut" in done.stderr or "leaves out" in done.stderr):
+        if done.returncode == 1 and "cannot be cut" in done.stderr and not case.cuts:
             continue
         if done.returncode != 0:
             failures.append(f"{strategy}: {done.stderr[-1500:]}")

@@ -43,6 +43,7 @@ from networks.ties import Ties
 MOST_ELEMENTS = 6000
 LARGEST = 50.0
 NEWEST_OPSET = 17
+LEFT_OUT = -100  # label that counts in no loss
 
 
 def seed_of(description, what):
@@ -79,10 +80,11 @@ def triplet(v, t):
     return F.relu((v - t).pow(2).sum(1).add(1e-3).sqrt() - (v + t).pow(2).sum(1).add(1e-3).sqrt() + 0.5).mean()
 
 
-# kind: target ("same", "bits", "class", "channel" or none), function
+# kind: target ("same", "bits", "class", "padded", "channel" or none), function
 LOSSES = {
     "mse": ("same", lambda v, t: (v - t).pow(2).mean()), "l1": ("same", lambda v, t: (v - t).abs().mean()),
     "huber": ("same", lambda v, t: huber(v - t)),
+    "padded": ("padded", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1))),
     "ignored": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), ignore_index=1)),
     "log cosh": ("same", lambda v, t: torch.log(torch.exp(v - t) + torch.exp(t - v)).mean()),
     "bits": ("bits", F.binary_cross_entropy_with_logits),
@@ -112,8 +114,8 @@ LOSSES = {
 def target_of(kind, shape):
     """Shape and bound of the target of a loss on a value; a bound of 0: numbers, of -1: zeros and ones."""
     needs = LOSSES[kind][0]
-    if needs in ("class", "channel"):
-        axis = len(shape) - 1 if needs == "class" else 1
+    if needs in ("class", "channel", "padded"):
+        axis = 1 if needs == "channel" else len(shape) - 1
         if shape[axis] < 2:
             raise Unsuitable("one class")
         return [s for i, s in enumerate(shape) if i != axis], shape[axis]
@@ -151,6 +153,12 @@ def draw_data(description, name, shape, bound, narrow=False, truth=False):
     return torch.randn(shape, generator=generator)
 
 
+def pad(labels):
+    """Of the labels [steps, ...] of each step, all but some at the end are left out."""
+    flat = labels.flatten(1)
+    flat[:, :flat.shape[1] * 2 // 3] = LEFT_OUT
+
+
 def input_shape(description, given):
     return list(given["shape"]) if given.get("shared") else [description["batch"], *given["shape"]]
 
@@ -176,6 +184,8 @@ class Network(nn.Module):
             if LOSSES[loss["kind"]][0] is not None:
                 shape, bound = target_of(loss["kind"], values[loss["of"]].shape)
                 self.add_input(f"t{i}", shape, bound)
+                if LOSSES[loss["kind"]][0] == "padded":
+                    pad(self.data[f"t{i}"])
         if description["outside"]:
             first, *others = (values[name] for name in description["outputs"])
             if any(torch.equal(first, other) for other in others):

@@ -330,6 +330,7 @@ class Tool {
         load(request, candidate.training, tensor, step, micro_batch,
              candidate.strategy.micro_batches, out);
       };
+      wanted.mean_counts = trainer.mean_counts(candidate.strategy.micro_batches, wanted.load);
       const StepOutcome done = trainer.executor().run(wanted);
       outcome.losses.push_back(done.loss);
       outcome.device_peak = std::max(outcome.device_peak, done.peaks[0]);

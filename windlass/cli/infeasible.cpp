@@ -109,7 +109,8 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
                            .machine = subject.machine,
                            .training = subject.request.training,
                            .cost = pricing.cost(),
-                           .reprice = pricing.reprice()};
+                           .reprice = pricing.reprice(),
+                           .measuring = pricing.measured_seconds()};
   const std::unique_ptr<CostModel> analytic = analytic_cost_model();
   const bool measured = static_cast<bool>(problem.reprice);
   const AdviceProblem advice = {

@@ -85,7 +85,8 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
                            .machine = subject.machine,
                            .training = subject.request.training,
                            .cost = pricing.cost(),
-                           .reprice = pricing.reprice()};
+                           .reprice = pricing.reprice(),
+                           .measuring = pricing.measured_seconds()};
   if (!planning.from.empty())
     options.starts.push_back(
         start_of(planning.from, subject.model.graph, subject.request.training));

@@ -53,6 +53,11 @@ std::optional<Seconds> Pricing::measuring() const {
   return profile_->spent();
 }
 
+std::function<Seconds()> Pricing::measured_seconds() const {
+  if (!profile_) return {};
+  return [profile = profile_.get()] { return profile->spent(); };
+}
+
 void Pricing::watch(Progress* progress) {
   if (!profile_ || progress == nullptr) return;
   profile_->progress = [progress](size_t known) {

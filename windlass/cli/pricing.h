@@ -1,6 +1,7 @@
 // Where the prices of a verb come from: the analytic model, or kernels measured on this host.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,8 @@ class Pricing {
   std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
   // What it took to measure kernels; none if none are.
   std::optional<Seconds> measuring() const;
+  // The same, to be asked while that goes on; empty if nothing is measured.
+  std::function<Seconds()> measured_seconds() const;
   // Shows what is being measured.
   void watch(Progress* progress);
 

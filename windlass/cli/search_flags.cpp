@@ -74,7 +74,7 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
 void SearchFlags::add_to(CLI::App& verb) {
   verb.add_option(
           "--time-limit", time_limit,
-          "seconds to search at most, and to measure kernels; what an answer needs is measured")
+          "seconds to search at most; the kernels that an answer needs are measured beside it")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   verb.add_option("--effort", effort, "how long Markov chains run, relative to the usual")

@@ -64,7 +64,8 @@ void TrainFlags::add_to(CLI::App& verb) {
   machine.add_to(verb);
   verb.add_option("--strategy", strategy, "a named strategy instead of a search")
       ->type_name("SPEC");
-  verb.add_option("--time-limit", time_limit, "seconds to search, if there is no plan")
+  verb.add_option("--time-limit", time_limit,
+                  "seconds to search, beside measuring, if there is no plan")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   verb.add_option("--threads", threads, "threads that kernels use; default: all cores")

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/from_data.h"
 #include "windlass/graph/op_info.h"
 
 namespace windlass {
@@ -102,16 +104,26 @@ class BatchFinder {
   }
 
   // Whether an op that reduces over the samples takes their mean, so that the mean over
-  // micro-batches is that of the batch. Labels that are left out make micro-batches count unevenly.
-  bool takes_mean(const Op& op) const {
+  // micro-batches is that of the batch.
+  static bool takes_mean(const Op& op) {
     if (const auto* reduce = std::get_if<ReduceAttrs>(&op.attrs))
       return reduce->fn == ReduceFn::Mean;
-    if (const auto* entropy = std::get_if<CrossEntropyAttrs>(&op.attrs)) {
-      const Shape& logits = graph_.type_of(op.inputs[0]).shape;
-      return entropy->ignore_index < 0 ||
-             entropy->ignore_index >= logits[static_cast<size_t>(entropy->axis)];
+    return op.kind == OpKind::MeanSquaredError || op.kind == OpKind::CrossEntropy;
+  }
+
+  // Whether it is known before a step how many labels of a cross-entropy count: they follow from
+  // the data, or are places of greatest elements, none of which is left out.
+  bool knows_labels(const Op& op) const {
+    if (ops_from_data(graph_, op.inputs[1])) return true;
+    TensorId id = op.inputs[1];
+    while (graph_[id].producer.valid()) {
+      const Op& producer = graph_[graph_[id].producer];
+      if (producer.kind == OpKind::ArgMax)
+        return std::get<CrossEntropyAttrs>(op.attrs).ignore_index < 0;
+      if (!op_info(producer.kind).view && producer.kind != OpKind::Cast) return false;
+      id = producer.inputs[0];
     }
-    return op.kind == OpKind::MeanSquaredError;
+    return false;
   }
 
   // Whether a scalar goes into the loss by sums and constant factors only, so that the losses of
@@ -136,6 +148,75 @@ class BatchFinder {
     return read;
   }
 
+  bool reduces_samples(OpId id) const {
+    const int32_t loop = result_.loop[id.index()];
+    return loop >= 0 &&
+           nests_[id.index()].loops[static_cast<size_t>(loop)].role == LoopRole::Reduced;
+  }
+  bool adds_samples(OpId id) const {
+    const auto* reduce = std::get_if<ReduceAttrs>(&graph_[id].attrs);
+    return reduces_samples(id) && reduce != nullptr && reduce->fn == ReduceFn::Sum;
+  }
+
+  // A number of data alone, for which sums over the samples are taken.
+  bool is_total(TensorId id) const {
+    if (element_count(graph_.type_of(id).shape) != 1 || result_.axis[id.index()] >= 0) return false;
+    const std::optional<std::vector<OpId>> ops = ops_from_data(graph_, id);
+    const auto adds = [&](OpId op) { return adds_samples(op); };
+    const auto fits = [&](OpId op) { return adds_samples(op) || !reduces_samples(op); };
+    return ops && std::ranges::any_of(*ops, adds) && std::ranges::all_of(*ops, fits);
+  }
+
+  // Whether an op multiplies its first operand by a constant.
+  bool scales(const Op& op) const {
+    if (op.kind == OpKind::Cast || op.kind == OpKind::Reshape) return true;
+    if (const auto* unary = std::get_if<UnaryAttrs>(&op.attrs))
+      return unary->fn == UnaryFn::Identity || unary->fn == UnaryFn::Neg ||
+             (unary->fn == UnaryFn::Affine && unary->beta == 0);
+    const auto* binary = std::get_if<BinaryAttrs>(&op.attrs);
+    return binary != nullptr && (binary->fn == BinaryFn::Mul || binary->fn == BinaryFn::Div) &&
+           graph_[op.inputs[1]].constant >= 0;
+  }
+
+  // A sum over the samples, or a multiple of one.
+  bool is_sum(TensorId id) const {
+    const OpId producer = graph_[id].producer;
+    if (!producer.valid()) return false;
+    return adds_samples(producer) ||
+           (scales(graph_[producer]) && is_sum(graph_[producer].inputs[0]));
+  }
+
+  // Whether an op divides a sum over the samples by a total, on the way to the loss.
+  bool divides(const Op& op) const {
+    const auto* binary = std::get_if<BinaryAttrs>(&op.attrs);
+    return binary != nullptr && binary->fn == BinaryFn::Div && op.inputs[0] != op.inputs[1] &&
+           is_total(op.inputs[1]) && is_sum(op.inputs[0]) && adds_up(op.outputs[0]);
+  }
+
+  // Whether all that is made of a tensor ends in such divisions: as sums (side 0), as totals (1).
+  bool goes_into_divisions(TensorId id, size_t side) const {
+    if (id == graph_.loss) return false;
+    bool read = false;
+    for (const Op& op : graph_.ops) {
+      if (std::ranges::find(op.inputs, id) == op.inputs.end()) continue;
+      read = true;
+      if (divides(op) && op.inputs[side] == id) continue;
+      const bool on_the_way =
+          side == 1 ? ops_from_data(graph_, op.outputs[0]).has_value() : scales(op);
+      if (!on_the_way || !goes_into_divisions(op.outputs[0], side)) return false;
+    }
+    return read;
+  }
+
+  // Of views the op that makes what they show.
+  void note_divisor(TensorId total) {
+    OpId producer = graph_[total].producer;
+    while (op_info(graph_[producer].kind).view)
+      producer = graph_[graph_[producer].inputs[0]].producer;
+    if (std::ranges::find(result_.divisors, producer) == result_.divisors.end())
+      result_.divisors.push_back(producer);
+  }
+
   void find_obstacle() {
     if (result_.samples <= 1) {
       result_.obstacle = "the batch is a single sample";
@@ -154,6 +235,9 @@ class BatchFinder {
       }
       if (loop < 0) continue;
       const LoopDim& dim = nests_[i].loops[static_cast<size_t>(loop)];
+      if (adds_samples(OpId(i)) && keeps_places(op, nests_[i], loop) &&
+          (goes_into_divisions(op.outputs[0], 0) || goes_into_divisions(op.outputs[0], 1)))
+        continue;
       if (dim.role == LoopRole::Coupled || dim.role == LoopRole::Whole)
         result_.obstacle = fmt::format("{} \"{}\" computes over all samples of the batch together",
                                        op_info(op.kind).name, op.name);
@@ -168,7 +252,15 @@ class BatchFinder {
             "{} \"{}\" takes no mean over the samples, so that the loss is none of the losses of "
             "micro-batches; let the loss be a mean",
             op_info(op.kind).name, op.name);
+      else if (op.kind == OpKind::CrossEntropy && !knows_labels(op))
+        result_.obstacle = fmt::format(
+            "{} \"{}\": the network computes its labels, so that it is not known beforehand how "
+            "many "
+            "it leaves out",
+            op_info(op.kind).name, op.name);
     }
+    for (const Op& op : graph_.ops)
+      if (result_.obstacle.empty() && divides(op)) note_divisor(op.inputs[1]);
   }
 
   const Graph& graph_;

@@ -13,6 +13,10 @@ struct BatchAxes {
   int64_t samples = 0;        // of the whole batch
   std::vector<int32_t> axis;  // by tensor: its axis whose outermost part is the sample; -1: none
   std::vector<int32_t> loop;  // by forward op: likewise; -1: the op does not see samples apart
+  // Ops that make a number of data alone, over all samples, by which the loss divides sums over the
+  // samples: what labels weigh together, how much a mask leaves. In a micro-batch their result has
+  // to be that of the batch / micro-batches (graph/reference/mean_counts.h).
+  std::vector<OpId> divisors = {};
   // Why the batch cannot be cut into micro-batches that are computed one after the other; empty if
   // it can. (Pieces that are computed side by side may still exchange what they need.)
   std::string obstacle;

@@ -55,19 +55,31 @@ TEST(Batch, SamplesThatChangePlacesKeepTheBatchWhole) {
   EXPECT_EQ(obstacle({0}, 4, 1), "");
 }
 
-// Where labels are left out, micro-batches have means of different numbers of samples.
-TEST(Batch, LabelsThatAreLeftOutKeepTheBatchWhole) {
-  const auto obstacle = [](int64_t ignored) {
+// How many labels are left out is known before a step, unless the network computes the labels and
+// may make one that is.
+TEST(Batch, LabelsThatAreLeftOut) {
+  const auto obstacle = [](int64_t ignored, bool computed, UnaryFn fn = UnaryFn::Identity) {
     GraphBuilder g("classes");
     const TensorId x = g.input("x", {DType::F32, {4, 3}});
     const TensorId w = g.weight("w", {DType::F32, {3}});
     const TensorId y = g.op(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, w}, "y");
-    const TensorId labels = g.label("labels", {DType::I64, {4}});
+    TensorId labels;
+    if (computed) {
+      labels = g.op(OpKind::ArgMax, AxisAttrs{1}, {y}, "greatest");
+      labels = g.op(OpKind::Reshape, ShapeAttrs{{4}}, {labels}, "labels");
+      if (fn != UnaryFn::Identity)
+        labels = g.op(OpKind::Unary, UnaryAttrs{.fn = fn}, {labels}, "changed");
+    } else {
+      labels = g.label("labels", {DType::I64, {4}});
+    }
     g.set_loss(g.op(OpKind::CrossEntropy, CrossEntropyAttrs{1, ignored}, {y, labels}, "loss"));
     return find_batch(g.finish()).obstacle;
   };
-  EXPECT_EQ(obstacle(-100), "");
-  EXPECT_NE(obstacle(2), "");
+  EXPECT_EQ(obstacle(-100, false), "");
+  EXPECT_EQ(obstacle(2, false), "");
+  EXPECT_EQ(obstacle(-100, true), "");
+  EXPECT_NE(obstacle(2, true), "");
+  EXPECT_NE(obstacle(-1, true, UnaryFn::Neg), "");
 }
 
 // States [1, samples, 2] of a recurrent layer: the batch is not their first axis.

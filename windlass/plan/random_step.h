@@ -8,7 +8,10 @@
 
 namespace windlass::cases {
 
-// Weights, state and data of a training graph.
+constexpr double kLeftOut = -100;
+
+// Weights, state and data of a training graph. Of the labels of even micro-batches many are left
+// out, of the second one all; the first of all counts.
 inline StepStart random_start(const TrainingGraph& training, int32_t micro_batches, uint64_t seed) {
   const Graph& graph = training.graph;
   StepStart start;
@@ -32,6 +35,10 @@ inline StepStart random_start(const TrainingGraph& training, int32_t micro_batch
     if (is_float(type.dtype)) return random_array(type, own, -1, 1);
     Array array(type.shape);
     for (double& value : array.values) value = static_cast<double>(own.integer(0, 15));
+    if (graph[id].role != TensorRole::Label) return array;
+    const double left_out = micro_batch == 1 ? 1 : micro_batch % 2 == 0 ? 0.6 : 0.1;
+    for (size_t i = micro_batch == 0 ? 1 : 0; i < array.values.size(); ++i)
+      if (own.chance(left_out)) array.values[i] = kLeftOut;
     return array;
   };
   start.random = [seed](OpId op, int32_t micro_batch) {

@@ -2,12 +2,14 @@
 
 #include "windlass/task/reference/run_tasks.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "windlass/base/test_effort.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_step.h"
 #include "windlass/plan/same_step.h"
@@ -31,6 +33,34 @@ void expect_same_step(const TrainingGraph& training, const Machine& machine,
         return run_tasks(training, machine, tasks, start);
       },
       expected);
+}
+
+// The same labels and inputs as of one batch, whose loss is the mean over all labels that count.
+TEST(RunTasks, MicroBatchesAreTheBatch) {
+  for (const Graph& graph : {cases::mlp(6, 2, 8), cases::transformer(6, 1)}) {
+    SCOPED_TRACE(graph.name);
+    const TrainingGraph whole = differentiate(graph);
+    const TrainingGraph part = cut_training(graph, 3, {}).training;
+    StepStart start = cases::random_start(part, 3, 1);
+    const StepEnd cut = run_plainly(part, start);
+    const auto data = start.data;
+    start.micro_batches = 1;
+    start.data = [&](TensorId id, int32_t) {
+      Array all(whole.graph[id].type.shape);
+      all.values.clear();
+      for (int32_t m = 0; m < 3; ++m)
+        std::ranges::copy(data(id, m).values, std::back_inserter(all.values));
+      return all;
+    };
+    start.values.resize(whole.graph.tensors.size());
+    const StepEnd expected = run_plainly(whole, start);
+    double loss = 0;
+    for (double term : cut.losses) loss += term / 3;
+    EXPECT_NEAR(loss, expected.losses[0], 1e-12);
+    ASSERT_EQ(cut.gradients.size(), expected.gradients.size());
+    for (size_t u = 0; u < cut.gradients.size(); ++u)
+      expect_near(cut.gradients[u], expected.gradients[u], "gradient");
+  }
 }
 
 TEST(RunTasks, OneDevice) {

@@ -6,10 +6,11 @@
 namespace windlass {
 
 double evaluate_loss(const TrainingGraph& training, Executor& executor,
-                     const std::function<void(TensorId, std::span<std::byte>)>& load) {
+                     const std::function<void(TensorId, std::span<std::byte>)>& load,
+                     const std::vector<double>& mean_counts) {
   const ArenaScope scope(executor.device_arena());
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return ForwardPass(training, executor, load).run();
+  return ForwardPass(training, executor, load, mean_counts).run();
 }
 
 }  // namespace windlass

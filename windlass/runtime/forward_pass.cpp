@@ -27,10 +27,11 @@ bool passes_on(const Op& op) { return op_info(op.kind).view || op.kind == OpKind
 
 ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
                          const std::function<void(TensorId, std::span<std::byte>)>& load,
-                         ForwardMode mode)
+                         const std::vector<double>& mean_counts, ForwardMode mode)
     : training_(training),
       graph_(training.graph),
       load_(load),
+      mean_counts_(mean_counts),
       mode_(mode),
       values_(graph_.tensors.size()),
       root_(graph_.tensors.size()),
@@ -56,7 +57,7 @@ ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
 double ForwardPass::run(const Watch& watch) {
   for (size_t i = 0; i < training_.forward_ops; ++i) {
     const Op& op = graph_.ops[i];
-    if (!run(op, watch)) return 0;
+    if (!run(OpId(i), watch)) return 0;
     drop_after(i);
     if (!op.outputs.empty() && op.outputs[0] == graph_.loss)
       return view(graph_.loss).item().toDouble();
@@ -94,7 +95,8 @@ void ForwardPass::hold(TensorId root, at::Tensor made) {
   held_.emplace_back(root, std::move(made));
 }
 
-bool ForwardPass::run(const Op& op, const Watch& watch) {
+bool ForwardPass::run(OpId id_of_op, const Watch& watch) {
+  const Op& op = graph_[id_of_op];
   for (TensorId id : op.inputs)
     if (id.valid() && !bring(id, op, watch)) return false;
   if (passes_on(op)) return true;
@@ -109,7 +111,8 @@ bool ForwardPass::run(const Op& op, const Watch& watch) {
                       .inputs = inputs,
                       .outputs = outputs,
                       .auxiliaries = auxiliaries,
-                      .again = true};
+                      .again = true,
+                      .mean_count = mean_counts_.empty() ? -1 : mean_counts_[id_of_op.index()]};
   run_forward(call);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!op.outputs[i].valid()) continue;

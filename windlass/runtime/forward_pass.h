@@ -24,10 +24,10 @@ enum class ForwardMode : uint8_t {
 // rest on the host are copied for the ops that read them. No step may run at the same time.
 class ForwardPass {
  public:
-  // `load` writes an input or label.
+  // `load` writes an input or label. `mean_counts` is by op, or empty (load_counts.h).
   ForwardPass(const TrainingGraph& training, Executor& executor,
               const std::function<void(TensorId, std::span<std::byte>)>& load,
-              ForwardMode mode = ForwardMode::Use);
+              const std::vector<double>& mean_counts, ForwardMode mode = ForwardMode::Use);
 
   // Sees every tensor when it is first read or made, and the op that does so; false ends the pass.
   using Watch = std::function<bool(TensorId, const at::Tensor&, const Op&)>;
@@ -38,12 +38,13 @@ class ForwardPass {
   at::Tensor view(TensorId id) const;
   bool bring(TensorId id, const Op& reader, const Watch& watch);
   void hold(TensorId root, at::Tensor made);
-  bool run(const Op& op, const Watch& watch);
+  bool run(OpId id, const Watch& watch);
   void drop_after(size_t index);
 
   const TrainingGraph& training_;
   const Graph& graph_;
   const std::function<void(TensorId, std::span<std::byte>)>& load_;
+  const std::vector<double>& mean_counts_;
   ForwardMode mode_;
   std::vector<void*> values_;  // by tensor; of views, that of the root
   std::vector<TensorId> root_;

@@ -24,12 +24,13 @@ NotFinite first_of(TensorId id, const at::Tensor& tensor, const at::Tensor& bad)
 
 std::optional<NotFinite> find_not_finite(
     const TrainingGraph& training, Executor& executor,
-    const std::function<void(TensorId, std::span<std::byte>)>& load) {
+    const std::function<void(TensorId, std::span<std::byte>)>& load,
+    const std::vector<double>& mean_counts) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Graph& graph = training.graph;
   std::vector<bool> infinite(graph.tensors.size()), meant(graph.tensors.size());
   std::optional<NotFinite> nan, infinity;
-  ForwardPass(training, executor, load, ForwardMode::Train)
+  ForwardPass(training, executor, load, mean_counts, ForwardMode::Train)
       .run([&](TensorId id, const at::Tensor& tensor, const Op& op) {
         if (!is_float(graph[id].type.dtype) || tensor.numel() == 0) return true;
         const Tensor& stored = graph[id];

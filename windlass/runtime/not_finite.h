@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/runtime/executor.h"
@@ -22,10 +23,12 @@ struct NotFinite {
 
 // Goes through the forward pass of a micro-batch again. Infinities of constants and buffers are
 // meant, and so is what is made of them by other ops as long as it is not NaN. Nothing if all else
-// is finite. The executor may have failed; memory is taken outside its limits.
+// is finite. The executor may have failed; memory is taken outside its limits. `mean_counts` is by
+// op, or empty (load_counts.h).
 std::optional<NotFinite> find_not_finite(
     const TrainingGraph& training, Executor& executor,
-    const std::function<void(TensorId, std::span<std::byte>)>& load);
+    const std::function<void(TensorId, std::span<std::byte>)>& load,
+    const std::vector<double>& mean_counts);
 
 // Which tensor it was, how it came about and what to do, for people; `step` counts from 1.
 std::string describe(const Graph& graph, const NotFinite& found, int64_t step);

@@ -18,6 +18,7 @@
 #include "windlass/run/profile.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/linked_runtime.h"
+#include "windlass/runtime/load_counts.h"
 #include "windlass/strategy/baselines.h"
 
 namespace windlass::testing_runs {
@@ -52,6 +53,7 @@ class TestRun {
           std::optional<Bytes> memory = std::nullopt, int64_t cores = 2)
       : machine_(host(memory, cores)),
         prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
+        batch_(find_batch(network)),
         cost_(analytic_cost_model()) {}
 
   Strategy& strategy() { return prepared_.strategy; }
@@ -98,9 +100,12 @@ class TestRun {
     request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
       // A micro-batch is its part of the batch.
       const TensorType& type = graph[tensor].type;
-      if (const Array* given = find_given(tensor)) return store(given->values, type, out);
       const auto count = static_cast<uint64_t>(element_count(type.shape));
       const uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
+      if (const Array* given = find_given(tensor)) {
+        const std::span<const double> all(given->values);
+        return store(all.size() == count ? all : all.subspan(first, count), type, out);
+      }
       const uint64_t stream =
           static_cast<uint64_t>(tensor.value) * 1000 + static_cast<uint64_t>(steps_);
       if (is_float(type.dtype))
@@ -115,6 +120,8 @@ class TestRun {
                       static_cast<size_t>(element_bytes(type.dtype)));
         }
     };
+    request.mean_counts =
+        load_mean_counts(graph, batch_, prepared_.strategy.micro_batches, request.load);
     return executor_->run(request);
   }
 
@@ -163,7 +170,7 @@ class TestRun {
     const auto found = values.find(prepared_.training.graph[tensor].name);
     return found == values.end() ? nullptr : &found->second;
   }
-  static void store(const std::vector<double>& values, const TensorType& type,
+  static void store(std::span<const double> values, const TensorType& type,
                     std::span<std::byte> out) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (is_float(type.dtype)) {
@@ -179,6 +186,7 @@ class TestRun {
 
   Machine machine_;
   PreparedStep prepared_;
+  const BatchAxes batch_;  // of the network that is not cut
   std::unique_ptr<CostModel> cost_;
   SimulatedStep step_;
   std::unique_ptr<Executor> executor_;

@@ -53,6 +53,15 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks,
   losses_.resize(static_cast<size_t>(micro_batches));
 }
 
+void TaskRunner::begin_step(const StepRequest& request) {
+  request_ = request;
+  scale_known_ = false;
+  norm_ = 0;
+  losses_.assign(losses_.size(), 0);
+  ensure(losses_.size() == 1 || request.mean_counts.size() == training_.graph.ops.size(),
+         "micro-batches do not know what their means divide by");
+}
+
 void TaskRunner::run(TaskId id) {
   const ProgramTask& task = program_.tasks[id.index()];
   try {
@@ -142,7 +151,8 @@ void TaskRunner::compute(const ProgramTask& task) {
   std::vector<Result> made = results(task.writes);
   run_op(training_.graph, op, inputs, made,
          random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
-         task.kind == TaskKind::Recompute);
+         task.kind == TaskKind::Recompute,
+         losses_.size() == 1 ? -1 : request_.mean_counts[task.op.index()]);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
       op.outputs[0] == training_.graph.loss) {
     const double loss = made[0].tensor().item().toDouble();

@@ -17,13 +17,8 @@ class TaskRunner {
   TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, const Program& program,
              Slots& slots, const ExecutorOptions& options);
 
-  // What all tasks of a step share. `copy_bandwidth` in bytes a second; 0: as fast as it goes.
-  void begin_step(const StepRequest& request) {
-    request_ = request;
-    scale_known_ = false;
-    norm_ = 0;
-    losses_.assign(losses_.size(), 0);
-  }
+  // What all tasks of a step share.
+  void begin_step(const StepRequest& request);
   // On the thread of the task's lane. Memory has been granted.
   void run(TaskId task);
 

@@ -17,6 +17,7 @@
 #include "windlass/run/checkpoint.h"
 #include "windlass/runtime/batches.h"
 #include "windlass/runtime/evaluation.h"
+#include "windlass/runtime/load_counts.h"
 #include "windlass/runtime/not_finite.h"
 
 namespace windlass {
@@ -31,9 +32,10 @@ struct Trainer::State {
   // Samples of the step that begins at `position`, micro-batch by micro-batch.
   std::vector<int64_t> samples_at(SamplerPosition position) const;
 
-  // Throws Error{Input} if micro-batches of these samples leave out different numbers of labels:
-  // the mean over all labels is then not the mean of their means.
-  void check_ignored(std::span<const int64_t> samples) const;
+  // Of so many micro-batches, whose data `load` writes. Empty if the batch cannot be cut: the loss
+  // of several batches is then the mean of theirs.
+  using Load = std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>;
+  std::vector<double> mean_counts(int64_t count, const Load& load);
   // Throws Error{Runtime} saying where the loss of a step that has failed comes from.
   [[noreturn]] void explain_loss(const StepRequest& request);
 
@@ -182,35 +184,28 @@ std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
   return samples;
 }
 
-void Trainer::State::check_ignored(std::span<const int64_t> samples) const {
-  if (micro_batches < 2) return;
-  const size_t each = samples.size() / static_cast<size_t>(micro_batches);
-  for (size_t s = 0; s < slots.size(); ++s) {
-    const SlotSpec& spec = slots[s].spec;
-    if (!spec.ignored || !slots[s].per_sample) continue;
-    std::vector<int64_t> labels(static_cast<size_t>(slot_elements(spec)));
-    std::vector<int64_t> left_out(static_cast<size_t>(micro_batches));
-    for (size_t i = 0; i < samples.size(); ++i) {
-      data->fill(samples[i], s, std::span(labels));
-      left_out[i / each] += std::ranges::count(labels, *spec.ignored);
-    }
-    if (std::ranges::adjacent_find(left_out, std::ranges::not_equal_to()) != left_out.end())
-      fail_input(
-          "\"{}\": micro-batches of this step have {} to {} labels that the loss leaves out, so "
-          "that "
-          "its mean over the batch is not the mean of theirs; plan with more memory or a smaller "
-          "batch, or --strategy single",
-          model.graph[slots[s].tensor].name, *std::ranges::min_element(left_out),
-          *std::ranges::max_element(left_out));
-  }
+std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load) {
+  if (!batch.obstacle.empty()) return {};
+  const std::vector<PersistentTensor> resting = executor.persistent();
+  return load_mean_counts(training.graph, batch, count,
+                          [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
+                            if (training.graph[tensor].role != TensorRole::Buffer)
+                              return load(tensor, micro_batch, out);
+                            const auto found =
+                                std::ranges::find(resting, tensor, &PersistentTensor::tensor);
+                            ensure(found != resting.end(), "a buffer is nowhere");
+                            std::memcpy(out.data(), found->bytes.data(), out.size());
+                          });
 }
 
 void Trainer::State::explain_loss(const StepRequest& request) {
   std::optional<NotFinite> found;
-  for (int32_t m = 0; !found && m < micro_batches; ++m)
-    found = find_not_finite(training, executor, [&](TensorId tensor, std::span<std::byte> out) {
+  for (int32_t m = 0; !found && m < micro_batches; ++m) {
+    const auto load = [&](TensorId tensor, std::span<std::byte> out) {
       request.load(tensor, m, out);
-    });
+    };
+    found = find_not_finite(training, executor, load, request.mean_counts);
+  }
   fail(ErrorKind::Runtime, "step {}: the loss is {}: {}", request.step,
        std::isnan(executor.last_loss()) ? "nan" : "infinite",
        found ? describe(training.graph, *found, request.step)
@@ -226,7 +221,6 @@ Trainer::~Trainer() = default;
 TrainerStep Trainer::step() {
   State& state = *state_;
   const std::vector<int64_t> samples = state.samples_at(state.position.data);
-  state.check_ignored(samples);
   const size_t each = samples.size() / static_cast<size_t>(state.micro_batches);
   TrainerStep done;
   done.step = state.position.step + 1;
@@ -241,6 +235,7 @@ TrainerStep Trainer::step() {
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
     state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
   };
+  request.mean_counts = state.mean_counts(state.micro_batches, request.load);
   try {
     done.outcome = state.executor.run(request);
   } catch (const Error&) {
@@ -267,15 +262,17 @@ double Trainer::evaluate(int64_t batches) {
   if (count < 1)
     fail_input("{}: {} samples are kept for evaluation, fewer than a micro-batch of {}",
                state.options.data, data->size(), each);
-  double total = 0;
-  for (int64_t b = 0; b < count; ++b) {
+  const auto load = [&](TensorId tensor, int64_t b, std::span<std::byte> out) {
     std::vector<int64_t> samples;
     for (int64_t i = 0; i < each; ++i) samples.push_back(b * each + i);
-    total += evaluate_loss(state.training, state.executor,
-                           [&](TensorId tensor, std::span<std::byte> out) {
-                             filler.fill(tensor, state.training.graph[tensor].type, samples, out);
-                           });
-  }
+    filler.fill(tensor, state.training.graph[tensor].type, samples, out);
+  };
+  const std::vector<double> counts = state.mean_counts(count, load);
+  double total = 0;
+  for (int64_t b = 0; b < count; ++b)
+    total += evaluate_loss(
+        state.training, state.executor,
+        [&](TensorId tensor, std::span<std::byte> out) { load(tensor, b, out); }, counts);
   return total / static_cast<double>(count);
 }
 
@@ -298,6 +295,12 @@ void Trainer::load_checkpoint(const std::string& path) {
 
 void Trainer::save_weights(const std::string& path) {
   write_weights(path, state_->training, state_->executor.persistent());
+}
+
+std::vector<double> Trainer::mean_counts(
+    int64_t count,
+    const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load) {
+  return state_->mean_counts(count, load);
 }
 
 Executor& Trainer::executor() { return state_->executor; }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "windlass/model/model.h"
 #include "windlass/plan/step.h"
@@ -34,6 +37,10 @@ class Trainer final : public Training {
   std::string describe_weights() const override;
 
   Executor& executor();
+  // StepRequest::mean_counts of so many micro-batches, whose inputs and labels `load` writes.
+  std::vector<double> mean_counts(
+      int64_t count,
+      const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load);
 
  private:
   struct State;

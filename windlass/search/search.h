@@ -26,6 +26,8 @@ struct Problem {
   TrainingOptions training = {};
   const CostModel& cost;
   Reprice reprice = {};
+  // Seconds that `reprice` has spent measuring so far, if it measures.
+  std::function<Seconds()> measuring = {};
 };
 
 // How far a search is.
@@ -67,7 +69,9 @@ struct FixedDecisions {
 };
 
 struct SearchOptions {
-  Seconds time_limit{60};  // after which the best so far is returned
+  // After which the best so far is returned. Measuring is no search: it takes what it takes, but is
+  // not begun for another number of micro-batches once the limit is over and something fits.
+  Seconds time_limit{60};
   // The only number to try; 0: any. Error{Input} if the batch cannot be cut so.
   int64_t micro_batches = 0;
   int threads = 0;        // of the search; 0: all cores. The result does not depend on it
@@ -78,6 +82,8 @@ struct SearchOptions {
   std::vector<StartStrategy> starts = {};
   // Asked now and then: whether to return the best so far.
   std::function<bool()> stop = {};
+  // What time it is, in seconds, for tests; by default a clock's.
+  std::function<double()> clock = {};
   std::function<void(const SearchProgress&)> progress = {};
 };
 
@@ -105,7 +111,7 @@ struct SearchResult {
   bool frontier_exact = false;
   Bytes frontier_resolution = {};
 
-  Seconds seconds;
+  Seconds seconds;  // with what was spent measuring
 };
 
 // One device: every saved tensor is kept, recomputed or moved to the host, weights and optimizer

@@ -16,14 +16,15 @@ using TensorValues = std::vector<Array>;
 using RandomStates = std::function<RandomState(OpId)>;
 
 // Runs the forward ops. `values` must hold what no op makes: inputs, labels, weights, buffers;
-// constants are filled in. Inputs that ops write in place stay as they are.
+// constants are filled in. Inputs that ops write in place stay as they are. `mean_counts`, if any,
+// is by op: PieceFacts::mean_count.
 void reference_forward(const TrainingGraph& training, TensorValues& values,
-                       const RandomStates& random);
+                       const RandomStates& random, const std::vector<double>& mean_counts = {});
 
 // Runs the forward and the backward ops; between the passes everything is forgotten but what the
 // training graph says is saved. Afterwards `values` holds the gradients. Throws Error{Internal} if
 // an op reads what is not there.
-void reference_step(const TrainingGraph& training, TensorValues& values,
-                    const RandomStates& random);
+void reference_step(const TrainingGraph& training, TensorValues& values, const RandomStates& random,
+                    const std::vector<double>& mean_counts = {});
 
 }  // namespace windlass

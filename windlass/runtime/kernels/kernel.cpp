@@ -173,6 +173,8 @@ void run_forward(ForwardCall& call) {
     const ForwardKernel kernel = kernels_of(call.kind).forward;
     ensure(kernel != nullptr, "no kernel");
     kernel(call);
+    if (call.mean_count >= 0 && call.kind != OpKind::CrossEntropy)
+      call.outputs[0].fill(call.mean_count);
     check_results(call.outputs, "output");
     check_results(call.auxiliaries, "auxiliary");
   });
@@ -188,7 +190,7 @@ void run_backward(BackwardCall& call) {
 }
 
 void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
-            std::span<Result> results, RandomKey random, bool again) {
+            std::span<Result> results, RandomKey random, bool again, double mean_count) {
   if (!op.forward.valid()) {
     ForwardCall call = {.kind = op.kind,
                         .attributes = op.attrs,
@@ -196,7 +198,8 @@ void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs
                         .outputs = results.first(op.outputs.size()),
                         .auxiliaries = results.subspan(op.outputs.size()),
                         .random = random,
-                        .again = again};
+                        .again = again,
+                        .mean_count = mean_count};
     return run_forward(call);
   }
   std::vector<TensorType> types;

@@ -50,6 +50,9 @@ class Result {
   // contiguous, or shared with others, is copied.
   void set(at::Tensor value);
 
+  // Writes a number over what the kernel has made.
+  void fill(double value) { tensor_.fill_(value); }
+
   const at::Tensor& tensor() const { return tensor_; }
   at::Tensor take() { return std::move(tensor_); }
 
@@ -67,6 +70,9 @@ struct ForwardCall {
   std::span<Result> auxiliaries;  // wanted in training only
   RandomKey random = {};
   bool again = false;  // a recomputation: inputs that the op overwrites stay as they are
+  // graph/reference/mean_counts.h: what a CrossEntropy divides by, of another op its result.
+  // Negative: what it counts, and computes.
+  double mean_count = -1;
 
   template <typename T>
   const T& attrs() const {
@@ -120,9 +126,10 @@ void run_backward(BackwardCall& call);
 
 // Runs an op of a training graph, forward or backward. `inputs` are parallel to the op's, undefined
 // where absent; `results` are its outputs, then its auxiliaries. `random` is that of the forward
-// op.
+// op. `mean_count` is that of ForwardCall; backward ops know from their forward ops.
 void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
-            std::span<Result> results, RandomKey random = {}, bool again = false);
+            std::span<Result> results, RandomKey random = {}, bool again = false,
+            double mean_count = -1);
 
 // contraction.cpp
 void matmul_forward(ForwardCall& call);

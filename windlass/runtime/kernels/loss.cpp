@@ -243,8 +243,9 @@ void cross_entropy_forward(ForwardCall& call) {
                                    static_cast<T>(x[(o * view.classes + label) * view.inner + n]));
       count += 1;
     }
-    call.outputs[0].allocate().fill_(total / count);
-    if (call.wants_auxiliary(1)) call.auxiliaries[1].allocate().fill_(count);
+    const double divisor = call.mean_count < 0 ? count : call.mean_count;
+    call.outputs[0].allocate().fill_(total / divisor);
+    if (call.wants_auxiliary(1)) call.auxiliaries[1].allocate().fill_(divisor);
   });
 }
 

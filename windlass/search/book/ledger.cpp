@@ -20,6 +20,8 @@ Ledger::Ledger(const Problem& problem, const SearchOptions& options)
       batch_(find_batch(problem.network)),
       cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {
   if (options.micro_batches > 1) cut(options.micro_batches);
+  clock_begin_ = options.clock ? options.clock() : 0;
+  measured_before_ = measuring();
 }
 
 Ledger Ledger::branch(Nanoseconds ceiling) const {
@@ -43,11 +45,24 @@ void Ledger::take(const Ledger& branch) {
   elsewhere_ += branch.elsewhere_;
 }
 
-double Ledger::elapsed() const { return watch_.seconds(); }
+double Ledger::seconds() const {
+  return options_.clock ? options_.clock() - clock_begin_ : watch_.seconds();
+}
+
+double Ledger::measuring() const { return problem_.measuring ? problem_.measuring().value : 0; }
+
+double Ledger::elapsed() const { return seconds() - (measuring() - measured_before_); }
 
 bool Ledger::out_of_time(double share) const {
   if (options_.stop && options_.stop()) return true;
   return elapsed() > share * options_.time_limit.value;
+}
+
+bool Ledger::may_measure(int64_t micro_batches) {
+  if (!problem_.measuring || !fits() || cuts_->contains(micro_batches)) return true;
+  if (seconds() <= options_.time_limit.value) return true;
+  cut_short_ = true;
+  return false;
 }
 
 int64_t Ledger::tried() const {
@@ -75,7 +90,7 @@ void Ledger::report(SearchProgress progress) {
     const Seconds other = step_time(problem_, *elsewhere_best_);
     progress.best = progress.best ? std::min(*progress.best, other) : other;
   }
-  progress.seconds = Seconds(elapsed());
+  progress.seconds = Seconds(seconds());
   progress.bound = bound_;
   options_.progress(progress);
 }
@@ -206,7 +221,7 @@ SearchResult Ledger::finish() {
   int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
   if (fits()) {
     const Entry& best = entries_.front();
-    result.termination = out_of_time() ? Termination::Limit : Termination::Feasible;
+    result.termination = out_of_time() || cut_short_ ? Termination::Limit : Termination::Feasible;
     result.strategy = best.strategy;
     result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
     micro = best.micro_batches;
@@ -249,7 +264,7 @@ SearchResult Ledger::finish() {
   result.tried = tried();
   result.training = std::move(cut(micro).training);
   cuts_->erase(micro);
-  result.seconds = Seconds(elapsed());
+  result.seconds = Seconds(seconds());
   return result;
 }
 

@@ -65,9 +65,13 @@ class Ledger {
   const BatchAxes& batch() const { return batch_; }
 
   // --- time
+  // Seconds since the book was begun, without those spent measuring.
   double elapsed() const;
   // Asked to stop, or past `share` of the time limit.
   bool out_of_time(double share = 1) const;
+  // Whether kernels of a cut may be measured: of one that was not begun yet only until the time
+  // limit, measuring included, unless nothing fits. A search that hears no is cut short.
+  bool may_measure(int64_t micro_batches);
   void report();
   void report(SearchProgress progress);
 
@@ -128,6 +132,8 @@ class Ledger {
     Nanoseconds time = 0;
     Nanoseconds spared = 0;  // on the host
   };
+  double seconds() const;  // since the book was begun
+  double measuring() const;
   void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
   void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
@@ -135,6 +141,8 @@ class Ledger {
   const Problem& problem_;
   const SearchOptions& options_;
   Stopwatch watch_;
+  double clock_begin_ = 0, measured_before_ = 0;
+  bool cut_short_ = false;
   BatchAxes batch_;
   std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
   std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks

@@ -32,6 +32,7 @@ class ChainMethod {
   explicit ChainMethod(Ledger& ledger) : ledger_(ledger), fixed_(ledger.options().fixed) {
     chain_.compress = ledger.options().compress;
     chain_.send = fixed_.offload.value_or(true);
+    chain_.stop = [&ledger] { return ledger.out_of_time(); };
     for (const Device& device : ledger.problem().machine.devices)
       least_device_ = std::min(least_device_, device.limit.value);
   }
@@ -66,7 +67,8 @@ class ChainMethod {
 
  private:
   void find_structures(int64_t devices) {
-    for (int64_t micro : ledger_.micro_batches(kMostMicroBatches))
+    for (int64_t micro : ledger_.micro_batches(kMostMicroBatches)) {
+      if (!ledger_.may_measure(micro)) return;
       for (const WeightHome& home : kWeightHomes)
         for (int zero = 0; zero <= (devices == 1 ? 0 : 3); ++zero) {
           if (ledger_.out_of_time() && !structures_.empty()) return;
@@ -78,6 +80,7 @@ class ChainMethod {
           home.apply_to(spec);
           if (fixed_.allows(spec)) add_structure(spec, micro);
         }
+    }
   }
 
   void add_structure(const BaselineSpec& spec, int64_t micro) {

@@ -2,6 +2,7 @@
 // each group of devices, with prices from a simulated step.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "windlass/search/chain/chain.h"
@@ -15,6 +16,8 @@ struct ChainSearchOptions {
   size_t most_pieces = 100;  // in a stage
   // Simulations of best_on_chain: along the frontier, and to improve what was found.
   int64_t probes = 12, polish = 12;
+  // Asked between them, once something was found: whether it will do.
+  std::function<bool()> stop = {};
 };
 
 // The stages of a group in a row: on one device they share the memory.

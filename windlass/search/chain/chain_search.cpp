@@ -226,8 +226,9 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
     return !best ||
            static_cast<double>(best->time) > ratio * static_cast<double>(planner.makespan());
   };
+  const auto stopped = [&] { return best && options.stop && options.stop(); };
   // Copies of gradients and weights may want the link too: a frontier without others beside.
-  if (options.send && slower_than(kNotFree)) {
+  if (options.send && slower_than(kNotFree) && !stopped()) {
     ChainSearchOptions recompute = options;
     recompute.send = false;
     const Planner other(training, kept, evaluator, recompute);
@@ -237,6 +238,7 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   // are late, stages that share a device.
   if (slower_than(kSlow)) {
     for (auto& saved : named_policies(training, kept, options.send)) {
+      if (stopped()) break;
       Strategy strategy = kept;
       strategy.saved = std::move(saved);
       if (const Evaluation found = evaluator.evaluate(strategy); found.fits)
@@ -250,10 +252,11 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
       best = Probing(other, evaluator, limits, options.probes).run();
     }
   }
-  if (!best || options.polish <= 0) return best;
+  if (!best || options.polish <= 0 || stopped()) return best;
   try_prefetch(evaluator, *best);
   const int64_t last = evaluator.evaluations() + options.polish;
-  spend_memory(training, evaluator, *best, [&] { return evaluator.evaluations() >= last; });
+  spend_memory(training, evaluator, *best,
+               [&] { return evaluator.evaluations() >= last || stopped(); });
   return best;
 }
 

@@ -146,7 +146,8 @@ class GridSearch {
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
-                                        .compress = ledger_.options().compress};
+                                        .compress = ledger_.options().compress,
+                                        .stop = [this] { return ledger_.out_of_time(); }};
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {

@@ -160,8 +160,9 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
   if (options.starts.empty())
     for (const char* name : names)
       for (const int64_t micro : ledger.micro_batches(8))
-        if (const auto strategy = ledger.named(parse_baseline(name), micro))
-          ledger.consider(*strategy, micro);
+        if (ledger.may_measure(micro))
+          if (const auto strategy = ledger.named(parse_baseline(name), micro))
+            ledger.consider(*strategy, micro);
   SearchResult facts;
   run_walks(ledger, 1, facts);
   SearchResult result = ledger.finish();

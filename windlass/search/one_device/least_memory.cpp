@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 
 #include "windlass/base/error.h"
 
@@ -117,14 +118,17 @@ class Descent {
 
 std::optional<LeastMemory> find_least_memory(Ledger& ledger, std::vector<Strategy> starts) {
   if (starts.empty()) return std::nullopt;
+  // The most frugal are the last ones: they are looked at first, in case time is short.
   std::vector<Placed> placed;
-  for (Strategy& start : starts) {
+  for (Strategy& start : std::views::reverse(starts)) {
+    if (!placed.empty() && ledger.out_of_time()) break;
     start.in_turn = true;
     start.prefetch = 0;
     start.bucket = std::min(start.bucket, kSmallBucket);
     if (const auto peak = Descent(ledger, start).peak(start))
       placed.push_back({std::move(start), *peak});
   }
+  std::ranges::reverse(placed);
   std::ranges::stable_sort(placed, {}, &Placed::peak);
   if (placed.size() > kDescents) placed.resize(kDescents);
   for (Placed& start : placed) Descent(ledger, start.strategy).run(start);

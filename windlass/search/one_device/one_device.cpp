@@ -36,7 +36,7 @@ class OneDevice {
       if (samples % cuts != 0 || (only > 0 && cuts != only)) continue;
       if (cuts > kFewMicroBatches && ledger_.fits()) break;
       if (ledger_.out_of_time() && (ledger_.fits() || asked_to_stop())) break;
-      if (!ledger_.can_cut(cuts)) break;
+      if (!ledger_.may_measure(cuts) || !ledger_.can_cut(cuts)) break;
       if (search_cut(cuts)) return true;
     }
     return false;
@@ -135,7 +135,8 @@ class OneDevice {
     Problem tighter = {.network = problem.network,
                        .machine = machine,
                        .training = problem.training,
-                       .cost = problem.cost};
+                       .cost = problem.cost,
+                       .measuring = problem.measuring};
     if (problem.reprice)
       tighter.reprice = [&problem](const TrainingGraph& training, const TaskGraph& tasks,
                                    TaskTimes& times) {
@@ -166,7 +167,8 @@ class OneDevice {
     if (kept.fits || (ledger_.fits() && kept.free_time >= ledger_.best_time())) return;
     Cut& cut = ledger_.cut(cuts);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
-                                        .compress = ledger_.options().compress};
+                                        .compress = ledger_.options().compress,
+                                        .stop = [this] { return ledger_.out_of_time(); }};
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, base, *cut.evaluator, options);
     if (found) ledger_.add(found->strategy, cuts, found->time);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/reference/mean_counts.h"
 #include "windlass/task/reference/exchange_values.h"
 #include "windlass/task/reference/held_values.h"
 
@@ -24,7 +25,8 @@ class TaskWalker {
         tasks_(tasks),
         start_(start),
         held_(training, machine, tasks),
-        roots_(storage_roots(training.graph)) {
+        roots_(storage_roots(training.graph)),
+        mean_counts_(mean_counts(training.graph, start.batch, start.micro_batches, start.data)) {
     first_update_ = training.forward_ops + training.backward_ops;
     loss_buffers_.resize(static_cast<size_t>(start.micro_batches));
     for (size_t i = first_update_; i < training.graph.ops.size(); ++i)
@@ -115,18 +117,6 @@ class TaskWalker {
     }
   }
 
-  // Labels of the micro-batch that count, on all devices.
-  double labels_of(const Op& op, int32_t micro_batch) const {
-    TensorId labels = op.inputs[1];
-    while (training_.graph[labels].producer.valid()) {
-      const Op& producer = training_.graph[training_.graph[labels].producer];
-      if (!op_info(producer.kind).view && producer.kind != OpKind::Cast)
-        fail_unsupported("\"{}\": its labels are computed", op.name);
-      labels = producer.inputs[0];
-    }
-    return counted_labels(std::get<CrossEntropyAttrs>(op.attrs), start_.data(labels, micro_batch));
-  }
-
   void compute(TaskId id) {
     const Task& task = tasks_[id];
     const Op& op = training_.graph[task.op];
@@ -138,8 +128,11 @@ class TaskWalker {
     const RandomState random = start_.random(forward_id, task.micro_batch);
     for (int64_t member : held_.members(team_of(id), task.group)) {
       OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, member));
-      if (forward.kind == OpKind::CrossEntropy)
-        piece.facts.mean_count = labels_of(forward, task.micro_batch);
+      if (forward.kind == OpKind::CrossEntropy) {
+        piece.facts.mean_count = mean_counts_[forward_id.index()];
+        if (piece.facts.mean_count < 0)
+          fail_unsupported("\"{}\": its labels are computed", forward.name);
+      }
       if (op.forward.valid())
         run_backward(id, op, signature, piece, random, member);
       else
@@ -164,6 +157,8 @@ class TaskWalker {
       operands[use.index] = operand(use, member, piece.input_regions[use.index]);
       inputs[use.index] = &operands[use.index];
     }
+    if (op.kind != OpKind::CrossEntropy && mean_counts_[tasks_[id].op.index()] >= 0)
+      fail_unsupported("\"{}\": the loss divides by a sum over the samples", op.name);
     if (tasks_[id].begins)
       return begin(id, exchange_of(piece, Pass::Forward), member,
                    interpret_statistics(piece.signature(), inputs, random, piece.facts));
@@ -416,6 +411,7 @@ class TaskWalker {
   const StepStart& start_;
   HeldValues held_;
   const std::vector<TensorId> roots_;
+  const std::vector<double> mean_counts_;  // by op
   size_t first_update_ = 0;
   std::vector<std::vector<BufferId>> loss_buffers_;           // by micro-batch
   std::map<std::pair<int32_t, int64_t>, Exchange> unmerged_;  // by buffer and member
@@ -435,14 +431,17 @@ StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (size_t i = first_update; i < graph.ops.size(); ++i)
     end.gradients.emplace_back(graph[graph.ops[i].inputs[0]].type.shape);
+  const std::vector<double> counts =
+      mean_counts(graph, start.batch, start.micro_batches, start.data);
   for (int32_t m = 0; m < start.micro_batches; ++m) {
     TensorValues values = start.values;
     for (size_t t = 0; t < graph.tensors.size(); ++t)
       if (graph.tensors[t].role == TensorRole::Input || graph.tensors[t].role == TensorRole::Label)
         values[t] = start.data(TensorId(t), m);
-    reference_forward(training, values, [&](OpId op) { return start.random(op, m); });
+    const auto random = [&](OpId op) { return start.random(op, m); };
+    reference_forward(training, values, random, counts);
     end.losses.push_back(values[graph.loss.index()].values[0]);
-    reference_step(training, values, [&](OpId op) { return start.random(op, m); });
+    reference_step(training, values, random, counts);
     for (size_t i = first_update; i < graph.ops.size(); ++i) {
       Array& sum = end.gradients[i - first_update];
       const Array& term = values[graph.ops[i].inputs[1].index()];

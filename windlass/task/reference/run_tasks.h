@@ -9,6 +9,7 @@
 #include <functional>
 #include <vector>
 
+#include "windlass/graph/batch.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/graph/reference/training_step.h"
 #include "windlass/graph/reference/update.h"
@@ -26,6 +27,7 @@ struct StepStart {
   // Random numbers of a forward op in a micro-batch.
   std::function<RandomState(OpId, int32_t micro_batch)> random;
   int32_t micro_batches = 1;
+  BatchAxes batch = {};  // of the network before it was cut; may be empty if there are no divisors
   UpdateHyperparameters hyperparameters = {};
   int64_t step = 1;
 };
