@@ -27,7 +27,8 @@ class TaskWalker {
         held_(training, machine, tasks),
         roots_(storage_roots(training.graph)) {
     first_update_ = training.forward_ops + training.backward_ops;
-    loss_buffers_.resize(static_cast<size_t>(start.micro_batches));
+    loss_buffers_.resize(parts() ? tasks.micro_batches.size()
+                                 : static_cast<size_t>(start.micro_batches));
     for (size_t i = first_update_; i < training.graph.ops.size(); ++i)
       end_.gradients.emplace_back(shape(training.graph.ops[i].inputs[0]), std::nan(""));
   }
@@ -51,6 +52,9 @@ class TaskWalker {
   const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
   const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
   TeamId team_of(TaskId id) const { return tasks_[tasks_.lanes_of(id)[0]].team; }
+  // Whether micro-batches are parts of the batch that the training graph is of.
+  bool parts() const { return !tasks_.micro_batches.empty(); }
+  int32_t data_of(int32_t micro_batch) const { return parts() ? 0 : micro_batch; }
 
   // The whole tensors that a buffer begins with pieces of.
   std::vector<Array> whole_of(const Buffer& buffer) const {
@@ -65,10 +69,11 @@ class TaskWalker {
     }
     if (buffer.tensor == training_.loss_gradient)
       return {Array(tensor.type.shape, 1.0 / start_.micro_batches)};
-    if (buffer.kind == BufferKind::Input) return {start_.data(buffer.tensor, buffer.micro_batch)};
     if (tensor.constant >= 0)
       return {Array(tensor.type.shape,
                     training_.graph.constants[static_cast<size_t>(tensor.constant)].values)};
+    if (buffer.kind == BufferKind::Input)
+      return {start_.data(buffer.tensor, data_of(buffer.micro_batch))};
     return {start_.values[buffer.tensor.index()]};
   }
 
@@ -114,6 +119,7 @@ class TaskWalker {
       case TaskKind::HostUpdate: return update(id);
       case TaskKind::Compress:
       case TaskKind::Decompress:  // what compression loses is not the graph's business
+      case TaskKind::Join:
       case TaskKind::SwapOut:
       case TaskKind::SwapIn:
         return copy_values(held_, tasks_, id, held_.members(team_of(id), task.group));
@@ -144,11 +150,15 @@ class TaskWalker {
     const Signature signature = signature_of(training_.graph, op);
     const LoopNest nest = loops_of(training_.graph, op);
     const Sharding& sharding = tasks_.shardings[static_cast<size_t>(task.how)];
-    const RandomState random = start_.random(forward_id, task.micro_batch);
+    const RandomState random = start_.random(forward_id, data_of(task.micro_batch));
     for (int64_t member : held_.members(team_of(id), task.group)) {
-      OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, member));
+      std::vector<LoopPart> loops = loop_parts(nest, sharding, member);
+      if (parts())
+        take_samples(held_.samples(), forward_id, nest,
+                     tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
+      OpPiece piece = piece_of(signature, nest, loops);
       if (forward.kind == OpKind::CrossEntropy)
-        piece.facts.mean_count = labels_of(forward, task.micro_batch);
+        piece.facts.mean_count = labels_of(forward, data_of(task.micro_batch));
       if (op.forward.valid())
         run_backward(id, op, signature, piece, random, member);
       else
@@ -214,8 +224,7 @@ class TaskWalker {
   }
 
   void store(const Use& use, int64_t member, const Array& array, const Region& region) {
-    const Shape& whole = shape(tasks_[use.buffer].tensor);
-    ensure(region_of(held_.layout(use.buffer), whole, member) == region,
+    ensure(held_.region(use.buffer, member) == region,
            fmt::format("result {} is not the part that its buffer is for", use.index));
     if (!use.adds) return held_.put(use.buffer, member, {array});
     Array& sum = held_.at(use.buffer, member)[0];
@@ -228,9 +237,8 @@ class TaskWalker {
     for (const Use& use : tasks_.uses_of(id))
       if (use.kind == UseKind::Sum) target = &use;
     ensure(target != nullptr, "a sum goes nowhere");
-    const Shape& whole = shape(tasks_[target->buffer].tensor);
     for (int64_t member : held_.members(team_of(id), tasks_[id].group)) {
-      const Region region = region_of(held_.layout(target->buffer), whole, member);
+      const Region region = held_.region(target->buffer, member);
       const int64_t elements = element_count(local_shape(region));
       const Range mine = held_.share(target->buffer, member, elements);
       Array total;
@@ -282,7 +290,8 @@ class TaskWalker {
   TeamId team_of_update(TaskId id) const {
     if (tasks_[id].kind != TaskKind::HostUpdate) return team_of(id);
     for (TaskId before : tasks_.predecessors_of(id))
-      if (tasks_[before].kind == TaskKind::SwapOut) return team_of(before);
+      if (tasks_[before].kind == TaskKind::SwapOut && tasks_[before].group == tasks_[id].group)
+        return team_of(before);
     return team_of(id);
   }
 
@@ -351,9 +360,14 @@ class TaskWalker {
   }
 
   void finish() {
+    if (parts()) end_.losses.push_back(0);
     for (const auto& buffers : loss_buffers_) {
+      if (parts() && buffers.empty()) continue;
       const Array loss = held_.assemble(buffers, 0, shape(roots_[training_.graph.loss.index()]));
-      end_.losses.push_back(loss.values[0]);
+      if (parts())
+        end_.losses[0] += loss.values[0];
+      else
+        end_.losses.push_back(loss.values[0]);
     }
     for (size_t u = 0; first_update_ + u < training_.graph.ops.size(); ++u) {
       const TensorId weight = update_op(u).inputs[0];
