@@ -7,6 +7,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
+#include "windlass/plan/check.h"
 #include "windlass/plan/random_packs.h"
 #include "windlass/task/packs/lower_packs.h"
 
@@ -29,6 +30,8 @@ void expect_plain_step(const TrainingGraph& training, const Machine& machine,
   try {
     tasks = lower_packs(training, strategy, machine);
     check_task_graph(tasks);
+    for (const std::string& finding : check_tasks(training, machine, strategy, tasks))
+      ADD_FAILURE() << finding;
     found = run_tasks(training, machine, tasks, start);
   } catch (const Error& error) {
     FAIL() << error.message() << "\n" << dump_tasks(tasks, &training.graph);

@@ -239,6 +239,32 @@ const std::vector<TensorId>& OpSink::saved_of(size_t pack) {
   return list;
 }
 
+// Weights and buffers that the backward pass of a pack reads, or updates on the device.
+std::set<TensorId> OpSink::state_read(size_t pack) {
+  std::set<TensorId> result;
+  const bool loss = pack + 1 == strategy_.backward_packs.size();
+  const bool again = strategy_.actions[pack] == PackAction::Recompute;
+  const auto add_state = [&](const Op& op) {
+    for (TensorId id : op.inputs)
+      if (id.valid() && chain_.is_state(chain_.facts.roots[id.index()]))
+        result.insert(chain_.facts.roots[id.index()]);
+  };
+  const Pack layers = strategy_.backward_packs[pack];
+  for (int32_t l = layers.first; l <= layers.last; ++l) {
+    const ChainLayer& layer = chain_.layers[static_cast<size_t>(l)];
+    for (OpId op : layer.backward) add_state(training_.graph[op]);
+    for (OpId op : layer.forward)
+      if (loss || (again && needed(pack)[op.index()])) add_state(training_.graph[op]);
+    for (TensorId tensor : layer.state) {
+      const int32_t update = chain_.facts.update_index[tensor.index()];
+      if (strategy_.device_update[pack] != 0 && update >= 0 &&
+          chain_.home[static_cast<size_t>(update)] == l)
+        result.insert(tensor);
+    }
+  }
+  return result;
+}
+
 int32_t OpSink::work(OpId id) {
   const int64_t samples = graph_.micro_batches[static_cast<size_t>(here_.micro_batch)].size();
   const auto [entry, fresh] = works_.try_emplace({id, samples}, 0);

@@ -9,8 +9,6 @@
 namespace windlass {
 namespace {
 
-enum PassIndex : size_t { kForwardPass, kBackwardPass };
-
 bool is_flow(PackData what) {
   return what == PackData::Input || what == PackData::Backward || what == PackData::Saved;
 }
@@ -65,7 +63,21 @@ TaskId OpSink::nothing(const Words& words) {
   return graph_.size() > 0 ? TaskId(graph_.size() - 1) : TaskId();
 }
 
-void OpSink::begin_pack() { brought_.clear(); }
+// What is read in the forward pass is all that its layers have; the backward pass leaves biases and
+// the like alone.
+void OpSink::begin_pack(Pack pack, bool backward) {
+  brought_.clear();
+  if (backward) {
+    made_backward_.clear();
+    wanted_ = state_read(pack_of_[static_cast<size_t>(pack.first)]);
+    return;
+  }
+  wanted_.clear();
+  for (int32_t l = pack.first; l <= pack.last; ++l) {
+    const auto& state = chain_.layers[static_cast<size_t>(l)].state;
+    wanted_.insert(state.begin(), state.end());
+  }
+}
 
 BufferId OpSink::buffer(MemoryId memory, BufferKind, const PackLabel& what) {
   handles_.push_back({memory, what, {}});
@@ -76,10 +88,7 @@ int32_t OpSink::micro_batch(const PackLabel& what) {
   const Range range = {what.begin, what.end};
   const auto found = std::ranges::find(graph_.micro_batches, range);
   const auto id = static_cast<int32_t>(found - graph_.micro_batches.begin());
-  if (found == graph_.micro_batches.end()) {
-    graph_.micro_batches.push_back(range);
-    for (auto& values : values_) values.resize(graph_.micro_batches.size());
-  }
+  if (found == graph_.micro_batches.end()) graph_.micro_batches.push_back(range);
   return id;
 }
 
@@ -97,11 +106,11 @@ TaskId OpSink::compute(TaskKind kind, LaneId lane, const PackLabel& what) {
   }
   here_ = {.kind = kind, .team = team, .lane = lane, .micro_batch = part};
   here_.pack = pack_of_[static_cast<size_t>(what.layers.first)];
-  here_.now = &values_[backward ? kBackwardPass : kForwardPass][static_cast<size_t>(part)];
+  here_.now = backward ? &made_backward_[part] : &made_forward_[{team, part}];
   if (backward && strategy_.actions[here_.pack] == PackAction::Keep)
-    here_.kept = &values_[kForwardPass][static_cast<size_t>(part)];
+    here_.kept = &made_forward_[{team, part}];
   first_after_ = words.after;
-  bind(words);
+  bind(words, !backward);
   if (what.what == PackData::Backward) {
     for (int32_t l = what.layers.last; l >= what.layers.first; --l) {
       const ChainLayer& layer = chain_.layers[static_cast<size_t>(l)];
@@ -128,8 +137,7 @@ TaskId OpSink::compute(TaskKind kind, LaneId lane, const PackLabel& what) {
 }
 
 // What is passed on and passed back comes to the ops at hand.
-void OpSink::bind(const Words& words) {
-  const bool forward = here_.now == &values_[kForwardPass][static_cast<size_t>(here_.micro_batch)];
+void OpSink::bind(const Words& words, bool forward) {
   for (size_t h : words.reads) {
     const Handle& handle = handles_[h];
     if (handle.what.what == PackData::Backward || (forward && handle.what.what == PackData::Input))
@@ -175,7 +183,7 @@ TaskId OpSink::move_flow(TaskKind kind, LaneId lane, PackMove how, int32_t team,
   Handle& target = handles_[words.writes.front()];
   std::map<TensorId, std::vector<Value>> sources;
   if (what.what == PackData::Saved && kind == TaskKind::SwapOut) {
-    const Values& made = values_[kForwardPass][static_cast<size_t>(part)];
+    const Values& made = made_forward_[{team, part}];
     for (TensorId tensor : saved_of(pack)) sources[tensor] = {made.at(tensor)};
   } else if (words.reads.empty()) {
     for (TensorId tensor : chain_.layers.front().data) sources[tensor] = {Value()};
@@ -227,8 +235,7 @@ TaskId OpSink::move_flow(TaskKind kind, LaneId lane, PackMove how, int32_t team,
   const TaskId id = add(task, lane, team);
   for (Value* value : arrived) value->ready = id;
   if (what.what == PackData::Saved && !out)
-    for (const auto& [tensor, value] : target.values)
-      values_[kBackwardPass][static_cast<size_t>(part)][tensor] = value;
+    for (const auto& [tensor, value] : target.values) made_backward_[part][tensor] = value;
   return id;
 }
 

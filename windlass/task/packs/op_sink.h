@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -22,7 +23,7 @@ class OpSink final : public PackSink {
   OpSink(const OpChain& chain, PackTeams& teams, const PackStrategy& strategy);
 
   std::vector<Part> cut(int32_t layer, int64_t parts) override;
-  void begin_pack() override;
+  void begin_pack(Pack pack, bool backward) override;
   BufferId buffer(MemoryId memory, BufferKind kind, const PackLabel& what) override;
   TaskId compute(TaskKind kind, LaneId lane, const PackLabel& what) override;
   TaskId move(TaskKind kind, LaneId lane, PackMove how, const PackLabel& what) override;
@@ -69,7 +70,7 @@ class OpSink final : public PackSink {
   Words take();
   TaskId add(const Task& task, LaneId lane, int32_t team);
   TaskId nothing(const Words& words);
-  void bind(const Words& words);
+  void bind(const Words& words, bool forward);
   void bind_inputs(const Words& words);
   TaskId move_flow(TaskKind kind, LaneId lane, PackMove how, int32_t team, const PackLabel& what,
                    const Words& words);
@@ -89,6 +90,7 @@ class OpSink final : public PackSink {
   void write_gradient(Place& place, UseKind kind, size_t index);
   const std::vector<bool>& needed(size_t pack);
   const std::vector<TensorId>& saved_of(size_t pack);
+  std::set<TensorId> state_read(size_t pack);
   int32_t work(OpId op);
   int32_t work(const Work& work);
   int32_t sharding(OpId op);
@@ -105,6 +107,7 @@ class OpSink final : public PackSink {
   int64_t gradient_to_host(Place& place, size_t index);
   int32_t settle_gradients(int32_t team, const std::vector<size_t>& list);
   Value host_weight(TensorId tensor);
+  void write_host_weight(TensorId tensor, UseKind kind, size_t index);
   Value host_state(int32_t update);
   Work update_work_of(std::span<const int32_t> updates) const;
 
@@ -151,19 +154,24 @@ class OpSink final : public PackSink {
   const PackStrategy& strategy_;
   TaskGraph& graph_;
   bool shared_ = false;          // replicas read and write shares
+  std::set<TensorId> wanted_;    // weights and buffers that the pack at hand has a use for
   std::vector<size_t> pack_of_;  // backward pack, by layer
 
   std::vector<Handle> handles_;
   Here here_;
-  std::vector<TaskId> first_after_;   // what the first op at hand waits for
-  std::vector<Values> values_[2];     // of the forward and of the backward pass, by micro-batch
+  std::vector<TaskId> first_after_;  // what the first op at hand waits for
+  // What the forward pass has made, by team and micro-batch; the backward pass of the pack at hand,
+  // by micro-batch.
+  std::map<std::pair<int32_t, int32_t>, Values> made_forward_;
+  std::map<int32_t, Values> made_backward_;
   Values brought_;                    // data and what is made of it, of the pack and micro-batch
   std::vector<TaskId> last_compute_;  // by team
   std::vector<std::pair<TaskId, TaskId>> before_data_;  // by team: of the two micro-batches before
   std::map<std::pair<int32_t, TensorId>, Value> constants_;  // by team
   Values host_data_, host_weights_;
-  std::map<int32_t, Value> host_states_;                  // by update
-  std::map<int32_t, std::vector<Value>> host_gradients_;  // by update: terms on the host
+  std::map<std::pair<TensorId, LaneId>, TaskId> fetched_;  // who read host weights last
+  std::map<int32_t, Value> host_states_;                   // by update
+  std::map<int32_t, std::vector<Value>> host_gradients_;   // by update: terms on the host
   std::vector<Place> places_;
   std::map<std::pair<int32_t, TensorId>, size_t> place_of_;            // by layer
   std::map<std::pair<int32_t, int32_t>, std::vector<size_t>> pieces_;  // by first layer and part

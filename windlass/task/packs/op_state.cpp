@@ -77,6 +77,14 @@ OpSink::Value OpSink::host_state(int32_t update) {
   return entry->second;
 }
 
+// Whoever has read it comes first.
+void OpSink::write_host_weight(TensorId tensor, UseKind kind, size_t index) {
+  for (auto entry = fetched_.lower_bound({tensor, LaneId()});
+       entry != fetched_.end() && entry->first.first == tensor; ++entry)
+    after(entry->second);
+  write(host_weight(tensor), kind, index);
+}
+
 // A copy of state between a team and the host. `whole`: of shares in buffers for all of it.
 TaskId OpSink::swap(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
                     bool whole) {
@@ -116,6 +124,7 @@ TaskId OpSink::move_state(TaskKind kind, LaneId lane, PackMove how, int32_t team
       changed.push_back(&place.gradient);
       moved += all * chain_.facts.updates[static_cast<size_t>(place.update)].gradient_size;
     } else if (kind == TaskKind::Gather) {
+      if (!wanted_.contains(place.tensor)) continue;
       const bool from_share = place.share.buffer.valid() && !words.reads.empty();
       if (from_share) {
         place.weight = {make(team, BufferKind::Weight, place.tensor, -1), -1, {}};
@@ -149,6 +158,10 @@ TaskId OpSink::move_state(TaskKind kind, LaneId lane, PackMove how, int32_t team
       changed.push_back(in ? &place.state : &host_states_[place.update]);
       moved += part;
     } else if (in) {
+      if (!wanted_.contains(place.tensor)) {
+        place.weight = {};
+        continue;
+      }
       const bool share_alone = what.what == PackData::Shares;
       Value& target = share_alone ? place.share : place.weight;
       target = {make(team, BufferKind::Weight, place.tensor, -1), -1, {}};
@@ -165,7 +178,7 @@ TaskId OpSink::move_state(TaskKind kind, LaneId lane, PackMove how, int32_t team
     } else {
       if (!place.home) continue;
       read(place.weight, UseKind::From, index);
-      write(host_weight(place.tensor), UseKind::To, index++);
+      write_host_weight(place.tensor, UseKind::To, index++);
       changed.push_back(&host_weights_[place.tensor]);
       moved += share(all) * size;
     }
@@ -185,6 +198,9 @@ TaskId OpSink::move_state(TaskKind kind, LaneId lane, PackMove how, int32_t team
     id = swap(kind, lane, how, team, moved, whole);
   }
   for (Value* value : changed) value->ready = id;
+  if (in && what.what != PackData::Optimizer)
+    for (size_t p : list)
+      if (wanted_.contains(places_[p].tensor)) fetched_[{places_[p].tensor, lane}] = id;
   return id;
 }
 
@@ -216,7 +232,7 @@ TaskId OpSink::update_on_host(LaneId lane, int32_t team, const PackLabel& what,
     const auto u = static_cast<size_t>(place.update);
     updates.push_back(place.update);
     for (const Value& term : host_gradients_[place.update]) read(term, UseKind::Gradient, u);
-    write(host_weight(place.tensor), UseKind::Weight, u);
+    write_host_weight(place.tensor, UseKind::Weight, u);
     if (chain_.facts.updates[u].state_size > 0) write(host_state(place.update), UseKind::State, u);
   }
   if (updates.empty()) return nothing(words);

@@ -24,7 +24,7 @@ class PackSink {
   virtual std::vector<Part> cut(int32_t layer, int64_t parts) = 0;
 
   // A pack begins, in one of the passes.
-  virtual void begin_pack() = 0;
+  virtual void begin_pack(Pack pack, bool backward) = 0;
   virtual BufferId buffer(MemoryId memory, BufferKind kind, const PackLabel& what) = 0;
   // The tasks of some layers, or of an update. The last of them, or one after which they would be
   // done if there are none.

@@ -246,10 +246,13 @@ bool PackProgram::add_step() {
     stash.host.resize(forward_sizes_.size());
     stash.activations.resize(forward_sizes_.size());
   }
+  const size_t forward = strategy_.forward_packs.size();
   for (size_t task = 0; task < task_count(); ++task) {
-    if (sink_ != nullptr) sink_->begin_pack();
-    if (!(task < strategy_.forward_packs.size() ? forward_task(task) : backward_task(task)))
-      return false;
+    if (sink_ != nullptr)
+      sink_->begin_pack(task < forward ? strategy_.forward_packs[task]
+                                       : strategy_.backward_packs[task_count() - 1 - task],
+                        task >= forward);
+    if (!(task < forward ? forward_task(task) : backward_task(task))) return false;
   }
   return true;
 }
