@@ -38,6 +38,8 @@ void PackOpChecker::copy(TaskId id) {
       complain("{}: uses {} as {}", name(id), name(use.buffer), use_kind_name(use.kind));
   }
   if (froms != tos || froms.empty()) return complain("{}: copies to nowhere", name(id));
+  if (task.tensor.valid() && (tos.size() != 1 || graph_[uses.back().buffer].tensor != task.tensor))
+    complain("{}: copies something else", name(id));
   for (const Use& use : uses)
     if (use.kind == UseKind::To) copy_to(id, use, bytes);
   if (task.kind == TaskKind::Join) {
@@ -115,7 +117,8 @@ void PackOpChecker::copy_to(TaskId id, const Use& to, int64_t& bytes_moved) {
   copied.share = in && !samples && (in_place || buffer.share != 0);
   Held& target = held(to.buffer);
   const bool again = out && buffer.at_start;
-  if (target.there && !again) complain("{}: overwrites {}", name(id), name(to.buffer));
+  if (target.there && (!again || target.content == copied.content))
+    complain("{}: overwrites {}", name(id), name(to.buffer));
   copied.there = true;
   target = copied;
   const int64_t element = state ? state_size(static_cast<size_t>(update_of_[tensor.index()]))

@@ -297,6 +297,8 @@ bool PackOpChecker::check_buffer(BufferId id) {
   if (layout != expected_layout(buffer) && !settled)
     complain("{} lies as {}, expected {}", name(id), format_layout(layout),
              format_layout(expected_layout(buffer)));
+  if (team.valid() && buffer.group != team.value)
+    complain("{} is of group {}, where its memory is not", name(id), buffer.group);
   held.share = buffer.share != 0;
   if (held.share && (graph_.digit_sets[static_cast<size_t>(buffer.share)] !=
                          std::vector<MemberDigit>{{1, strategy_.replicas}} ||
