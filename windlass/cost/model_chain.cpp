@@ -5,7 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/graph/batch.h"
-#include "windlass/graph/blocks.h"
+#include "windlass/graph/network_layers.h"
 
 namespace windlass {
 namespace {
@@ -18,6 +18,27 @@ bool passes_on(const Tensor& tensor) {
   return tensor.role == TensorRole::Activation || tensor.role == TensorRole::Input;
 }
 
+// Weights and buffers with the layers that read them, be it through views; each pair once, in the
+// order of ops.
+std::vector<std::pair<int32_t, TensorId>> state_of_layers(const TrainingGraph& training,
+                                                          const std::vector<int32_t>& layer_of) {
+  const Graph& graph = training.graph;
+  const std::vector<TensorId> roots = storage_roots(graph);
+  std::vector<std::pair<int32_t, TensorId>> result;
+  std::set<std::pair<int32_t, TensorId>> seen;
+  for (size_t op = 0; op < training.forward_ops; ++op) {
+    if (op_info(graph.ops[op].kind).view) continue;
+    for (TensorId input : graph.ops[op].inputs) {
+      if (!input.valid()) continue;
+      const TensorId id = roots[input.index()];
+      const TensorRole role = graph[id].role;
+      if (role != TensorRole::Weight && role != TensorRole::Buffer) continue;
+      if (seen.insert({layer_of[op], id}).second) result.emplace_back(layer_of[op], id);
+    }
+  }
+  return result;
+}
+
 // One micro-batch size of a network.
 class SizedChain {
  public:
@@ -28,19 +49,13 @@ class SizedChain {
         type_(machine.type_of(DeviceId(size_t{0}))),
         node_(machine.nodes.front()),
         cost_(cost) {
-    size_t piece = 0;
-    const std::vector<size_t> cuts = cut_points(network);
-    for (size_t op = 0; op < training_.forward_ops; ++op) {
-      piece_of_.push_back(piece);
-      if (piece < cuts.size() && cuts[piece] == op && op + 1 < training_.forward_ops) ++piece;
-    }
-    pieces_ = piece + 1;
+    piece_of_ = find_layers(network);
+    pieces_ = static_cast<size_t>(piece_of_.back()) + 1;
   }
 
   size_t layers() const { return pieces_; }
-  void weigh(LayerProfile& profile) const;
+  LayerProfile weigh(int64_t size) const;
   void time(LayerProfile& profile, int64_t size) const;
-  std::vector<int64_t> inputs() const;
 
  private:
   Price price(const Op& op) const {
@@ -61,62 +76,39 @@ class SizedChain {
     return bytes;
   }
 
+  size_t piece(size_t op) const { return static_cast<size_t>(piece_of_[op]); }
+
   TrainingGraph training_;
   const Graph& graph_;
   const DeviceType& type_;
   const Node& node_;
   const CostModel& cost_;
-  std::vector<size_t> piece_of_;  // by forward op
+  std::vector<int32_t> piece_of_;  // by forward op
   size_t pieces_ = 0;
 };
 
 // What does not depend on the micro-batch size.
-void SizedChain::weigh(LayerProfile& profile) const {
-  for (auto* list : {&profile.weights, &profile.buffers, &profile.optimizer})
-    list->assign(pieces_, 0);
-  profile.host_update.assign(pieces_, 0);
-  const int states = optimizer_state_count(training_.options.optimizer);
-  std::set<std::pair<size_t, TensorId>> seen;
-  std::set<TensorId> stored, updated;
-  for (size_t op = 0; op < training_.forward_ops; ++op)
-    for (TensorId id : graph_.ops[op].inputs) {
-      if (!id.valid() || !seen.insert({piece_of_[op], id}).second) continue;
-      const Tensor& tensor = graph_[id];
-      const size_t piece = piece_of_[op];
-      if (tensor.role == TensorRole::Buffer) profile.buffers[piece] += bytes_of(graph_, id);
-      if (tensor.role != TensorRole::Weight) continue;
-      profile.weights[piece] += bytes_of(graph_, id);
-      if (!stored.insert(id).second) profile.tied += bytes_of(graph_, id);
-      // The first layer that reads a weight runs backward last: then its gradient is whole.
-      if (!tensor.trainable || !updated.insert(id).second) continue;
-      const auto elements = static_cast<double>(element_count(tensor.type.shape));
-      const bool master = training_.options.master_weights && tensor.type.dtype != DType::F32;
-      profile.optimizer[piece] += static_cast<int64_t>(elements) * 4 * (states + (master ? 1 : 0));
-      const DType gradient = training_.options.gradient_dtype.value_or(tensor.type.dtype);
-      profile.host_update[piece] +=
-          cost_
-              .price_on_host(update_work(training_.options.optimizer, elements, tensor.type.dtype,
-                                         gradient, master),
-                             node_)
-              .time.value;
-    }
-}
-
-// Bytes of each layer's input: the one tensor that is passed on, or the data.
-std::vector<int64_t> SizedChain::inputs() const {
-  std::vector<int64_t> result(pieces_, 0);
-  std::set<std::pair<size_t, TensorId>> seen;
-  for (size_t op = 0; op < training_.forward_ops; ++op)
-    for (TensorId id : graph_.ops[op].inputs) {
-      const size_t piece = piece_of_[op];
-      if (!id.valid() || !passes_on(graph_[id])) continue;
-      const OpId producer = graph_[id].producer;
-      const bool data = piece == 0 && !producer.valid();
-      const bool passed = producer.valid() && piece_of_[producer.index()] + 1 == piece;
-      if ((data || passed) && seen.insert({piece, id}).second)
-        result[piece] += bytes_of(graph_, id);
-    }
-  return result;
+LayerProfile SizedChain::weigh(int64_t size) const {
+  LayerProfile profile = bytes_of_layers(training_, piece_of_, size);
+  profile.forward = profile.backward = {};
+  const bool masters = training_.options.master_weights;
+  std::set<TensorId> updated;
+  for (const auto& [layer, id] : state_of_layers(training_, piece_of_)) {
+    const Tensor& tensor = graph_[id];
+    // The first layer that reads a weight runs backward last: then its gradient is whole.
+    if (tensor.role != TensorRole::Weight || !tensor.trainable || !updated.insert(id).second)
+      continue;
+    const auto elements = static_cast<double>(element_count(tensor.type.shape));
+    const bool master = masters && tensor.type.dtype != DType::F32;
+    const DType gradient = training_.options.gradient_dtype.value_or(tensor.type.dtype);
+    profile.host_update[static_cast<size_t>(layer)] +=
+        cost_
+            .price_on_host(update_work(training_.options.optimizer, elements, tensor.type.dtype,
+                                       gradient, master),
+                           node_)
+            .time.value;
+  }
+  return profile;
 }
 
 void SizedChain::time(LayerProfile& profile, int64_t size) const {
@@ -125,31 +117,29 @@ void SizedChain::time(LayerProfile& profile, int64_t size) const {
     costs->seconds.assign(pieces_, 0);
     costs->peak.assign(pieces_, 0);
   }
-  const std::vector<int64_t> passed = inputs();
+  const auto passed = [&](size_t layer) { return profile.input[layer] * size; };
   std::vector<int64_t> saved(pieces_, 0);
   for (const SavedTensor& tensor : training_.saved)
-    if (tensor.producer.valid()) saved[piece_of_[tensor.producer.index()]] += tensor.bytes.value;
+    if (tensor.producer.valid()) saved[piece(tensor.producer.index())] += tensor.bytes.value;
   std::vector<int64_t> forward_most(pieces_, 0), backward_most(pieces_, 0);
   for (size_t op = 0; op < training_.forward_ops; ++op) {
     const Price cost = price(graph_.ops[op]);
-    const size_t piece = piece_of_[op];
-    forward.seconds[piece] += cost.time.value;
-    forward_most[piece] =
-        std::max(forward_most[piece], operands(graph_.ops[op]) + cost.workspace.value);
+    const size_t at = piece(op);
+    forward.seconds[at] += cost.time.value;
+    forward_most[at] = std::max(forward_most[at], operands(graph_.ops[op]) + cost.workspace.value);
   }
   backward.seconds = forward.seconds;
-  size_t piece = pieces_ - 1;
+  size_t at = pieces_ - 1;
   for (size_t op = training_.forward_ops; op < training_.forward_ops + training_.backward_ops;
        ++op) {
     const Op& entry = graph_.ops[op];
-    if (entry.pass == Pass::Backward && entry.forward.valid())
-      piece = piece_of_[entry.forward.index()];
+    if (entry.pass == Pass::Backward && entry.forward.valid()) at = piece(entry.forward.index());
     const Price cost = price(entry);
-    backward.seconds[piece] += cost.time.value;
-    backward_most[piece] = std::max(backward_most[piece], operands(entry) + cost.workspace.value);
+    backward.seconds[at] += cost.time.value;
+    backward_most[at] = std::max(backward_most[at], operands(entry) + cost.workspace.value);
   }
   for (size_t p = 0; p < pieces_; ++p) {
-    const int64_t state = profile.weights[p] + profile.buffers[p] + passed[p];
+    const int64_t state = profile.weights[p] + profile.buffers[p] + passed(p);
     forward.peak[p] = state + forward_most[p];
     backward.peak[p] = state + profile.weights[p] + saved[p] + backward_most[p];
   }
@@ -160,7 +150,58 @@ void SizedChain::time(LayerProfile& profile, int64_t size) const {
   }
 }
 
+// Bytes of each layer's input: the one tensor that is passed on, or the data.
+std::vector<int64_t> input_bytes(const TrainingGraph& training,
+                                 const std::vector<int32_t>& layer_of, size_t layers) {
+  const Graph& graph = training.graph;
+  std::vector<int64_t> result(layers, 0);
+  std::set<std::pair<int32_t, TensorId>> seen;
+  for (size_t op = 0; op < training.forward_ops; ++op)
+    for (TensorId id : graph.ops[op].inputs) {
+      const int32_t layer = layer_of[op];
+      if (!id.valid() || !passes_on(graph[id])) continue;
+      const OpId producer = graph[id].producer;
+      const bool data = layer == 0 && !producer.valid();
+      const bool passed = producer.valid() && layer_of[producer.index()] + 1 == layer;
+      if ((data || passed) && seen.insert({layer, id}).second)
+        result[static_cast<size_t>(layer)] += bytes_of(graph, id);
+    }
+  return result;
+}
+
 }  // namespace
+
+LayerProfile bytes_of_layers(const TrainingGraph& training, const std::vector<int32_t>& layer_of,
+                             int64_t samples) {
+  const Graph& graph = training.graph;
+  const size_t layers = static_cast<size_t>(layer_of.back()) + 1;
+  LayerProfile profile;
+  for (auto* list : {&profile.weights, &profile.buffers, &profile.optimizer})
+    list->assign(layers, 0);
+  profile.host_update.assign(layers, 0);
+  const int states = optimizer_state_count(training.options.optimizer);
+  std::set<TensorId> stored, updated;
+  for (const auto& [reader, id] : state_of_layers(training, layer_of)) {
+    const Tensor& tensor = graph[id];
+    const auto layer = static_cast<size_t>(reader);
+    if (tensor.role == TensorRole::Buffer) profile.buffers[layer] += bytes_of(graph, id);
+    if (tensor.role != TensorRole::Weight) continue;
+    profile.weights[layer] += bytes_of(graph, id);
+    if (!stored.insert(id).second) profile.tied += bytes_of(graph, id);
+    if (!tensor.trainable || !updated.insert(id).second) continue;
+    const bool master = training.options.master_weights && tensor.type.dtype != DType::F32;
+    profile.optimizer[layer] += element_count(tensor.type.shape) * 4 * (states + (master ? 1 : 0));
+  }
+  profile.input = input_bytes(training, layer_of, layers);
+  for (int64_t& bytes : profile.input) bytes = (bytes + samples - 1) / samples;
+  for (PassProfile* pass : {&profile.forward, &profile.backward})
+    for (int64_t size : {int64_t{1}, samples}) {
+      if (!pass->sizes.empty() && pass->sizes.back() == size) continue;
+      pass->sizes.push_back(size);
+      pass->at_size.push_back({std::vector<double>(layers, 0), std::vector<int64_t>(layers, 0)});
+    }
+  return profile;
+}
 
 LayerProfile chain_of_network(const Graph& network, const TrainingOptions& training,
                               const Machine& machine, const CostModel& cost, int64_t most) {
@@ -168,7 +209,6 @@ LayerProfile chain_of_network(const Graph& network, const TrainingOptions& train
   if (!batch.obstacle.empty())
     fail_unsupported("{}: the batch cannot be cut: {}", network.name, batch.obstacle);
   LayerProfile profile;
-  profile.source = cost.provenance();
   for (int64_t size = 1; size <= std::min(batch.samples, most); ++size) {
     if (batch.samples % size != 0) continue;
     const SizedChain chain(cut_batch(network, batch, batch.samples / size), training, machine,
@@ -176,9 +216,8 @@ LayerProfile chain_of_network(const Graph& network, const TrainingOptions& train
     if (chain.layers() < 2)
       fail_unsupported("{}: no place to cut the network into layers", network.name);
     if (profile.weights.empty()) {
-      chain.weigh(profile);
-      profile.input = chain.inputs();
-      for (int64_t& bytes : profile.input) bytes = (bytes + size - 1) / size;
+      profile = chain.weigh(size);
+      profile.source = cost.provenance();
     }
     chain.time(profile, size);
   }

@@ -9,7 +9,14 @@
 
 namespace windlass {
 
-// Layers are the pieces between cuts of the forward graph (blocks.h), the loss with the last one.
+// The bytes of a training step as a chain of layers: weights, buffers, optimizer state, what is
+// tied, and inputs. A weight that several layers read is listed with each of them; its optimizer
+// state with the first one. Times and peaks are zero, at any micro-batch size up to `samples`, of
+// which the step is.
+LayerProfile bytes_of_layers(const TrainingGraph& training, const std::vector<int32_t>& layer_of,
+                             int64_t samples);
+
+// Layers are those of network_layers.h.
 // `network` is of the whole batch, with a loss; sizes are the divisors of its samples up to `most`.
 // Times are sums of the prices of ops; recomputing a layer takes what its forward pass does.
 // Assumptions on memory: a forward pass holds the operands of one op at a time, a backward pass all

@@ -135,6 +135,22 @@ inline Graph views(int64_t batch = 8) {
   return net.finish(net.b.op(OpKind::Linear, LinearAttrs{}, {y, turned}, "second"));
 }
 
+// Random numbers on the way, in a residual block too.
+inline Graph dropout(int64_t batch = 8) {
+  Net net("dropout");
+  const auto drop = [&](TensorId x, const std::string& name) {
+    return net.b.op(OpKind::Dropout, DropoutAttrs{.ratio = 0.3}, {x}, name);
+  };
+  TensorId x = net.b.input("x", f32({batch, 12}));
+  x = drop(net.relu(net.linear(x, 16, "in"), "in.relu"), "in.drop");
+  for (int i = 0; i < 2; ++i) {
+    const std::string block = fmt::format("block{}", i);
+    const TensorId y = net.relu(net.linear(x, 16, block), block + ".relu");
+    x = net.add(x, drop(y, block + ".drop"), block + ".add");
+  }
+  return net.finish(net.linear(x, 16, "head"));
+}
+
 inline Machine machine(int devices, int nodes = 1, const std::string& memory = "8GiB") {
   const std::string network =
       nodes > 1 ? R"(, "network": {"bandwidth": "10GB/s", "latency": "5us"})" : "";

@@ -4,6 +4,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/plan/checker.h"
+#include "windlass/plan/packs/pack_op_checker.h"
 #include "windlass/sim/timeline_check.h"
 
 namespace windlass {
@@ -16,6 +17,15 @@ std::vector<std::string> check_tasks(const TrainingGraph& training, const Machin
     return {error.message()};
   }
   return Checker(training, machine, strategy, tasks).run();
+}
+
+std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
+                                     const PackStrategy& strategy, const TaskGraph& tasks) {
+  try {
+    return PackOpChecker(training, machine, strategy, tasks).run();
+  } catch (const Error& error) {
+    return {error.message()};
+  }
 }
 
 std::vector<std::string> check_run(const TaskGraph& tasks, const TaskTimes& times,

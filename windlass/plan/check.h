@@ -48,6 +48,22 @@ namespace windlass {
 std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
                                      const Strategy& strategy, const TaskGraph& tasks);
 
+// The same for packs of layers at the grain of ops, `training` being of the whole batch. What is
+// checked is what is said above, in the terms of packs:
+//  - coverage: every op of the forward pass on every sample once, on the device and in the
+//    micro-batches that its forward pack has, the backward pass likewise; recomputing at most once,
+//    in packs that recompute;
+//  - dataflow, with micro-batches as ranges of samples: joined where passes cut them differently;
+//  - where the backward pass reads from: kept, recomputed or offloaded, inputs from the host or
+//  not;
+//  - weights and gradients over the replicas: in shares, whole, or terms of a sum; every weight is
+//    updated once, with every sample, where its first layer's pack is updated;
+//  - bytes of buffers, traffic up to the rounding of its model, order.
+// The window for weights is not checked, nor that pieces are moved together: a timeline shows what
+// memory they take.
+std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
+                                     const PackStrategy& strategy, const TaskGraph& tasks);
+
 // The same for a timeline: everything of sim/timeline_check.h, which sweeps over the timeline to
 // find the peaks again; and that no memory exceeds its limit.
 std::vector<std::string> check_run(const TaskGraph& tasks, const TaskTimes& times,

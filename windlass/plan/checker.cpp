@@ -127,6 +127,7 @@ void Checker::visit(TaskId id) {
     case TaskKind::Decompress:
     case TaskKind::SwapOut:
     case TaskKind::SwapIn: return copy(id);
+    case TaskKind::Join: return complain("{}: is of packs of layers", name(id));
   }
 }
 

@@ -14,7 +14,8 @@ Part part_of_work(TaskKind kind) {
     case TaskKind::Backward: return &Breakdown::compute;
     case TaskKind::Recompute:
     case TaskKind::Compress:
-    case TaskKind::Decompress: return &Breakdown::recompute;
+    case TaskKind::Decompress:
+    case TaskKind::Join: return &Breakdown::recompute;
     case TaskKind::Update:
     case TaskKind::HostUpdate: return &Breakdown::update;
     case TaskKind::Collective:

@@ -22,9 +22,9 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
 }  // namespace
 
 std::string_view task_kind_name(TaskKind kind) {
-  static constexpr std::array<std::string_view, 13> kNames = {
-      "forward",    "recompute", "backward", "update", "host-update", "compress", "decompress",
-      "collective", "reduce",    "gather",   "send",   "swap-out",    "swap-in"};
+  static constexpr std::array<std::string_view, 14> kNames = {
+      "forward", "recompute",  "backward", "update", "host-update", "compress", "decompress",
+      "join",    "collective", "reduce",   "gather", "send",        "swap-out", "swap-in"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -37,6 +37,7 @@ enum class TaskKind : uint8_t {
   HostUpdate,  // optimizer, on the host
   Compress,    // a saved tensor to fewer bits
   Decompress,
+  Join,        // samples of micro-batches to the micro-batch that has them too, on a device
   Collective,  // among the members of teams: redistribution of activations and their gradients
   Reduce,      // gradients over replicas
   Gather,      // weights over replicas
@@ -92,9 +93,9 @@ struct Buffer {
   MemoryId memory;
   TeamId team = {};  // on a host: whose members' pieces it holds, each different one once
   BufferKind kind = BufferKind::Transient;
-  bool at_start = false;  // live when the step begins
-  bool at_end = false;    // live when it ends
-  int32_t micro_batch = -1;
+  bool at_start = false;     // live when the step begins
+  bool at_end = false;       // live when it ends
+  int32_t micro_batch = -1;  // none: what all have in common; of data of the step: all of it
   // What it holds a piece of; of optimizer state: the weight. None: statistics of the pieces of a
   // coupled op (graph/coupled.h), which have no layout either.
   TensorId tensor = {};
@@ -115,8 +116,8 @@ enum class UseKind : uint8_t {
   Statistics,  // of a coupled op: made where it begins, read where it ends
   Term,        // of a sum
   Sum,         // of the terms
-  From,        // of a move: goes to the buffer that is To with the same index,
-  To,          //   or stays where it is if there is none
+  From,        // of a move: goes to the buffer that is To with the same index, of which it may be
+  To,          //   a part (micro-batches), or stays where it is if there is none
   Gradient,    // for update op `index`; several are added up
   Weight,      // of update op `index`
   State,       // of update op `index`: master copy, then the optimizer's tensors
@@ -166,12 +167,16 @@ struct Task {
   TensorId tensor = {};  // what is moved, if one
   int32_t group = -1;    // index into groups: whose members carry it out; the source of a move
   // How: ops: index into shardings; Collective, Reduce, Gather, Send: into movements; Compress and
-  // Decompress: bits of an element.
+  // Decompress: bits of an element; updates: index into digit_sets, whose shares are updated.
+  // SwapIn and SwapOut: index into digit_sets, if members that differ in these copy their share
+  // alone, each to its place in what is whole; kFirstMember; -1: all copy what they have.
   int32_t how = -1;
   // Only makes the statistics of the op, which its pieces exchange before another task, with the
   // same operands, ends it.
   bool begins = false;
 };
+// Members hold the same, and the first one copies it.
+constexpr int32_t kFirstMember = -2;
 
 // A link direction that traffic shares, or several that always carry the same load.
 struct SharedLink {
@@ -209,6 +214,10 @@ struct TaskGraph {
   std::vector<Sharding> shardings;
   std::vector<std::vector<MemberDigit>> digit_sets;  // the first one is empty
   std::vector<Movement> movements;
+  // The samples of each micro-batch, of those that each member has of the batch, if the training
+  // graph is of all of them. They may overlap, where passes cut the batch in different ways. Empty:
+  // the training graph is of one micro-batch.
+  std::vector<Range> micro_batches;
 
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;

@@ -1,8 +1,10 @@
-// The walk of pack_tasks.cpp over one strategy: what is where, and since which task.
+// The walk of pack_tasks.cpp over one strategy: what is where, and since which task. It ends in
+// tasks of layers, or in what a sink makes of it.
 #pragma once
 
 #include <span>
 
+#include "windlass/task/packs/pack_sink.h"
 #include "windlass/task/packs/pack_tasks.h"
 
 namespace windlass {
@@ -14,7 +16,7 @@ Nanoseconds whole_nanoseconds(double seconds);
 class PackProgram {
  public:
   PackProgram(PackLowering& lowering, PackTeams& teams, const PackStrategy& strategy,
-              int64_t minibatch);
+              int64_t minibatch, PackSink* sink = nullptr);
   // False if state_bytes cannot hold a pack.
   bool add_step();
   const SwapVolume& volume() const { return volume_; }
@@ -114,6 +116,7 @@ class PackProgram {
 
   TaskId emit(TaskKind kind, LaneId lane, Nanoseconds duration, const PackLabel& what,
               int64_t workspace = 0) {
+    if (sink_ != nullptr) return sink_->compute(kind, lane, what);
     lowering_.times_.duration.push_back(duration);
     lowering_.times_.workspace.push_back(workspace);
     if (lowering_.labels_) lowering_.result_.tasks.push_back(what);
@@ -134,6 +137,7 @@ class PackProgram {
   }
   void wait_for_none() { graph_.predecessors.resize(graph_.predecessor_begin.back()); }
   BufferId buffer(MemoryId memory, BufferKind kind, int64_t bytes, const PackLabel& what) {
+    if (sink_ != nullptr) return sink_->buffer(memory, kind, what);
     if (lowering_.labels_) lowering_.result_.buffers.push_back(what);
     return graph_.add(Buffer{.memory = memory, .kind = kind, .bytes = Bytes(bytes)});
   }
@@ -156,6 +160,7 @@ class PackProgram {
   TaskGraph& graph_;
   ChainTables& chain_;
   const PackStrategy& strategy_;
+  PackSink* sink_ = nullptr;
   int64_t samples_ = 0;
   std::vector<int64_t> forward_sizes_, backward_sizes_;
   std::vector<Piece> pieces_;

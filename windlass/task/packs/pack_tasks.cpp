@@ -71,18 +71,20 @@ void PackLowering::set_marks(LaneId compute) {
 }
 
 PackProgram::PackProgram(PackLowering& lowering, PackTeams& teams, const PackStrategy& strategy,
-                         int64_t minibatch)
+                         int64_t minibatch, PackSink* sink)
     : lowering_(lowering),
       teams_(teams),
       graph_(teams.graph()),
       chain_(lowering.chain_),
-      strategy_(strategy) {
+      strategy_(strategy),
+      sink_(sink) {
   samples_ = (minibatch + strategy.replicas - 1) / strategy.replicas;
   for (auto [sizes, size] : {std::pair(&forward_sizes_, strategy.forward_microbatch),
                              std::pair(&backward_sizes_, strategy.backward_microbatch)})
     for (int64_t left = samples_; left > 0; left -= size) sizes->push_back(std::min(left, size));
   cut_pieces();
   states_.resize(static_cast<size_t>(strategy.depth));
+  if (sink_ != nullptr) return;
   // One host copy of weights, gradients and optimizer state; of tied weights too. Their gradients
   // are added up on the host, in places of layers that have been updated already.
   const LayerProfile& profile = chain_.profile();
@@ -134,6 +136,11 @@ void PackProgram::cut_large(const Piece& piece) {
   if (strategy_.streams && piece.layers.first == piece.layers.last &&
       piece.weights / large >= strategy_.piece_bytes)
     parts = std::min(most, (waited_for ? 4 : 2) * (piece.weights / strategy_.piece_bytes));
+  std::vector<PackSink::Part> cuts;
+  if (sink_ != nullptr && parts > 1) {
+    cuts = sink_->cut(piece.layers.first, parts);
+    parts = static_cast<int64_t>(cuts.size());
+  }
   const size_t first = pieces_.size();
   for (int64_t i = 0; i < parts; ++i) {
     const auto cut = [&](int64_t bytes) { return bytes * (i + 1) / parts - bytes * i / parts; };
@@ -143,6 +150,12 @@ void PackProgram::cut_large(const Piece& piece) {
     part.weights = cut(piece.weights);
     part.state = part.weights + cut(piece.state - piece.weights);
     part.optimizer = cut(piece.optimizer);
+    if (!cuts.empty()) {
+      const PackSink::Part& made = cuts[static_cast<size_t>(i)];
+      part.state = made.state;
+      part.weights = made.weights;
+      part.optimizer = made.optimizer;
+    }
     part.update = piece.update / static_cast<double>(parts);
     group_of_.push_back(groups_.size());
   }
@@ -206,6 +219,7 @@ PackProgram::Range PackProgram::sources(size_t backward) const {
 
 TaskId PackProgram::move(TaskKind kind, LaneId lane, PackMove how, int32_t team, int64_t bytes,
                          const PackLabel& what) {
+  if (sink_ != nullptr) return sink_->move(kind, lane, how, what);
   const int32_t price = teams_.traffic(how, team, bytes);
   const int64_t all = bytes * strategy_.replicas;
   switch (how) {
@@ -232,9 +246,14 @@ bool PackProgram::add_step() {
     stash.host.resize(forward_sizes_.size());
     stash.activations.resize(forward_sizes_.size());
   }
-  for (size_t task = 0; task < task_count(); ++task)
-    if (!(task < strategy_.forward_packs.size() ? forward_task(task) : backward_task(task)))
-      return false;
+  const size_t forward = strategy_.forward_packs.size();
+  for (size_t task = 0; task < task_count(); ++task) {
+    if (sink_ != nullptr)
+      sink_->begin_pack(task < forward ? strategy_.forward_packs[task]
+                                       : strategy_.backward_packs[task_count() - 1 - task],
+                        task >= forward);
+    if (!(task < forward ? forward_task(task) : backward_task(task))) return false;
+  }
   return true;
 }
 

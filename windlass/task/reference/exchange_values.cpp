@@ -75,18 +75,19 @@ class Mover {
   void redistribute() {
     const Layout& from = tasks_.layouts[static_cast<size_t>(movement_.from_layout)];
     const Layout& to = tasks_.layouts[static_cast<size_t>(movement_.to_layout)];
-    const Shape& whole = held_.shape(task_.tensor);
+    const auto region = [&](const Layout& layout, int64_t m) {
+      return held_.region(layout, task_.tensor, task_.micro_batch, m);
+    };
     std::vector<HeldValues::Seen> seen;
     for (int64_t m = 0; m < members(movement_.from_group); ++m) {
       const Use* use = find(UseKind::From, 0, m);
       ensure(use != nullptr, "a member has nothing to send");
       seen.push_back(held_.see(*use, m));
-      ensure(seen.back().region == region_of(from, whole, m),
-             "what is sent does not lie as the move says");
+      ensure(seen.back().region == region(from, m), "what is sent does not lie as the move says");
     }
     std::vector<Array> results;
     for (int64_t m = 0; m < members(movement_.to_group); ++m)
-      results.push_back(receive(seen, from, region_of(to, whole, m), m));
+      results.push_back(receive(seen, from, region(to, m), m));
     for (int64_t m = 0; m < members(movement_.to_group); ++m) {
       const Use* use = find(UseKind::To, 0, m);
       if (use == nullptr) use = find(UseKind::From, 0, m);  // in place
@@ -94,9 +95,9 @@ class Mover {
       if (use->kind == UseKind::From) {
         held_.set_layout(use->buffer, to);
       } else {
-        const Region place = region_of(held_.layout(use->buffer), whole, m);
+        const Region place = held_.region(use->buffer, m);
         results[static_cast<size_t>(m)] =
-            cut(results[static_cast<size_t>(m)], region_of(to, whole, m), place);
+            cut(results[static_cast<size_t>(m)], region(to, m), place);
       }
       held_.put(use->buffer, m, {std::move(results[static_cast<size_t>(m)])});
     }
@@ -212,44 +213,94 @@ void exchange_values(HeldValues& held, const TaskGraph& tasks, TaskId id) {
   Mover(held, tasks, id).run();
 }
 
+namespace {
+
+// One buffer from those that have parts of it, on one member.
+class CopyTo {
+ public:
+  CopyTo(HeldValues& held, const TaskGraph& tasks, TaskId id, const Use& to)
+      : held_(held), tasks_(tasks), how_(shares(tasks[id])), to_(to), target_(tasks[to.buffer]) {
+    for (const Use& use : tasks.uses_of(id))
+      if (use.kind == UseKind::From && use.index == to.index) from_.push_back(&use);
+    ensure(!from_.empty(), "a copy comes from nowhere");
+  }
+
+  void run(int64_t member) {
+    const Buffer& source = tasks_[from_[0]->buffer];
+    HeldValues::Arrays arrays = held_.at(from_[0]->buffer, member);
+    if (source.kind != BufferKind::OptimizerState) arrays = {seen(source, member)};
+    const int64_t elements = element_count(local_shape(held_.region(to_.buffer, member)));
+    const bool swaps = how_ >= 0;
+    const int32_t set = swaps ? how_ : source.share != 0 ? source.share : target_.share;
+    const Range mine = share_of(elements, tasks_.digit_sets[static_cast<size_t>(set)], member);
+    HeldValues::Arrays result;
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      const Array& array = arrays[i];
+      const int64_t wanted = source.share != 0 ? mine.size() : elements;
+      ensure(static_cast<int64_t>(array.values.size()) == wanted, "a copy is of another size");
+      if (!swaps && source.share == target_.share) {
+        result.push_back(array);
+      } else if (!swaps && source.share == 0) {
+        result.emplace_back(Shape{mine.size()},
+                            std::vector<double>(array.values.begin() + mine.begin,
+                                                array.values.begin() + mine.end));
+      } else {
+        // To its place in what is whole, beside what others have put there.
+        Array whole = held_.there(to_.buffer, member)
+                          ? held_.at(to_.buffer, member)[i]
+                          : Array(local_shape(held_.region(to_.buffer, member)), std::nan(""));
+        const auto begin = array.values.begin() + (source.share != 0 ? 0 : mine.begin);
+        std::copy(begin, begin + mine.size(), whole.values.begin() + mine.begin);
+        result.push_back(std::move(whole));
+      }
+    }
+    held_.put(to_.buffer, member, std::move(result));
+  }
+
+ private:
+  // The digits over which a swap is of shares; -1: of all.
+  static int32_t shares(const Task& task) {
+    const bool swap = task.kind == TaskKind::SwapIn || task.kind == TaskKind::SwapOut;
+    return swap ? std::max(task.how, -1) : -1;
+  }
+  // As the target lies, if nobody shares.
+  Array seen(const Buffer& source, int64_t member) {
+    if (source.share != 0 || target_.share != 0) return held_.see(*from_[0], member).array;
+    const Region region = held_.region(to_.buffer, member);
+    Array result(local_shape(region), std::nan(""));
+    int64_t found = 0;
+    for (const Use* use : from_) {
+      const HeldValues::Seen part = held_.see(*use, member);
+      found += transfer(part.array, part.region, result, region);
+    }
+    ensure(found == static_cast<int64_t>(result.values.size()),
+           "what is copied is not all there, or there twice");
+    return result;
+  }
+
+  HeldValues& held_;
+  const TaskGraph& tasks_;
+  int32_t how_;
+  const Use& to_;
+  const Buffer& target_;
+  std::vector<const Use*> from_;
+};
+
+}  // namespace
+
 void copy_values(HeldValues& held, const TaskGraph& tasks, TaskId id,
                  const std::vector<int64_t>& members) {
-  for (const Use& from : tasks.uses_of(id)) {
-    if (from.kind != UseKind::From) continue;
-    const auto uses = tasks.uses_of(id);
-    const auto to = std::ranges::find_if(
-        uses, [&](const Use& use) { return use.kind == UseKind::To && use.index == from.index; });
-    ensure(to != uses.end(), "a copy goes nowhere");
-    const Buffer& source = held.buffer(from.buffer);
-    const Buffer& target = held.buffer(to->buffer);
+  for (const Use& use : tasks.uses_of(id)) {
+    const auto same = [&](const Use& other) {
+      return other.kind == UseKind::To && other.index == use.index;
+    };
+    if (use.kind == UseKind::From)
+      ensure(std::ranges::any_of(tasks.uses_of(id), same), "a copy goes nowhere");
+    if (use.kind != UseKind::To) continue;
+    CopyTo copy(held, tasks, id, use);
     for (int64_t m : members) {
-      HeldValues::Arrays arrays = held.at(from.buffer, m);
-      if (source.kind != BufferKind::OptimizerState) arrays = {held.see(from, m).array};
-      const Region region = region_of(held.layout(to->buffer), held.shape(target.tensor), m);
-      const int64_t elements = element_count(local_shape(region));
-      const bool shared = source.share != 0 || target.share != 0;
-      const auto& digits =
-          tasks.digit_sets[static_cast<size_t>(source.share != 0 ? source.share : target.share)];
-      const Range mine = share_of(elements, digits, m);
-      HeldValues::Arrays result;
-      for (size_t i = 0; i < arrays.size(); ++i) {
-        const Array& array = arrays[i];
-        const int64_t wanted = source.share != 0 ? mine.size() : elements;
-        ensure(static_cast<int64_t>(array.values.size()) == wanted, "a copy is of another size");
-        if (!shared || source.share == target.share) {
-          result.push_back(array);
-        } else if (source.share == 0) {
-          result.emplace_back(Shape{mine.size()},
-                              std::vector<double>(array.values.begin() + mine.begin,
-                                                  array.values.begin() + mine.end));
-        } else {
-          Array whole = held.there(to->buffer, m) ? held.at(to->buffer, m)[i]
-                                                  : Array(local_shape(region), std::nan(""));
-          std::ranges::copy(array.values, whole.values.begin() + mine.begin);
-          result.push_back(std::move(whole));
-        }
-      }
-      held.put(to->buffer, m, std::move(result));
+      copy.run(m);
+      if (tasks[id].how == kFirstMember) break;
     }
   }
 }

@@ -72,7 +72,21 @@ Array cut(const Array& source, const Region& from, const Region& to) {
 
 HeldValues::HeldValues(const TrainingGraph& training, const Machine& machine,
                        const TaskGraph& tasks)
-    : training_(training), machine_(machine), tasks_(tasks) {}
+    : training_(training), machine_(machine), tasks_(tasks) {
+  if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
+}
+
+Region HeldValues::region(const Layout& layout, TensorId tensor, int32_t micro_batch,
+                          int64_t member) const {
+  const int32_t axis =
+      micro_batch < 0 || tasks_.micro_batches.empty() ? -1 : samples_.axis[tensor.index()];
+  if (axis < 0) return region_of(layout, shape(tensor), member);
+  const auto at = static_cast<size_t>(axis);
+  Region region = region_of(layout, shape(tensor), member);
+  region[at].range = samples_.part(region[at].size, region[at].range,
+                                   tasks_.micro_batches[static_cast<size_t>(micro_batch)]);
+  return region;
+}
 
 const Layout& HeldValues::layout(BufferId id) const {
   const auto found = changed_.find(id.value);
@@ -144,22 +158,22 @@ HeldValues::Seen HeldValues::see(const Use& use, int64_t member) {
   const Buffer& held = tasks_[use.buffer];
   Seen seen = {at(use.buffer, member)[0], {}, held.tensor};
   if (held.share != 0) return seen;
-  seen.region = region_of(layout(use.buffer), shape(held.tensor), member);
+  seen.region = region(use.buffer, member);
   std::vector<const View*> chain;
   for (int32_t v = use.view; v >= 0; v = chain.back()->of)
     chain.push_back(&tasks_.views[static_cast<size_t>(v)]);
   for (size_t i = chain.size(); i-- > 0;) {
     const View& view = *chain[i];
-    Region region =
-        region_of(tasks_.layouts[static_cast<size_t>(view.layout)], shape(view.tensor), member);
+    Region part = region(tasks_.layouts[static_cast<size_t>(view.layout)], view.tensor,
+                         held.micro_batch, member);
     if (view.tensor == seen.tensor) {
-      seen.array = cut(seen.array, seen.region, region);
+      seen.array = cut(seen.array, seen.region, part);
     } else {
-      ensure(element_count(local_shape(region)) == static_cast<int64_t>(seen.array.values.size()),
+      ensure(element_count(local_shape(part)) == static_cast<int64_t>(seen.array.values.size()),
              "a view has other elements than what it is a view of");
-      seen.array.shape = local_shape(region);
+      seen.array.shape = local_shape(part);
     }
-    seen.region = std::move(region);
+    seen.region = std::move(part);
     seen.tensor = view.tensor;
   }
   return seen;

@@ -8,6 +8,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/graph/op_piece.h"
 #include "windlass/graph/reference/interpret.h"
+#include "windlass/graph/samples.h"
 #include "windlass/machine/machine.h"
 #include "windlass/task/task_graph.h"
 
@@ -34,6 +35,13 @@ class HeldValues {
   const Layout& layout(BufferId id) const;
   void set_layout(BufferId id, Layout layout);
   const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
+  // The part of a tensor that a member has in a layout; of a micro-batch, if there are several in
+  // the training graph.
+  Region region(const Layout& layout, TensorId tensor, int32_t micro_batch, int64_t member) const;
+  Region region(BufferId id, int64_t member) const {
+    return region(layout(id), tasks_[id].tensor, tasks_[id].micro_batch, member);
+  }
+  const SampleAxes& samples() const { return samples_; }
 
   // Members of the buffer's group whose pieces it holds: those of its team.
   std::vector<int64_t> members(BufferId id) const;
@@ -64,6 +72,7 @@ class HeldValues {
   const TrainingGraph& training_;
   const Machine& machine_;
   const TaskGraph& tasks_;
+  SampleAxes samples_;  // if the training graph is of all micro-batches
   std::map<std::pair<int32_t, int64_t>, Arrays> held_;  // by buffer and key
   std::map<int32_t, Layout> changed_;                   // by buffer: by moves in place
 };

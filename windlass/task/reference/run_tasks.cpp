@@ -10,6 +10,7 @@
 #include "windlass/graph/reference/mean_counts.h"
 #include "windlass/task/reference/exchange_values.h"
 #include "windlass/task/reference/held_values.h"
+#include "windlass/task/reference/statistics_exchange.h"
 
 namespace windlass {
 namespace {
@@ -28,7 +29,8 @@ class TaskWalker {
         roots_(storage_roots(training.graph)),
         mean_counts_(mean_counts(training.graph, start.batch, start.micro_batches, start.data)) {
     first_update_ = training.forward_ops + training.backward_ops;
-    loss_buffers_.resize(static_cast<size_t>(start.micro_batches));
+    loss_buffers_.resize(parts() ? tasks.micro_batches.size()
+                                 : static_cast<size_t>(start.micro_batches));
     for (size_t i = first_update_; i < training.graph.ops.size(); ++i)
       end_.gradients.emplace_back(shape(training.graph.ops[i].inputs[0]), std::nan(""));
   }
@@ -52,6 +54,9 @@ class TaskWalker {
   const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
   const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
   TeamId team_of(TaskId id) const { return tasks_[tasks_.lanes_of(id)[0]].team; }
+  // Whether micro-batches are parts of the batch that the training graph is of.
+  bool parts() const { return !tasks_.micro_batches.empty(); }
+  int32_t data_of(int32_t micro_batch) const { return parts() ? 0 : micro_batch; }
 
   // The whole tensors that a buffer begins with pieces of.
   std::vector<Array> whole_of(const Buffer& buffer) const {
@@ -66,10 +71,11 @@ class TaskWalker {
     }
     if (buffer.tensor == training_.loss_gradient)
       return {Array(tensor.type.shape, 1.0 / start_.micro_batches)};
-    if (buffer.kind == BufferKind::Input) return {start_.data(buffer.tensor, buffer.micro_batch)};
     if (tensor.constant >= 0)
       return {Array(tensor.type.shape,
                     training_.graph.constants[static_cast<size_t>(tensor.constant)].values)};
+    if (buffer.kind == BufferKind::Input)
+      return {start_.data(buffer.tensor, data_of(buffer.micro_batch))};
     return {start_.values[buffer.tensor.index()]};
   }
 
@@ -105,11 +111,12 @@ class TaskWalker {
       case TaskKind::HostUpdate: return update(id);
       case TaskKind::Compress:
       case TaskKind::Decompress:  // what compression loses is not the graph's business
+      case TaskKind::Join:
       case TaskKind::SwapOut:
       case TaskKind::SwapIn:
         return copy_values(held_, tasks_, id, held_.members(team_of(id), task.group));
       case TaskKind::Collective:
-        if (task.op.valid()) return merge(id);
+        if (task.op.valid()) return statistics_.merge(id);
         [[fallthrough]];
       case TaskKind::Send:
       case TaskKind::Reduce:
@@ -125,9 +132,13 @@ class TaskWalker {
     const Signature signature = signature_of(training_.graph, op);
     const LoopNest nest = loops_of(training_.graph, op);
     const Sharding& sharding = tasks_.shardings[static_cast<size_t>(task.how)];
-    const RandomState random = start_.random(forward_id, task.micro_batch);
+    const RandomState random = start_.random(forward_id, data_of(task.micro_batch));
     for (int64_t member : held_.members(team_of(id), task.group)) {
-      OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, member));
+      std::vector<LoopPart> loops = loop_parts(nest, sharding, member);
+      if (parts())
+        take_samples(held_.samples(), forward_id, nest,
+                     tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
+      OpPiece piece = piece_of(signature, nest, loops);
       if (forward.kind == OpKind::CrossEntropy) {
         piece.facts.mean_count = mean_counts_[forward_id.index()];
         if (piece.facts.mean_count < 0)
@@ -160,10 +171,11 @@ class TaskWalker {
     if (op.kind != OpKind::CrossEntropy && mean_counts_[tasks_[id].op.index()] >= 0)
       fail_unsupported("\"{}\": the loss divides by a sum over the samples", op.name);
     if (tasks_[id].begins)
-      return begin(id, exchange_of(piece, Pass::Forward), member,
-                   interpret_statistics(piece.signature(), inputs, random, piece.facts));
-    const ForwardResult made =
-        interpret_forward(piece.signature(), inputs, random, piece.facts, statistics(id, member));
+      return statistics_.begin(
+          id, exchange_of(piece, Pass::Forward), member,
+          interpret_statistics(piece.signature(), inputs, random, piece.facts));
+    const ForwardResult made = interpret_forward(piece.signature(), inputs, random, piece.facts,
+                                                 statistics_.of(id, member));
     for (const Use& use : tasks_.uses_of(id)) {
       if (use.kind != UseKind::Output && use.kind != UseKind::Auxiliary) continue;
       const bool output = use.kind == UseKind::Output;
@@ -197,66 +209,20 @@ class TaskWalker {
       (i < gradient_count ? gradients[i] : saved[i - gradient_count]) = &operands[i];
     }
     if (tasks_[id].begins)
-      return begin(id, exchange_of(piece, Pass::Backward, wanted), member,
-                   interpret_gradient_statistics(piece.signature(), rule, wanted, gradients, saved,
-                                                 random, piece.facts));
+      return statistics_.begin(
+          id, exchange_of(piece, Pass::Backward, wanted), member,
+          interpret_gradient_statistics(piece.signature(), rule, wanted, gradients, saved, random,
+                                        piece.facts));
     const std::vector<Array> made =
         interpret_backward(piece.signature(), rule, wanted, gradients, saved, random, piece.facts,
-                           statistics(id, member));
+                           statistics_.of(id, member));
     for (const Use& use : tasks_.uses_of(id))
       if (use.kind == UseKind::Output)
         store(use, member, made[use.index], piece.input_regions[use.index]);
   }
 
-  const Use* find_use(TaskId id, UseKind kind) const {
-    const auto uses = tasks_.uses_of(id);
-    const auto found = std::ranges::find(uses, kind, &Use::kind);
-    return found == uses.end() ? nullptr : &*found;
-  }
-
-  // Statistics of a piece that are still to be merged, and as what.
-  void begin(TaskId id, const Exchange& exchange, int64_t member, Array array) {
-    const Use* use = find_use(id, UseKind::Statistics);
-    ensure(use != nullptr && exchange.needed() && array.shape == exchange.type.shape,
-           "an op begins without statistics to exchange");
-    ensure(byte_size(exchange.type) <= tasks_[use->buffer].bytes, "statistics are too large");
-    unmerged_[{use->buffer.value, member}] = exchange;
-    held_.put(use->buffer, member, {std::move(array)});
-  }
-
-  // Those of all, for an op that ends; null for one that has none.
-  const Array* statistics(TaskId id, int64_t member) {
-    const Use* use = find_use(id, UseKind::Statistics);
-    if (use == nullptr) return nullptr;
-    ensure(!unmerged_.contains({use->buffer.value, member}), "statistics were not exchanged");
-    return &held_.at(use->buffer, member)[0];
-  }
-
-  void merge(TaskId id) {
-    const Task& task = tasks_[id];
-    const Movement& movement = tasks_.movements[static_cast<size_t>(task.how)];
-    const auto& digits = tasks_.digit_sets[static_cast<size_t>(movement.digits)];
-    std::map<int64_t, BufferId> buffer_of;  // by member
-    for (const Use& use : tasks_.uses_of(id))
-      for (int64_t member : held_.members(use.buffer)) buffer_of[member] = use.buffer;
-    std::map<int64_t, Array> merged;
-    for (const auto& [member, buffer] : buffer_of) {
-      const auto exchange = unmerged_.find({buffer.value, member});
-      ensure(exchange != unmerged_.end(), "there is nothing to merge");
-      std::vector<Array> parts;
-      for (int64_t peer : peers_of(digits, member))
-        parts.push_back(held_.at(buffer_of.at(peer), peer)[0]);
-      merged[member] = merge_statistics(exchange->second, parts);
-    }
-    for (auto& [member, array] : merged) {
-      unmerged_.erase({buffer_of[member].value, member});
-      held_.put(buffer_of[member], member, {std::move(array)});
-    }
-  }
-
   void store(const Use& use, int64_t member, const Array& array, const Region& region) {
-    const Shape& whole = shape(tasks_[use.buffer].tensor);
-    ensure(region_of(held_.layout(use.buffer), whole, member) == region,
+    ensure(held_.region(use.buffer, member) == region,
            fmt::format("result {} is not the part that its buffer is for", use.index));
     if (!use.adds) return held_.put(use.buffer, member, {array});
     Array& sum = held_.at(use.buffer, member)[0];
@@ -269,9 +235,8 @@ class TaskWalker {
     for (const Use& use : tasks_.uses_of(id))
       if (use.kind == UseKind::Sum) target = &use;
     ensure(target != nullptr, "a sum goes nowhere");
-    const Shape& whole = shape(tasks_[target->buffer].tensor);
     for (int64_t member : held_.members(team_of(id), tasks_[id].group)) {
-      const Region region = region_of(held_.layout(target->buffer), whole, member);
+      const Region region = held_.region(target->buffer, member);
       const int64_t elements = element_count(local_shape(region));
       const Range mine = held_.share(target->buffer, member, elements);
       Array total;
@@ -384,9 +349,14 @@ class TaskWalker {
   }
 
   void finish() {
+    if (parts()) end_.losses.push_back(0);
     for (const auto& buffers : loss_buffers_) {
+      if (parts() && buffers.empty()) continue;
       const Array loss = held_.assemble(buffers, 0, shape(roots_[training_.graph.loss.index()]));
-      end_.losses.push_back(loss.values[0]);
+      if (parts())
+        end_.losses[0] += loss.values[0];
+      else
+        end_.losses.push_back(loss.values[0]);
     }
     for (size_t u = 0; first_update_ + u < training_.graph.ops.size(); ++u) {
       const TensorId weight = update_op(u).inputs[0];
@@ -410,11 +380,11 @@ class TaskWalker {
   const TaskGraph& tasks_;
   const StepStart& start_;
   HeldValues held_;
+  reference::StatisticsExchange statistics_{held_, tasks_};
   const std::vector<TensorId> roots_;
   const std::vector<double> mean_counts_;  // by op
   size_t first_update_ = 0;
-  std::vector<std::vector<BufferId>> loss_buffers_;           // by micro-batch
-  std::map<std::pair<int32_t, int64_t>, Exchange> unmerged_;  // by buffer and member
+  std::vector<std::vector<BufferId>> loss_buffers_;  // by micro-batch
   StepEnd end_;
 };
 
@@ -423,47 +393,6 @@ class TaskWalker {
 StepEnd run_tasks(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                   const StepStart& start) {
   return TaskWalker(training, machine, tasks, start).run();
-}
-
-StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
-  StepEnd end;
-  const Graph& graph = training.graph;
-  const size_t first_update = training.forward_ops + training.backward_ops;
-  for (size_t i = first_update; i < graph.ops.size(); ++i)
-    end.gradients.emplace_back(graph[graph.ops[i].inputs[0]].type.shape);
-  const std::vector<double> counts =
-      mean_counts(graph, start.batch, start.micro_batches, start.data);
-  for (int32_t m = 0; m < start.micro_batches; ++m) {
-    TensorValues values = start.values;
-    for (size_t t = 0; t < graph.tensors.size(); ++t)
-      if (graph.tensors[t].role == TensorRole::Input || graph.tensors[t].role == TensorRole::Label)
-        values[t] = start.data(TensorId(t), m);
-    const auto random = [&](OpId op) { return start.random(op, m); };
-    reference_forward(training, values, random, counts);
-    end.losses.push_back(values[graph.loss.index()].values[0]);
-    reference_step(training, values, random, counts);
-    for (size_t i = first_update; i < graph.ops.size(); ++i) {
-      Array& sum = end.gradients[i - first_update];
-      const Array& term = values[graph.ops[i].inputs[1].index()];
-      for (size_t k = 0; k < sum.values.size(); ++k)
-        sum.values[k] += term.values[k] / start.micro_batches;
-    }
-  }
-  for (size_t i = first_update; i < graph.ops.size(); ++i) {
-    const Op& op = graph.ops[i];
-    const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
-    Array weight = start.values[op.inputs[master ? 2 : 0].index()];
-    std::vector<std::vector<double>> moments;
-    for (size_t k = 3; k < op.inputs.size(); ++k)
-      if (op.inputs[k].valid()) moments.push_back(start.values[op.inputs[k].index()].values);
-    reference_update(std::get<UpdateAttrs>(op.attrs).optimizer, start.hyperparameters, start.step,
-                     weight.values, end.gradients[i - first_update].values, moments);
-    end.weights.push_back(weight);
-    std::vector<Array>& states = end.states.emplace_back();
-    if (master) states.push_back(weight);
-    for (auto& moment : moments) states.emplace_back(weight.shape, std::move(moment));
-  }
-  return end;
 }
 
 }  // namespace windlass

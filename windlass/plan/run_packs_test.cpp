@@ -1,0 +1,67 @@
+// Packs of layers at the grain of ops, carried out by the slow executor, are a plain training step.
+
+#include <cmath>
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "windlass/base/error.h"
+#include "windlass/base/test_effort.h"
+#include "windlass/plan/check.h"
+#include "windlass/plan/random_packs.h"
+#include "windlass/task/packs/lower_packs.h"
+
+namespace windlass {
+namespace {
+
+void expect_close(const Array& found, const Array& expected, const std::string& what) {
+  ASSERT_EQ(found.values.size(), expected.values.size()) << what;
+  double scale = 1e-3;
+  for (double value : expected.values) scale = std::max(scale, std::abs(value));
+  for (size_t i = 0; i < found.values.size(); ++i)
+    ASSERT_NEAR(found.values[i], expected.values[i], 1e-9 * scale) << what << ", element " << i;
+}
+
+void expect_plain_step(const TrainingGraph& training, const Machine& machine,
+                       const PackStrategy& strategy, uint64_t seed) {
+  const StepStart start = cases::random_start(training, 1, seed);
+  TaskGraph tasks;
+  StepEnd found;
+  try {
+    tasks = lower_packs(training, strategy, machine);
+    check_task_graph(tasks);
+    for (const std::string& finding : check_tasks(training, machine, strategy, tasks))
+      ADD_FAILURE() << finding;
+    found = run_tasks(training, machine, tasks, start);
+  } catch (const Error& error) {
+    FAIL() << error.message() << "\n" << dump_tasks(tasks, &training.graph);
+  }
+  const StepEnd expected = run_plainly(training, start);
+  ASSERT_EQ(found.losses.size(), 1u);
+  ASSERT_NEAR(found.losses[0], expected.losses[0], 1e-9 * std::abs(expected.losses[0]));
+  const size_t first_update = training.forward_ops + training.backward_ops;
+  for (size_t u = 0; u < expected.weights.size(); ++u) {
+    const std::string& name = training.graph[training.graph.ops[first_update + u].inputs[0]].name;
+    expect_close(found.gradients[u], expected.gradients[u], "gradient of " + name);
+    expect_close(found.weights[u], expected.weights[u], "weight " + name);
+    ASSERT_EQ(found.states[u].size(), expected.states[u].size());
+    for (size_t k = 0; k < found.states[u].size(); ++k)
+      expect_close(found.states[u][k], expected.states[u][k], "state of " + name);
+  }
+}
+
+TEST(RunPacks, RandomPacksAreAPlainStep) {
+  const char* many = std::getenv("WINDLASS_RANDOM_STEPS");
+  const char* first = std::getenv("WINDLASS_RANDOM_SEED");
+  const uint64_t begin = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
+  const uint64_t count =
+      many == nullptr ? sampled<uint64_t>(200) : std::strtoull(many, nullptr, 10);
+  for (uint64_t seed = begin; seed < begin + count && !testing::Test::HasFailure(); ++seed) {
+    const cases::RandomPacks step = cases::random_pack_step(seed);
+    SCOPED_TRACE(step.name);
+    expect_plain_step(step.training, step.machine, step.strategy, seed);
+  }
+}
+
+}  // namespace
+}  // namespace windlass
