@@ -4,6 +4,8 @@
 #include <set>
 
 #include "windlass/base/error.h"
+#include "windlass/cost/allocation.h"
+#include "windlass/cost/layer_peaks.h"
 #include "windlass/graph/batch.h"
 #include "windlass/graph/network_layers.h"
 
@@ -66,16 +68,6 @@ class SizedChain {
     for (const auto& loop : nest.loops) local.push_back(loop.size);
     return cost_.price(work_of(graph_, op, nest, local), type_);
   }
-  int64_t operands(const Op& op) const {
-    int64_t bytes = 0;
-    for (const auto* list : {&op.inputs, &op.outputs})
-      for (TensorId id : *list)
-        if (id.valid() && graph_[id].role != TensorRole::Weight &&
-            graph_[id].role != TensorRole::WeightGradient && graph_[id].role != TensorRole::Buffer)
-          bytes += bytes_of(graph_, id);
-    return bytes;
-  }
-
   size_t piece(size_t op) const { return static_cast<size_t>(piece_of_[op]); }
 
   TrainingGraph training_;
@@ -117,31 +109,33 @@ void SizedChain::time(LayerProfile& profile, int64_t size) const {
     costs->seconds.assign(pieces_, 0);
     costs->peak.assign(pieces_, 0);
   }
-  const auto passed = [&](size_t layer) { return profile.input[layer] * size; };
-  std::vector<int64_t> saved(pieces_, 0);
-  for (const SavedTensor& tensor : training_.saved)
-    if (tensor.producer.valid()) saved[piece(tensor.producer.index())] += tensor.bytes.value;
-  std::vector<int64_t> forward_most(pieces_, 0), backward_most(pieces_, 0);
+  const size_t end = training_.forward_ops + training_.backward_ops;
+  std::vector<int64_t> workspace(end, 0);
   for (size_t op = 0; op < training_.forward_ops; ++op) {
     const Price cost = price(graph_.ops[op]);
-    const size_t at = piece(op);
-    forward.seconds[at] += cost.time.value;
-    forward_most[at] = std::max(forward_most[at], operands(graph_.ops[op]) + cost.workspace.value);
+    forward.seconds[piece(op)] += cost.time.value;
+    workspace[op] = cost.workspace.value;
   }
   backward.seconds = forward.seconds;
   size_t at = pieces_ - 1;
-  for (size_t op = training_.forward_ops; op < training_.forward_ops + training_.backward_ops;
-       ++op) {
+  for (size_t op = training_.forward_ops; op < end; ++op) {
     const Op& entry = graph_.ops[op];
-    if (entry.pass == Pass::Backward && entry.forward.valid()) at = piece(entry.forward.index());
+    if (entry.forward.valid()) at = piece(entry.forward.index());
     const Price cost = price(entry);
     backward.seconds[at] += cost.time.value;
-    backward_most[at] = std::max(backward_most[at], operands(entry) + cost.workspace.value);
+    workspace[op] = cost.workspace.value;
+  }
+  const LayerPeaks peaks = layer_peaks(training_, piece_of_, workspace);
+  std::vector<int64_t> rounding(pieces_, 0);
+  for (const auto& [layer, id] : state_of_layers(training_, piece_of_)) {
+    const int64_t bytes = bytes_of(graph_, id);
+    rounding[static_cast<size_t>(layer)] += allocated(bytes).value - bytes;
   }
   for (size_t p = 0; p < pieces_; ++p) {
-    const int64_t state = profile.weights[p] + profile.buffers[p] + passed(p);
-    forward.peak[p] = state + forward_most[p];
-    backward.peak[p] = state + profile.weights[p] + saved[p] + backward_most[p];
+    const int64_t state =
+        profile.weights[p] + profile.buffers[p] + profile.input[p] * size + rounding[p];
+    forward.peak[p] = state + peaks.forward[p];
+    backward.peak[p] = state + profile.weights[p] + rounding[p] + peaks.backward[p];
   }
   for (auto [pass, costs] :
        {std::pair(&profile.forward, &forward), std::pair(&profile.backward, &backward)}) {

@@ -18,9 +18,8 @@ LayerProfile bytes_of_layers(const TrainingGraph& training, const std::vector<in
 
 // Layers are those of network_layers.h.
 // `network` is of the whole batch, with a loss; sizes are the divisors of its samples up to `most`.
-// Times are sums of the prices of ops; recomputing a layer takes what its forward pass does.
-// Assumptions on memory: a forward pass holds the operands of one op at a time, a backward pass all
-// that the layer saves and the operands of one op. A weight that several layers read is moved with
+// Times are sums of the prices of ops; recomputing a layer takes what its forward pass does. Peaks
+// are those of layer_peaks.h: what ops have alive. A weight that several layers read is moved with
 // each of them, and so is its gradient; its optimizer state and its update count once, for the
 // first one. Tensors that are read all along the network are not moved with the layers. Updates
 // are priced on the host of the first device. Throws Error{Unsupported} if the batch cannot be cut

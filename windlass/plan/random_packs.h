@@ -76,7 +76,8 @@ inline PackStrategy random_packs(const LayerProfile& chain, int64_t samples, int
 struct RandomPacks {
   std::string name;
   Machine machine;
-  TrainingGraph training;  // of the whole batch
+  Graph network;  // of the whole batch, as is
+  TrainingGraph training;
   PackStrategy strategy;
 };
 
@@ -107,21 +108,38 @@ inline Graph random_network(Rng& rng, int64_t samples) {
   }
 }
 
+inline RandomPacks random_packs_of(const Graph& network, uint64_t seed, int64_t samples, Rng& rng) {
+  RandomPacks step{{}, machine(static_cast<int>(rng.integer(1, 4))), network, {}, {}};
+  TrainingOptions options;
+  options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));
+  step.training = differentiate(network, options);
+  const auto devices = static_cast<int64_t>(step.machine.devices.size());
+  step.strategy = random_packs(bytes_of_layers(step.training, find_layers(network), samples),
+                               samples, devices, rng);
+  step.name = fmt::format("seed {}: {} of {} samples, {} x {} devices, micro-batches {} and {}",
+                          seed, network.name, samples, step.strategy.replicas, step.strategy.depth,
+                          step.strategy.forward_microbatch, step.strategy.backward_microbatch);
+  return step;
+}
+
+// Small enough to be carried out slowly.
 inline RandomPacks random_pack_step(uint64_t seed) {
   Rng rng(seed);
   const int64_t samples = rng.integer(2, 6);
-  RandomPacks step{{}, machine(static_cast<int>(rng.integer(1, 4))), {}, {}};
-  const Graph graph = random_network(rng, samples);
-  TrainingOptions options;
-  options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));
-  step.training = differentiate(graph, options);
-  const auto devices = static_cast<int64_t>(step.machine.devices.size());
-  step.strategy = random_packs(bytes_of_layers(step.training, find_layers(graph), samples), samples,
-                               devices, rng);
-  step.name = fmt::format("seed {}: {} of {} samples, {} x {} devices, micro-batches {} and {}",
-                          seed, graph.name, samples, step.strategy.replicas, step.strategy.depth,
-                          step.strategy.forward_microbatch, step.strategy.backward_microbatch);
-  return step;
+  return random_packs_of(random_network(rng, samples), seed, samples, rng);
+}
+
+// Large enough that what allocators round does not matter.
+inline RandomPacks large_pack_step(uint64_t seed) {
+  Rng rng(seed);
+  constexpr int64_t kSamples = 24;
+  switch (rng.integer(0, 2)) {
+    case 0: return random_packs_of(mlp(kSamples, rng.integer(2, 8), 256), seed, kSamples, rng);
+    case 1: return random_packs_of(cnn(kSamples), seed, kSamples, rng);
+    default:
+      return random_packs_of(transformer(kSamples, rng.integer(1, 4), rng.chance(0.5)), seed,
+                             kSamples, rng);
+  }
 }
 
 }  // namespace windlass::cases

@@ -3,18 +3,13 @@
 
 #include <memory>
 
+#include "windlass/cost/allocation.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
 #include "windlass/strategy/strategy.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
-
-// Allocators hand out multiples of this.
-constexpr int64_t kAllocationUnit = 512;
-constexpr Bytes allocated(int64_t bytes) {
-  return Bytes((bytes + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit);
-}
 
 // Lowers one strategy after the other for the same training graph and machine. What depends on an
 // op and its sharding, or on two layouts, is worked out once and kept. Not shared between threads.

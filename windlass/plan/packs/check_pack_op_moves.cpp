@@ -226,7 +226,7 @@ void PackOpChecker::share(TaskId id) {
       complain("{}: {} is not for what is exchanged", name(id), name(to->buffer));
     held(to->buffer) = result;
   }
-  if (matched != uses.size() || matched == 0)
+  if (matched != uses.size() || matched == 0 || *seen_indices.rbegin() >= seen_indices.size())
     complain("{}: uses buffers that it does not exchange", name(id));
   const std::vector<DeviceGroup> groups{graph_.teams[static_cast<size_t>(team(id))].devices};
   check_traffic(id, plan_collective(machine_, expected, groups, Bytes(bytes_moved)));

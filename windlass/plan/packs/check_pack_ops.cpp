@@ -302,7 +302,8 @@ bool PackOpChecker::check_buffer(BufferId id) {
   held.share = buffer.share != 0;
   if (held.share && (graph_.digit_sets[static_cast<size_t>(buffer.share)] !=
                          std::vector<MemberDigit>{{1, strategy_.replicas}} ||
-                     !replicated() || !team.valid()))
+                     !replicated() || !team.valid() || buffer.at_start ||
+                     (buffer.kind != BufferKind::Weight && !state)))
     complain("{} is in other shares than those of the replicas", name(id));
   const int64_t element = state ? state_size(static_cast<size_t>(update_of_[buffer.tensor.index()]))
                                 : element_bytes(tensor.type.dtype);
