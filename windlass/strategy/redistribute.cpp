@@ -77,7 +77,7 @@ class Planner {
       if (!to_[i].plain() && !(now_[i] == to_[i])) return std::nullopt;
       if (now_[i] == to_[i]) continue;
       for (const Digit& digit : {now_[i], to_[i]})
-        if (digit.kind == Digit::Kind::Axis &&
+        if (digit.kind == Digit::Kind::Axis && !gathers_blocks(i) &&
             (!independent(now_, i, digit.axis) || !independent(to_, i, digit.axis)))
           return std::nullopt;
     }
@@ -100,6 +100,15 @@ class Planner {
   }
 
  private:
+  // Blocks that are gathered together with all that is cut inside of them.
+  bool gathers_blocks(size_t i) const {
+    for (size_t j = i; j < now_.size(); ++j)
+      if (now_[j].kind == Digit::Kind::Axis && now_[j].axis == now_[i].axis &&
+          (now_[j].blocks == 1 || to_[j].kind != Digit::Kind::Copy))
+        return false;
+    return now_[i].kind == Digit::Kind::Axis;
+  }
+
   // Combines the partial sums whose digit becomes `kind`, all in one step.
   void combine(Digit::Kind kind) {
     std::vector<size_t> which;

@@ -206,6 +206,7 @@ bool PackOpChecker::check_graph() {
       complain("task {} carries out op {} of {}", i, task.op.value, first_update_);
     if (task.tensor.valid() && task.tensor.index() >= ops.tensors.size())
       complain("task {} moves tensor {} of {}", i, task.tensor.value, ops.tensors.size());
+    if (task.begins) complain("task {} begins an op that is not split", i);
     if (task.micro_batch != -1 && !in(task.micro_batch, graph_.micro_batches))
       complain("task {} is of micro-batch {}", i, task.micro_batch);
     if (graph_.lanes_of(TaskId(i)).size() != 1 ||
@@ -299,6 +300,10 @@ bool PackOpChecker::check_buffer(BufferId id) {
              format_layout(expected_layout(buffer)));
   if (team.valid() && buffer.group != team.value)
     complain("{} is of group {}, where its memory is not", name(id), buffer.group);
+  // What the host holds for all goes by the first of them.
+  if (buffer.team != (team.valid() ? TeamId() : TeamId(size_t{0})) ||
+      (!team.valid() && buffer.group != 0))
+    complain("{} is of team {} of group {}", name(id), buffer.team.value, buffer.group);
   held.share = buffer.share != 0;
   if (held.share && (graph_.digit_sets[static_cast<size_t>(buffer.share)] !=
                          std::vector<MemberDigit>{{1, strategy_.replicas}} ||

@@ -254,6 +254,7 @@ BufferId OpSink::make_on_host(BufferKind kind, TensorId tensor, int32_t part, in
                               bool at_start, bool at_end) {
   return graph_.add(
       Buffer{.memory = teams_.host_memory(),
+             .team = TeamId(size_t{0}),
              .kind = kind,
              .at_start = at_start,
              .at_end = at_end,
