@@ -69,6 +69,12 @@ def contrast(v):
     return F.cross_entropy(v @ v.t() / 0.5, torch.arange(v.shape[0]))
 
 
+def masked(v, t):
+    """The mean over what the target leaves."""
+    mask = (t > 0.5).to(v.dtype)
+    return ((v - t).pow(2) * mask).sum() / mask.sum().clamp(min=1)
+
+
 def dice(v, t):
     p = torch.sigmoid(v).flatten(1)
     t = t.flatten(1)
@@ -85,6 +91,8 @@ LOSSES = {
     "mse": ("same", lambda v, t: (v - t).pow(2).mean()), "l1": ("same", lambda v, t: (v - t).abs().mean()),
     "huber": ("same", lambda v, t: huber(v - t)),
     "padded": ("padded", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1))),
+    "masked": ("same", masked), "padded and weighed": ("padded", lambda v, t: F.cross_entropy(
+        rows(v), t.reshape(-1), weight=v.new_tensor([0.5 + i % 3 for i in range(v.shape[-1])]))),
     "ignored": ("class", lambda v, t: F.cross_entropy(rows(v), t.reshape(-1), ignore_index=1)),
     "log cosh": ("same", lambda v, t: torch.log(torch.exp(v - t) + torch.exp(t - v)).mean()),
     "bits": ("bits", F.binary_cross_entropy_with_logits),

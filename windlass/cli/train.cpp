@@ -9,10 +9,12 @@
 #include <fmt/format.h>
 
 #include "windlass/base/atomic_file.h"
+#include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
 #include "windlass/cli/train_run.h"
+#include "windlass/model/padding_rows.h"
 #include "windlass/run/checkpoint.h"
 
 namespace windlass {
@@ -131,6 +133,8 @@ ExitCode run_train(const TrainFlags& flags) {
                                                                   ? failure_reason(*report.failure)
                                                                   : "out of memory"));
   }
+  for (const std::string& note : note_padding_rows(prepared.subject.model))
+    fmt::print(stderr, "note: {}\n", printable(note));
   run_training(flags, prepared, threads);
   return ExitCode::Done;
 }

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/graph/fuse.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
+#include "windlass/model/padding_rows.h"
 #include "windlass/model/weights.h"
 #include "windlass/model/zoo.h"
 
@@ -86,6 +88,7 @@ Model load_model(const std::string& name, const ModelOptions& options) {
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
     attach_checkpoint(model, name);
     choose_trained(model.graph, options);
+    std::ranges::move(note_padding_rows(model), std::back_inserter(model.notes));
     return model;
   } catch (const Error& error) {
     if (error.message().starts_with(name)) throw;

@@ -117,10 +117,11 @@ bool hands_on(const Op& op, size_t input) {
   }
 }
 
-// Whether all that becomes of a stored tensor is elementwise. Weights of products, convolutions and
-// norms are none of these, whatever their values.
+// Whether all that becomes of a stored tensor is elementwise: it is combined with other values or,
+// if `functions`, a function is taken of it before. Weights of products, convolutions and norms are
+// none of these, whatever their values.
 bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& consumers,
-                      TensorId weight) {
+                      TensorId weight, bool functions) {
   constexpr size_t kMaxSteps = 100;
   std::vector<TensorId> open = {weight};
   for (size_t next = 0; next < open.size(); ++next) {
@@ -131,6 +132,7 @@ bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& 
     for (OpId consumer : consumers[id.index()]) {
       const Op& op = graph[consumer];
       if (op.kind == OpKind::Binary || op.kind == OpKind::Where) continue;
+      if (functions && (op.kind == OpKind::Unary || op.kind == OpKind::Softmax)) continue;
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         if (op.inputs[k] != id) continue;
         if (!hands_on(op, k)) return false;
@@ -165,7 +167,6 @@ bool is_constant_name(std::string_view name) {
 // Why the values of a tensor that is only combined with others are no weight's; empty if they may
 // be one's.
 std::string_view told_by_values(const Tensor& tensor, const std::vector<double>& values) {
-  if (has_infinities(values)) return "infinities";
   if (tensor.type.shape.size() < 2) return "";
   if (is_additive_mask(values)) return "an additive mask";
   if (is_zero_one_mask(tensor.type.shape, values)) return "a mask of zeros and ones";
@@ -192,9 +193,12 @@ std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
     const bool small = element_count(tensor.type.shape) <= 4096;
     if (waves && small && is_frequency(graph, consumers, positional, TensorId(t)))
       return "frequencies of sines and cosines";
-    if (!is_only_combined(graph, consumers, TensorId(t))) return "";
+    if (!is_only_combined(graph, consumers, TensorId(t), true)) return "";
     const auto known = values(tensor);
-    return known ? told_by_values(tensor, *known) : "";
+    if (!known) return "";
+    if (has_infinities(*known)) return "infinities";
+    return is_only_combined(graph, consumers, TensorId(t), false) ? told_by_values(tensor, *known)
+                                                                  : "";
   };
   std::vector<Demotion> demotions;
   for (size_t t = 0; t < graph.tensors.size(); ++t) {

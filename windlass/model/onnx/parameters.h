@@ -26,8 +26,8 @@ using WeightValues = std::function<std::optional<std::vector<double>>(const Tens
 //  - they are frequencies: all that becomes of them, combined with nothing but positions and
 //    constants, goes into sines and cosines (rotary and sinusoidal embeddings);
 //  - they are only added to, multiplied with or chosen instead of other values, perhaps cut,
-//    reshaped or looked up before, and their values give them away (value_tables.h): infinities,
-//    masks, waves, distances;
+//    reshaped or looked up before, and their values give them away (value_tables.h): masks, waves,
+//    distances; infinities also if a function is taken of them before;
 //  - they have the name of a constant that was moved out of the graph.
 // Weights that a glob of `train` matches stay.
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,

@@ -82,6 +82,19 @@ TEST(Parameters, MasksAreNotTrained) {
                        "a.vector (infinities)"));
 }
 
+// Of a mask an exporter may leave the exponential to the graph; of weights too.
+TEST(Parameters, InfinitiesAreNotTrainedThroughAFunction) {
+  const auto with_exponential = [](const std::vector<float>& values) {
+    return proto::model(input("x", {2, kWidth}) + output("y", {2, kWidth}) +
+                        initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+                        initializer("scale", {kWidth}, values) + node("MatMul", {"x", "w"}, {"h"}) +
+                        node("Exp", {"scale"}, {"e"}) + node("Mul", {"h", "e"}, {"y"}));
+  };
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_THAT(trained(with_exponential({0, 0, -inf, 0, 0, 0})), ElementsAre("w"));
+  EXPECT_THAT(trained(with_exponential({0, 0, -5, 0, 0, 0})), ElementsAre("scale", "w"));
+}
+
 TEST(Parameters, DistancesAreNotTrained) {
   std::vector<float> values;
   for (int i = 0; i < 6; ++i)
