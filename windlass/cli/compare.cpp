@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
@@ -105,9 +106,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
       "What windlass finds beside what you would have done: time, memory, valid or not.");
   auto flags = std::make_shared<CompareFlags>();
   flags->model.add_to(*verb);
-  verb->add_option("--on", flags->machine.machine, "machine: \"local\", a preset or a JSON file")
-      ->type_name("MACHINE");
-  flags->machine.add_to(*verb);
+  flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
   verb->add_option("--search", flags->search.method,

@@ -60,9 +60,7 @@ void add_export(CLI::App& program) {
       program.add_subcommand("export", "Write a problem or a plan for another program.");
   auto flags = std::make_shared<ExportFlags>();
   flags->model.add_to(*verb);
-  verb->add_option("--on", flags->machine.machine, "machine: a preset or a JSON file")
-      ->type_name("MACHINE");
-  flags->machine.add_to(*verb);
+  flags->machine.add_to(*verb, "machine: a preset or a JSON file");
   verb->add_option("--to", flags->format, "format: wcsp")
       ->required()
       ->check(CLI::IsMember({"wcsp"}));

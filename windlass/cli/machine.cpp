@@ -145,6 +145,11 @@ void MachineFlags::add_to(CLI::App& verb) {
                   "(default: measured)");
 }
 
+void MachineFlags::add_to(CLI::App& verb, const std::string& machines) {
+  verb.add_option("--on", machine, machines)->type_name("MACHINE");
+  add_to(verb);
+}
+
 MachineOptions MachineFlags::machine_options() const {
   MachineOptions options;
   const auto read = [](const char* flag, const std::string& text, auto parse) {

@@ -13,8 +13,7 @@ class App;
 
 namespace windlass {
 
-// Raw values of the flags, to be turned into options after parsing. The verb itself adds the name
-// of the machine.
+// Raw values of the flags, to be turned into options after parsing.
 struct MachineFlags {
   std::string machine;
   std::string memory;
@@ -23,6 +22,8 @@ struct MachineFlags {
   int threads = 1;  // that the kernels of each device of "local" use; set by the verb
 
   void add_to(CLI::App& verb);
+  // With --on, and what it may name.
+  void add_to(CLI::App& verb, const std::string& machines);
 
   // Throw Error{Input} naming the flag or the machine.
   MachineOptions machine_options() const;

@@ -222,9 +222,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "plan", "The fastest way to train a model inside a memory limit, or what it would take.");
   auto flags = std::make_shared<PlanFlags>();
   flags->model.add_to(*verb);
-  verb->add_option("--on", flags->machine.machine, "machine: \"local\", a preset or a JSON file")
-      ->type_name("MACHINE");
-  flags->machine.add_to(*verb);
+  flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
   verb->add_option("--search", flags->search.method,
                    "how: auto, exact, grid, chain, mcmc, one-device, harmony")

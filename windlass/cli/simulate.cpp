@@ -107,10 +107,8 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       "What a training step costs under a strategy: time, bytes on every device and link.");
   auto flags = std::make_shared<SimulateFlags>();
   flags->model.add_to(*verb);
-  verb->add_option("--on", flags->machine.machine,
-                   "machine: preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file")
-      ->type_name("MACHINE");
-  flags->machine.add_to(*verb);
+  flags->machine.add_to(
+      *verb, "machine: preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file");
   verb->add_option("--strategy", flags->strategy,
                    "name with parameters, e.g. megatron:tp=8,pp=8,micro=1,recompute=full")
       ->type_name("SPEC");

@@ -59,9 +59,7 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
 
 void TrainFlags::add_to(CLI::App& verb) {
   model.add_to(verb);
-  verb.add_option("--on", machine.machine, "machine, if there is no plan: \"local\"")
-      ->type_name("MACHINE");
-  machine.add_to(verb);
+  machine.add_to(verb, "machine, if there is no plan: \"local\"");
   verb.add_option("--strategy", strategy, "a named strategy instead of a search")
       ->type_name("SPEC");
   verb.add_option("--time-limit", time_limit,

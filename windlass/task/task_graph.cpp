@@ -9,7 +9,6 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/hash.h"
-#include "windlass/graph/op_info.h"
 
 namespace windlass {
 namespace {
@@ -187,39 +186,6 @@ bool extend_links(TaskGraph& graph, const Machine& machine) {
     graph.loads.push_back(std::move(loads));
   }
   return true;
-}
-
-std::string dump_tasks(const TaskGraph& graph, const Graph* training) {
-  std::string text;
-  auto out = std::back_inserter(text);
-  const auto team_name = [&](TeamId id) {
-    return id.valid() ? graph[graph[id].memory].name : std::string("host");
-  };
-  for (size_t i = 0; i < graph.size(); ++i) {
-    const TaskId id(i);
-    const Task& task = graph[id];
-    fmt::format_to(out, "{} {}{}", i, task.begins ? "begin-" : "", task_kind_name(task.kind));
-    if (training && task.op.valid()) fmt::format_to(out, " {}", (*training)[task.op].name);
-    if (training && task.tensor.valid()) fmt::format_to(out, " {}", (*training)[task.tensor].name);
-    if (task.micro_batch >= 0) fmt::format_to(out, " mb {}", task.micro_batch);
-    for (LaneId lane : graph.lanes_of(id)) {
-      fmt::format_to(out, " on {} {}", lane_kind_name(graph[lane].kind),
-                     team_name(graph[lane].team));
-      if (graph[lane].receiver.valid()) fmt::format_to(out, ">{}", team_name(graph[lane].receiver));
-    }
-    const char* separator = " after ";
-    for (TaskId before : graph.predecessors_of(id)) {
-      fmt::format_to(out, "{}{}", separator, before.value);
-      separator = ",";
-    }
-    separator = " uses ";
-    for (const Use& use : graph.uses_of(id)) {
-      fmt::format_to(out, "{}{}{}", separator, use.buffer.value, use.write ? "w" : "r");
-      separator = " ";
-    }
-    text += '\n';
-  }
-  return text;
 }
 
 }  // namespace windlass

@@ -278,8 +278,4 @@ void share_links(TaskGraph& graph, const Machine& machine);
 // false if new traffic tells links apart that carried the same so far.
 bool extend_links(TaskGraph& graph, const Machine& machine);
 
-// One line a task: "12 Forward linear_3 mb 0 on compute gpu0-3 after 3,7 uses 4r 5w". What tests
-// and people read.
-std::string dump_tasks(const TaskGraph& graph, const Graph* training = nullptr);
-
 }  // namespace windlass

@@ -29,14 +29,14 @@ class Evaluator {
   Evaluator(const Problem& problem, const TrainingGraph& training);
 
   Evaluation evaluate(const Strategy& strategy);
-  // The same but for the peak, unless a bound shows that the step takes longer than `most` or does
-  // not fit: none then, in a small part of the time. So are plain steps, whose bound is exact.
+  // The same without the peak; none where a bound shows that the step takes longer than `most` or
+  // does not fit. Then, and where the bound is the time itself, nothing is simulated.
   std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
-  // As if memory were no matter: it always fits.
-  // No more than a step of it takes, whatever the limits.
+  // A lower bound on the time of the step, whatever the limits.
   Nanoseconds bound(const Strategy& strategy) { return bound_(strategy, kLongest); }
+  // As if memory were no matter: the step always fits.
   Evaluation evaluate_unlimited(const Strategy& strategy);
-  // The same, with everything that happens. Valid until the next strategy.
+  // The same, with the whole simulation. Valid until the next strategy.
   struct Run {
     const TaskGraph& tasks;
     const TaskTimes& times;

@@ -85,7 +85,7 @@ class GridSearch {
 
  private:
   // Where weights and optimizer state live, from the mildest to the strongest.
-  std::vector<BaselineSpec> homes(const BaselineSpec& plain) const {
+  static std::vector<BaselineSpec> all_homes(const BaselineSpec& plain) {
     std::vector<BaselineSpec> list;
     for (const int home : {0, 1, 2})
       for (const int zero : {0, 1, 2, 3}) {
@@ -94,9 +94,15 @@ class GridSearch {
         spec.zero = zero;
         spec.host_update = home >= 1;
         spec.host_weights = home == 2;
-        if (fixed_.offload) spec.offload = *fixed_.offload;
-        if (fixed_.allows(spec)) list.push_back(spec);
+        list.push_back(spec);
       }
+    return list;
+  }
+  std::vector<BaselineSpec> homes(const BaselineSpec& plain) const {
+    BaselineSpec decided = plain;
+    if (fixed_.offload) decided.offload = *fixed_.offload;
+    std::vector<BaselineSpec> list = all_homes(decided);
+    std::erase_if(list, [&](const BaselineSpec& spec) { return !fixed_.allows(spec); });
     return list;
   }
 
@@ -264,23 +270,16 @@ class GridSearch {
   // From the mildest to the strongest.
   std::vector<BaselineSpec> remedies(const BaselineSpec& plain) const {
     std::vector<BaselineSpec> list;
-    for (const int home : {0, 1, 2})
-      for (const int zero : {0, 1, 2, 3}) {
-        if (zero > 0 && plain.dp == 1) continue;
-        for (const RecomputePolicy recompute : {RecomputePolicy::None, RecomputePolicy::Selective,
-                                                RecomputePolicy::Sqrt, RecomputePolicy::Full})
-          for (const bool offload : {false, true}) {
-            if (offload && recompute != RecomputePolicy::None && recompute != RecomputePolicy::Full)
-              continue;
-            BaselineSpec spec = plain;
-            spec.zero = zero;
-            spec.recompute = recompute;
-            spec.offload = offload;
-            spec.host_update = home >= 1;
-            spec.host_weights = home == 2;
-            if (fixed_.allows(spec)) list.push_back(spec);
-          }
-      }
+    for (BaselineSpec spec : all_homes(plain))
+      for (const RecomputePolicy recompute : {RecomputePolicy::None, RecomputePolicy::Selective,
+                                              RecomputePolicy::Sqrt, RecomputePolicy::Full})
+        for (const bool offload : {false, true}) {
+          if (offload && recompute != RecomputePolicy::None && recompute != RecomputePolicy::Full)
+            continue;
+          spec.recompute = recompute;
+          spec.offload = offload;
+          if (fixed_.allows(spec)) list.push_back(spec);
+        }
     return list;
   }
 

@@ -30,9 +30,9 @@ class StreamFill {
   PackStrategy refine(PackStrategy strategy, double counts, const NoteStrategy& note,
                       const std::function<bool()>& spent);
 
-  // Least that was needed by what was tried first of each packs.
+  // The least limit that would have done for the first strategy of any packs that were filled.
   int64_t least_limit() const { return least_limit_; }
-  // For pieces of weights that arrive early.
+  // Bytes left free for pieces of weights that arrive early.
   int64_t room_ahead() const;
 
  private:
@@ -40,7 +40,7 @@ class StreamFill {
   size_t most_packs(PackStrategy& strategy, StreamCost& cost, Set set);
   void keep_shares(PackStrategy& strategy, StreamCost& cost);
   int64_t pack_state(const PackStrategy& strategy) const;
-  // What does not fit gets a smaller window for weights.
+  // A strategy that does not fit gets a smaller window for weights.
   StreamCost price(PackStrategy& strategy);
 
   ChainTables& chain_;

@@ -57,7 +57,8 @@ class StreamSearcher {
   MicroBatchSizes sizes(int64_t samples) const {
     return micro_batch_sizes(chain_.profile(), samples);
   }
-  // Simulated time, and what traffic counts: what Harmony would not move, more than it takes.
+  // What the search minimises: simulated time, plus a little for each byte that is swapped, plus
+  // much for each byte beyond what Harmony would swap.
   double counts(const StreamCost& cost) const;
   // Places inputs and weights for given packs and keeps the result if it is the best.
   double consider(Shape shape, const HarmonyPlan& packs, const std::vector<uint8_t>& on_host = {}) {
@@ -100,7 +101,7 @@ class StreamSearcher {
   StreamPricer pricer_;
   StreamFill fill_;
   StreamFront front_;
-  // What counts least so far: what moves more than Harmony would counts much.
+  // The strategy that counts() least so far.
   std::optional<PackStrategy> best_;
   double best_counts_ = kDoesNotFit, best_seconds_ = kDoesNotFit;
   int64_t harmony_swaps_ = INT64_MAX;

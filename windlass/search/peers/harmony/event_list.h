@@ -50,7 +50,7 @@ class EventList {
     Stream stream = Compute;
     double seconds = 0;
     std::vector<Name> waits;
-    Name twin;  // the other end of a peer transfer; task -1 if none
+    Name twin = {};  // the other end of a peer transfer; task -1 if none
   };
 
   // At the end of the stream it is on.

@@ -121,14 +121,14 @@ class StepEvents {
         prefetch_ ? (task.previous < 0 ? Name{} : computed(task.previous, parts(task.previous) - 1))
                   : freed(task.previous);
     list.add(
-        {{t, Kind::Weights}, task.device, SwapIn, swap(chain_.state_bytes(task.pack)), {wait}, {}});
+        {{t, Kind::Weights}, task.device, SwapIn, swap(chain_.state_bytes(task.pack)), {wait}});
   }
   // Output of task t - 1 into task t, as an input or as a gradient.
   void add_receive(int t, Kind kind, int i, int64_t bytes, Name wait) {
     const CoarseTask& task = at(t);
     const bool between_passes = !task.forward && task.loss;
     if (t == 0) {
-      list.add({{t, kind, i}, task.device, SwapIn, swap(bytes), {wait}, {}});
+      list.add({{t, kind, i}, task.device, SwapIn, swap(bytes), {wait}});
     } else if (peers() && !(between_passes && converts())) {
       list.add({{t, kind, i}, task.device, PeerIn, peer(bytes), {wait}, {t - 1, Kind::Output, i}});
     } else if (between_passes && converts()) {
@@ -136,16 +136,11 @@ class StepEvents {
                 task.device,
                 SwapIn,
                 swap(bytes),
-                {wait, {t - 1, Kind::OutputMessage, i}},
-                {}});
+                {wait, {t - 1, Kind::OutputMessage, i}}});
     } else {
       const int source = between_passes ? completed_with(i) : i;
-      list.add({{t, kind, i},
-                task.device,
-                SwapIn,
-                swap(bytes),
-                {wait, {t - 1, Kind::Output, source}},
-                {}});
+      list.add(
+          {{t, kind, i}, task.device, SwapIn, swap(bytes), {wait, {t - 1, Kind::Output, source}}});
     }
   }
   // Output of task t for task t + 1.
@@ -162,7 +157,7 @@ class StepEvents {
                 {t + 1, kind, i}});
       return;
     }
-    list.add({{t, Kind::Output, i}, task.device, SwapOut, swap(bytes), {computed(t, i)}, {}});
+    list.add({{t, Kind::Output, i}, task.device, SwapOut, swap(bytes), {computed(t, i)}});
     if (!(to_loss && converts())) return;
     for (int j = 0; j < static_cast<int>(backward_sizes_.size()); ++j)
       if (completed_with(j) == i)
@@ -171,8 +166,7 @@ class StepEvents {
                   Host,
                   message(chain_.input(task.pack.last + 1, backward_sizes_[static_cast<size_t>(j)]),
                           task.device, at(t + 1).device),
-                  {{t, Kind::Output, i}},
-                  {}});
+                  {{t, Kind::Output, i}}});
   }
   void add_stash(int t, int i, int layer, std::vector<Name> waits) {
     const CoarseTask& task = at(t);
@@ -180,8 +174,7 @@ class StepEvents {
               task.device,
               SwapOut,
               swap(chain_.input(layer, sizes(t)[static_cast<size_t>(i)])),
-              std::move(waits),
-              {}});
+              std::move(waits)});
     int reader = 0;
     while (at(reader).forward || at(reader).pack.first != layer) ++reader;
     for (int j = 0; j < static_cast<int>(backward_sizes_.size()); ++j)
@@ -191,8 +184,7 @@ class StepEvents {
                   Host,
                   message(chain_.input(layer, backward_sizes_[static_cast<size_t>(j)]), task.device,
                           at(reader).device),
-                  {{t, Kind::StashOut, i, layer}},
-                  {}});
+                  {{t, Kind::StashOut, i, layer}}});
   }
 
   void add_forward(int t) {
@@ -223,14 +215,13 @@ class StepEvents {
                   task.device,
                   Compute,
                   ChainTables::seconds(chain_.forward(size), {layer, end - 1}),
-                  waits,
-                  {}});
+                  waits});
       }
       add_output(t, i, chain_.input(task.pack.last + 1, size));
     }
     std::vector<Name> waits;
     if (!prefetch_ && !pipeline_) waits.push_back({t, Kind::Output, parts(t) - 1});
-    list.add({freed(t), task.device, Compute, constants_.free_seconds, waits, {}});
+    list.add({freed(t), task.device, Compute, constants_.free_seconds, waits});
   }
 
   void add_backward(int t) {
@@ -248,8 +239,7 @@ class StepEvents {
                   task.device,
                   SwapIn,
                   swap(input),
-                  {input_wait(t, i), {t, Kind::StashMessage, i}},
-                  {}});
+                  {input_wait(t, i), {t, Kind::StashMessage, i}}});
         Name wait{t, Kind::Recompute, i};
         if (prefetch_) {
           const int last = task.previous < 0 ? -1 : parts(task.previous) - 1;
@@ -266,13 +256,12 @@ class StepEvents {
       const double recompute = ChainTables::seconds(chain_.forward(size), task.pack);
       std::vector<Name> waits{{t, source, i}};
       if (i == 0) waits.push_back({t, Kind::Weights});
-      list.add({{t, Kind::Recompute, i}, task.device, Compute, recompute, waits, {}});
+      list.add({{t, Kind::Recompute, i}, task.device, Compute, recompute, waits});
       list.add({{t, Kind::Backward, i},
                 task.device,
                 Compute,
                 ChainTables::seconds(chain_.backward(size), task.pack) - recompute,
-                {{t, Kind::Gradient, i}},
-                {}});
+                {{t, Kind::Gradient, i}}});
       if (task.pack.first > 0) add_output(t, i, input);
     }
     const int64_t state = chain_.state_bytes(task.pack);
@@ -283,18 +272,16 @@ class StepEvents {
                 task.device,
                 Compute,
                 2.0 * (devices_ - 1) / devices_ * peer(state),
-                prefetch_ ? std::vector<Name>{} : std::vector<Name>{last_output},
-                {}});
+                prefetch_ ? std::vector<Name>{} : std::vector<Name>{last_output}});
     else if (!pipeline_ && !prefetch_)
       waits.push_back(last_output);
-    list.add({{t, Kind::WriteBack}, task.device, SwapOut, swap(state), waits, {}});
-    list.add({freed(t), task.device, Compute, constants_.free_seconds, {{t, Kind::WriteBack}}, {}});
+    list.add({{t, Kind::WriteBack}, task.device, SwapOut, swap(state), waits});
+    list.add({freed(t), task.device, Compute, constants_.free_seconds, {{t, Kind::WriteBack}}});
     list.add({{t, Kind::Update},
               task.device,
               Host,
               chain_.update_seconds(task.pack),
-              {{t, Kind::WriteBack}},
-              {}});
+              {{t, Kind::WriteBack}}});
   }
 
   ChainTables& chain_;
