@@ -169,7 +169,7 @@ TEST_F(PackPlans, AreNotTrainedYet) {
   const ProgramResult trained =
       run_windlass({"train", path("plan.json"), "--data", path("plan.json")});
   EXPECT_EQ(trained.exit_code, 1);
-  EXPECT_THAT(trained.err, HasSubstr("not trainable yet"));
+  EXPECT_THAT(trained.err, HasSubstr("simulated only"));
 }
 
 TEST_F(PackPlans, ChangedOnesAreFoundOut) {

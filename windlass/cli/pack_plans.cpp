@@ -1,5 +1,6 @@
 #include "windlass/cli/pack_plans.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include "windlass/plan/check.h"
 #include "windlass/plan/packs/check_packs.h"
 #include "windlass/plan/packs/long_run.h"
+#include "windlass/plan/packs/op_grain.h"
 #include "windlass/report/explain_packs_text.h"
 #include "windlass/report/json.h"
 #include "windlass/report/labels.h"
@@ -19,6 +21,7 @@
 #include "windlass/report/task_listing.h"
 #include "windlass/search/packs/explain_packs.h"
 #include "windlass/sim/reference/naive.h"
+#include "windlass/task/packs/lower_packs.h"
 
 namespace windlass {
 namespace {
@@ -138,6 +141,40 @@ Plan pack_plan(const ModelRequest& request, const LayerProfile& profile, const M
   return plan;
 }
 
+namespace {
+
+// The step that a plan for a network is lowered to op by op; nothing for a bare layer profile.
+std::optional<TrainingGraph> step_of(const PackSubject& subject) {
+  if (is_layer_profile_file(subject.plan.model.source)) return std::nullopt;
+  return differentiate(load_model(subject.plan.model).graph, subject.plan.model.training);
+}
+
+// What is wrong at the grain of ops. `note`: how many tasks, or why there are none.
+std::vector<std::string> check_ops(const PackSubject& subject, std::string& note) {
+  const auto training = step_of(subject);
+  if (!training) {
+    note = fmt::format("simulate only: {}", kNoOps);
+    return {};
+  }
+  const PackStrategy& packs = *subject.plan.packs;
+  TaskGraph tasks;
+  try {
+    tasks = lower_packs(*training, packs, subject.machine);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Unsupported && error.kind() != ErrorKind::Input) throw;
+    note = fmt::format("simulate only: {}", error.message());
+    return {};
+  }
+  note = fmt::format("{} tasks op by op", tasks.size());
+  std::vector<std::string> findings = check_tasks(*training, subject.machine, packs, tasks);
+  const TaskTimes times = price_tasks(tasks, subject.machine, *analytic_cost_model());
+  for (std::string& finding : check_run(tasks, times, Simulator().run(tasks, times)))
+    findings.push_back(std::move(finding));
+  return findings;
+}
+
+}  // namespace
+
 std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFlags& machine,
                                         bool json) {
   const auto subject = load(path, machine);
@@ -161,16 +198,18 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
     add(check_run(*steps->graph, *steps->times, result));
     if (result.status == SimStatus::Done) add(compare(*subject, read_long_run(*steps, result)));
   }
+  std::string note;
+  for (std::string& finding : check_ops(*subject, note)) findings.push_back(std::move(finding));
   if (json) {
     const nlohmann::ordered_json report = {
-        {"valid", findings.empty()}, {"tasks", tasks}, {"findings", findings}};
+        {"valid", findings.empty()}, {"tasks", tasks}, {"note", note}, {"findings", findings}};
     fmt::print("{}", json_text(report));
   } else if (findings.empty()) {
     fmt::print(
         "{}: valid; {} tasks a step, each layer once forward and once backward on each sample, "
         "each "
-        "update once, peaks as promised\n",
-        path, tasks);
+        "update once, peaks as promised; {}\n",
+        path, tasks, note);
   } else {
     fmt::print("{}: not valid\n", path);
     for (const std::string& finding : findings) fmt::print("  {}\n", finding);
@@ -183,8 +222,18 @@ std::optional<ExitCode> simulate_pack_plan(const std::string& path, const Machin
   const auto subject = load(path, machine);
   if (!subject) return std::nullopt;
   if (tasks) return print_tasks(*subject, json);
-  const LayerSearchResult result = simulate_packs(subject->profile, subject->machine,
-                                                  subject->plan.samples, *subject->plan.packs);
+  LayerSearchResult result = simulate_packs(subject->profile, subject->machine,
+                                            subject->plan.samples, *subject->plan.packs);
+  result.simulated_only = std::string(kNoOps);
+  if (const auto training = step_of(*subject)) {
+    const OpGrainStep ops = simulate_op_grain(*training, *subject->plan.packs, subject->machine,
+                                              *analytic_cost_model());
+    result.simulated_only = ops.obstacle;
+    if (ops.fits) {
+      result.op_step_seconds = ops.seconds;
+      result.op_peak_bytes = std::ranges::max(ops.device_peaks);
+    }
+  }
   fmt::print("{}", packs_report({.model = subject->plan.model.source,
                                  .samples = subject->plan.samples,
                                  .cost = "windlass",

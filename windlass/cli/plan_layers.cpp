@@ -11,7 +11,9 @@
 #include "windlass/base/text.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/subject.h"
+#include "windlass/cost/model_chain.h"
 #include "windlass/report/packs_text.h"
+#include "windlass/search/packs/network_packs.h"
 
 namespace windlass {
 namespace {
@@ -61,8 +63,18 @@ Searched search(const PlanLayersFlags& flags) {
     model.request.batch = flags.batch;
     searched.request = model.model();
   }
-  searched.profile = load_chain(searched.request, searched.machine);
-  searched.result = search_layers(searched.profile, searched.machine, flags.batch, options);
+  if (is_layer_profile_file(searched.request.source)) {
+    searched.profile = load_layer_profile(searched.request.source);
+    searched.result = search_layers(searched.profile, searched.machine, flags.batch, options);
+    searched.result.simulated_only = std::string(kNoOps);
+    return searched;
+  }
+  const Model model = load_model(searched.request);
+  const auto cost = analytic_cost_model();
+  searched.profile =
+      chain_of_network(model.graph, searched.request.training, searched.machine, *cost);
+  searched.result = search_network_packs(model.graph, searched.request.training, searched.profile,
+                                         searched.machine, *cost, flags.batch, options);
   return searched;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "windlass/cli/cli.h"
 #include "windlass/cli/machine_flags.h"
@@ -24,6 +25,9 @@ struct PlanLayersFlags {
   std::string output;               // file to write the plan to; empty: none
   bool json = false;
 };
+
+// Why a plan for a bare layer profile can be simulated only.
+constexpr std::string_view kNoOps = "a layer profile has no ops to carry out";
 
 // --host-memory: instead of the machine's; empty: leave it.
 void set_host_memory(Machine& machine, const std::string& bytes);

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "windlass/base/error.h"
+#include "windlass/cli/plan_layers.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/baselines.h"
 
@@ -68,6 +69,8 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   Subject subject;
   subject.plan = read_plan(path);
   const Plan& plan = *subject.plan;
+  if (plan.packs && is_layer_profile_file(plan.model.source))
+    fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
   if (plan.packs)
     fail_unsupported(
         "{}: a plan of packs of layers is not trainable yet; \"windlass check\" and \"windlass "

@@ -26,7 +26,7 @@ class LayerLiveness {
   }
 
   int64_t forward(int32_t layer, const std::vector<OpId>& ops) {
-    begin();
+    begin(layer);
     for (OpId id : ops) run(id);
     return peak(ops.size(), [&](TensorId tensor) {
       return last_reader_[tensor.index()] > layer ? ops.size() : 0;
@@ -35,7 +35,7 @@ class LayerLiveness {
 
   int64_t backward(int32_t layer, const std::vector<OpId>& again,
                    const std::vector<OpId>& backward) {
-    begin();
+    begin(layer);
     for (OpId id : again) run(id);
     for (OpId id : backward) run(id);
     const size_t end = again.size() + backward.size();
@@ -46,7 +46,8 @@ class LayerLiveness {
   }
 
  private:
-  void begin() {
+  void begin(int32_t layer) {
+    layer_ = layer;
     made_.clear();
     read_.clear();
     data_ = 0;
@@ -64,9 +65,12 @@ class LayerLiveness {
       read_[root] = at;
       const Tensor& tensor = training_.graph[root];
       const bool state = tensor.role == TensorRole::Weight || tensor.role == TensorRole::Buffer;
-      // Data for the next micro-batch may be there already.
-      if (!tensor.producer.valid() && !state && seen_.insert(root).second)
-        data_ += (tensor.constant < 0 ? 2 : 1) * size(root);
+      if (tensor.producer.valid() || state || !seen_.insert(root).second) continue;
+      // Data is the input of the first layer; that for the next micro-batch may be there already.
+      if (tensor.constant >= 0)
+        data_ += size(root);
+      else if (layer_ > 0)
+        data_ += 2 * size(root);
     }
     for (const auto* list : {&op.outputs, &op.auxiliaries})
       for (TensorId output : *list) {
@@ -107,6 +111,7 @@ class LayerLiveness {
   std::vector<int32_t> last_reader_;        // by tensor: the last layer that reads it
   std::map<TensorId, size_t> made_, read_;  // by which op, and by which last
   std::set<TensorId> seen_;
+  int32_t layer_ = 0;
   int64_t data_ = 0;
   std::vector<int64_t> spaces_;  // by op
 };

@@ -126,7 +126,9 @@ inline RandomPacks random_packs_of(const Graph& network, uint64_t seed, int64_t 
 inline RandomPacks random_pack_step(uint64_t seed) {
   Rng rng(seed);
   const int64_t samples = rng.integer(2, 6);
-  return random_packs_of(random_network(rng, samples), seed, samples, rng);
+  const Graph network = random_network(rng, samples);
+  return random_packs_of(rng.chance(0.2) ? with_dtype(network, DType::BF16) : network, seed,
+                         samples, rng);
 }
 
 // Large enough that what allocators round does not matter.

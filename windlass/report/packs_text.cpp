@@ -141,6 +141,10 @@ ordered_json packs_report_json(const PacksFacts& facts, const LayerSearchResult&
                      {"forward_microbatch", result.plan.forward_microbatch},
                      {"backward_microbatch", result.plan.backward_microbatch}};
   if (result.strategy) json["strategy"] = strategy_json(*result.strategy);
+  if (result.op_step_seconds)
+    json["op_by_op"] = {{"step_time_s", *result.op_step_seconds},
+                        {"peak_bytes", *result.op_peak_bytes}};
+  if (!result.simulated_only.empty()) json["simulate_only"] = result.simulated_only;
   json["swap"] = volume_json(result.volume);
   json["swap_minimum"] = volume_json(result.least);
   auto& timeline = json["timeline"] = ordered_json::array();
@@ -199,6 +203,12 @@ std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& re
                       format_bytes(Bytes(limit)));
   text += fmt::format("  host memory   {} of {}\n", format_bytes(Bytes(result.host_bytes)),
                       format_bytes(Bytes(result.host_limit)));
+  if (result.op_step_seconds)
+    text += fmt::format("  op by op      {} for a step alone, device peak {}\n",
+                        format_seconds(Seconds(*result.op_step_seconds)),
+                        format_bytes(Bytes(*result.op_peak_bytes)));
+  if (!result.simulated_only.empty())
+    text += fmt::format("  simulate only {}\n", result.simulated_only);
   if (facts.searched)
     text += fmt::format("  search        {} plans in {}\n", result.tried,
                         format_seconds(Seconds(result.seconds)));

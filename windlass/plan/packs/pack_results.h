@@ -59,6 +59,12 @@ struct LayerSearchResult {
   std::optional<int64_t> least_limit;
   std::optional<int64_t> host_needed;
 
+  // At the grain of ops: why it cannot be carried out, and can be simulated only; else what a step
+  // alone takes, and the highest peak of a device. Nothing if nobody has looked.
+  std::string simulated_only;
+  std::optional<double> op_step_seconds;
+  std::optional<int64_t> op_peak_bytes;
+
   int64_t tried = 0;   // plans priced
   double seconds = 0;  // that the search took, baselines not included
 

@@ -165,7 +165,8 @@ LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64
                                int64_t limit, const LayerSearchOptions& options) {
   LayerSearchResult result;
   const StreamSearchResult found = search_streams(
-      chain, machine, minibatch, limit, {.mode = options.mode, .devices = options.devices});
+      chain, machine, minibatch, limit,
+      {.mode = options.mode, .devices = options.devices, .equal_shares = options.equal_shares});
   result.tried = found.tried;
   if (!found.strategy) {
     if (found.tried == 0)

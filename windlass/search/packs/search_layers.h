@@ -27,6 +27,7 @@ struct LayerSearchOptions {
   int32_t devices = 0;   // of the machine, the first so many; 0: all under Harmony's estimate, any
                          // number of them under the simulator
   bool prefetch = true;  // of Harmony's estimate alone
+  bool equal_shares = false;  // replicas have the same number of samples each
 };
 
 // Plans a step over `minibatch` samples. All devices of the machine must be alike and belong to one

@@ -31,6 +31,8 @@ std::vector<PipelineShape> StreamSearcher::shapes() const {
       if (n % depth == 0 && n / depth <= minibatch_) result.push_back({n / depth, depth});
     if (options_.devices > 0) break;
   }
+  if (options_.equal_shares)
+    std::erase_if(result, [&](Shape shape) { return minibatch_ % shape.replicas != 0; });
   return result;
 }
 
