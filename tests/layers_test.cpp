@@ -28,7 +28,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"strategy", {"base/", "graph/", "machine/"}},
     {"task",
      {"base/", "graph/", "machine/", "cost/work", "cost/traffic", "cost/layer_profile",
-      "strategy/"}},
+      "cost/model_chain", "cost/allocation", "strategy/"}},
     {"sim", {"base/", "machine/", "cost/", "task/"}},
     {"search",
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/"}},

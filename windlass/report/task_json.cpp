@@ -63,6 +63,7 @@ class TaskJson {
         json["stride"] = digit.map.stride;
         json["offset"] = digit.map.offset;
         json["window"] = digit.map.window;
+        json["tail"] = digit.tail;
       }
       list.push_back(std::move(json));
     }
@@ -85,6 +86,7 @@ class TaskJson {
             {"bytes", buffer.bytes.value},
             {"micro_batch", or_null(buffer.micro_batch)},
             {"group", or_null(buffer.group)},
+            {"team", or_null(buffer.team.value)},
             {"layout", layout(buffer.layout)},
             {"share", digits(buffer.share)},
             {"at_start", buffer.at_start},
@@ -94,12 +96,14 @@ class TaskJson {
   ordered_json task(TaskId id) const {
     const Task& task = graph_[id];
     ordered_json json = {{"kind", task_kind_name(task.kind)}};
+    if (task.begins) json["begins"] = true;
     if (listing_.task_name) json["name"] = listing_.task_name(id);
     if (listing_.training && task.op.valid()) json["op"] = (*listing_.training)[task.op].name;
     if (task.tensor.valid()) json["tensor"] = tensor(task.tensor);
     json["micro_batch"] = or_null(task.micro_batch);
     json["group"] = or_null(task.group);
     if (task.how >= 0) how(task, json);
+    if (task.how == kFirstMember) json["first_member"] = true;
     json["lanes"] = lanes(id);
     json["after"] = ordered_json::array();
     for (TaskId before : graph_.predecessors_of(id)) json["after"].push_back(before.value);
@@ -122,6 +126,8 @@ class TaskJson {
       case TaskKind::HostUpdate: json["share"] = digits(task.how); break;
       case TaskKind::Compress:
       case TaskKind::Decompress: json["bits"] = task.how; break;
+      case TaskKind::SwapOut:
+      case TaskKind::SwapIn: json["share"] = digits(task.how); break;
       default: json["movement"] = movement(graph_.movements[index]);
     }
   }

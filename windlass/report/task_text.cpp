@@ -78,6 +78,7 @@ class TaskText {
       if (buffer.micro_batch >= 0) what += fmt::format(", micro-batch {}", buffer.micro_batch);
       std::string lies = layout(buffer.layout);
       if (buffer.group >= 0) lies += fmt::format(" over {}", group(buffer.group));
+      if (buffer.team.valid()) lies += ", of " + team_label(graph_, buffer.team);
       if (buffer.share != 0) lies += fmt::format(", shared out to {}", digits(buffer.share));
       const char* lives = buffer.at_start ? (buffer.at_end ? "always" : "from the start")
                           : buffer.at_end ? "to the end"
@@ -112,11 +113,12 @@ class TaskText {
   // What is done, of which micro-batch, by whom and how.
   std::string head(TaskId id) const {
     const Task& task = graph_[id];
-    std::string text(task_kind_name(task.kind));
+    std::string text = (task.begins ? "begin of " : "") + std::string(task_kind_name(task.kind));
     if (const std::string subject = name(id); !subject.empty()) text += " " + subject;
     if (task.micro_batch >= 0) text += fmt::format(", micro-batch {}", task.micro_batch);
     if (task.group >= 0) text += ", by " + group(task.group);
     if (task.how >= 0) text += how(task);
+    if (task.how == kFirstMember) text += ", by the first member";
     return text;
   }
   std::string how(const Task& task) const {
@@ -129,6 +131,8 @@ class TaskText {
       case TaskKind::HostUpdate: return task.how == 0 ? "" : ", shared out to " + digits(task.how);
       case TaskKind::Compress:
       case TaskKind::Decompress: return fmt::format(", {} bits an element", task.how);
+      case TaskKind::SwapOut:
+      case TaskKind::SwapIn: return ", shares of " + digits(task.how);
       default: return ", " + movement(graph_.movements[index]);
     }
   }

@@ -298,12 +298,10 @@ bool PackOpChecker::check_buffer(BufferId id) {
   if (layout != expected_layout(buffer) && !settled)
     complain("{} lies as {}, expected {}", name(id), format_layout(layout),
              format_layout(expected_layout(buffer)));
-  if (team.valid() && buffer.group != team.value)
-    complain("{} is of group {}, where its memory is not", name(id), buffer.group);
   // What the host holds for all goes by the first of them.
-  if (buffer.team != (team.valid() ? TeamId() : TeamId(size_t{0})) ||
-      (!team.valid() && buffer.group != 0))
-    complain("{} is of team {} of group {}", name(id), buffer.team.value, buffer.group);
+  const TeamId whose = team.valid() ? team : TeamId(size_t{0});
+  if (buffer.group != whose.value || buffer.team != (team.valid() ? TeamId() : whose))
+    complain("{} is of group {}, where its memory is not", name(id), buffer.group);
   held.share = buffer.share != 0;
   if (held.share && (graph_.digit_sets[static_cast<size_t>(buffer.share)] !=
                          std::vector<MemberDigit>{{1, strategy_.replicas}} ||
