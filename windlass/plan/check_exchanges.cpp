@@ -220,6 +220,7 @@ void Checker::copy(TaskId id) {
     return complain("{}: is of no team of its group", name(id));
   const bool out = task.kind == TaskKind::SwapOut || task.kind == TaskKind::Compress;
   const bool compresses = task.kind == TaskKind::Compress || task.kind == TaskKind::Decompress;
+  if (!compresses && task.how != -1) complain("{}: copies shares", name(id));
   int64_t bytes = 0;
   std::set<uint32_t> pairs;
   for (const Use& from : uses) {
