@@ -52,6 +52,7 @@ class TestRun {
           std::optional<Bytes> memory = std::nullopt, int64_t cores = 2)
       : machine_(host(memory, cores)),
         prepared_(prepare_step(network, parse_baseline(strategy), machine_, options)),
+        sample_axes_(find_batch(network).axis),
         cost_(analytic_cost_model()) {}
 
   Strategy& strategy() { return prepared_.strategy; }
@@ -66,7 +67,7 @@ class TestRun {
     step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {}, reprice);
     executor_ = std::make_unique<Executor>(
         prepared_.training, step_.tasks, step_.times, step_.result, machine_,
-        ExecutorOptions{.threads = 1, .seed = seed, .paranoid = true});
+        ExecutorOptions{.threads = 1, .seed = seed, .sample_axes = sample_axes_, .paranoid = true});
     seed_ = seed;
     const Graph& graph = prepared_.training.graph;
     for (const PersistentTensor& tensor : executor_->persistent()) {
@@ -179,6 +180,7 @@ class TestRun {
 
   Machine machine_;
   PreparedStep prepared_;
+  std::vector<int32_t> sample_axes_;
   std::unique_ptr<CostModel> cost_;
   SimulatedStep step_;
   std::unique_ptr<Executor> executor_;

@@ -1,6 +1,7 @@
 // Carries out single tasks: finds the operands in their slots and calls kernels, copies, updates.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -20,7 +21,6 @@ class TaskRunner {
   // What all tasks of a step share. `copy_bandwidth` in bytes a second; 0: as fast as it goes.
   void begin_step(const StepRequest& request) {
     request_ = request;
-    scale_known_ = false;
     norm_ = 0;
     losses_.assign(losses_.size(), 0);
   }
@@ -38,7 +38,8 @@ class TaskRunner {
  private:
   void compute(const ProgramTask& task);
   void sum(const ProgramTask& task);
-  void update(const ProgramTask& task, bool on_host);
+  void add_squares(const ProgramTask& task);
+  void update(const ProgramTask& task);
   void copy(const ProgramTask& task);
   void compress(const ProgramTask& task, TaskId id);
   at::Tensor operand(const Operand& operand) const;
@@ -46,7 +47,7 @@ class TaskRunner {
   void keep(const std::vector<Operand>& list, std::span<Result> results);
   std::vector<Result> results(const std::vector<Operand>& list) const;
   RandomKey random_key(OpId op, int32_t micro_batch) const;
-  double gradient_scale();
+  double gradient_scale(const ProgramTask& task);
   const Op& update_op(int32_t update) const {
     return training_.graph
         .ops[training_.forward_ops + training_.backward_ops + static_cast<size_t>(update)];
@@ -61,8 +62,7 @@ class TaskRunner {
   BytesPerSecond in_{0}, out_{0};
   std::vector<double> losses_;  // by micro-batch
   std::mutex watch_mutex_;
-  bool scale_known_ = false;
-  double scale_ = 1, norm_ = 0;
+  std::atomic<double> norm_ = 0;  // all updates of a step find the same
 };
 
 }  // namespace windlass

@@ -15,6 +15,7 @@ Part part_of_work(TaskKind kind) {
     case TaskKind::Recompute:
     case TaskKind::Compress:
     case TaskKind::Decompress: return &Breakdown::recompute;
+    case TaskKind::Norm:
     case TaskKind::Update:
     case TaskKind::HostUpdate: return &Breakdown::update;
     case TaskKind::Collective:

@@ -22,9 +22,9 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
 }  // namespace
 
 std::string_view task_kind_name(TaskKind kind) {
-  static constexpr std::array<std::string_view, 13> kNames = {
-      "forward",    "recompute", "backward", "update", "host-update", "compress", "decompress",
-      "collective", "reduce",    "gather",   "send",   "swap-out",    "swap-in"};
+  static constexpr std::array<std::string_view, 14> kNames = {
+      "forward", "recompute",  "backward", "update", "host-update", "compress", "decompress",
+      "norm",    "collective", "reduce",   "gather", "send",        "swap-out", "swap-in"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -42,8 +42,9 @@ std::string_view buffer_kind_name(BufferKind kind) {
 }
 
 std::string_view use_kind_name(UseKind kind) {
-  static constexpr std::array<std::string_view, 10> kNames = {
-      "input", "output", "auxiliary", "term", "sum", "from", "to", "gradient", "weight", "state"};
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "input", "output",   "auxiliary", "term",  "sum",    "from",
+      "to",    "gradient", "weight",    "state", "squares"};
   return kNames[static_cast<size_t>(kind)];
 }
 
