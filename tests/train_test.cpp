@@ -322,11 +322,35 @@ TEST(TrainSlow, PlansByItselfInsideTheLimit) {
   for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-4) << i;
 }
 
-TEST(TrainSlow, ClippingNeedsAllGradientsAtOnce) {
-  const ProgramResult result =
-      run_windlass(train_arguments({"--steps", "1", "--clip", "1"}, "single:host-update=on"));
-  EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("clipping"));
+// The norm is waited for wherever weights are updated.
+TEST(TrainSlow, ClippingOnTheHost) {
+  const Arguments run = {"--steps", "3", "--clip", "0.1"};
+  const ProgramResult device = run_windlass(train_arguments(run, "single"));
+  const ProgramResult host = run_windlass(train_arguments(run, "single:host-update=on"));
+  ASSERT_EQ(device.exit_code, 0) << device.err;
+  ASSERT_EQ(host.exit_code, 0) << host.err;
+  EXPECT_GT(lines_of(host.out)[0]["gradient_norm"].get<double>(), 0.1);
+  EXPECT_EQ(losses_of(host.out), losses_of(device.out));
+}
+
+// A plan says whether gradients are clipped, and all verbs go by it.
+TEST(TrainSlow, ClippingIsPartOfThePlan) {
+  const ScratchFolder scratch;
+  const std::string clipped = scratch / "clipped.json", plain = scratch / "plain.json";
+  const Arguments make = Arguments{"plan", kModel, "--on", "local", "--memory", "1GiB"} + kShape;
+  ASSERT_EQ(run_windlass(make + Arguments{"--clip", "0.1", "-o", clipped}).exit_code, 0);
+  ASSERT_EQ(run_windlass(make + Arguments{"-o", plain}).exit_code, 0);
+  EXPECT_EQ(run_windlass({"check", clipped}).exit_code, 0);
+  EXPECT_EQ(run_windlass({"simulate", clipped}).exit_code, 0);
+  const Arguments run = {"--data", kText, "--steps", "2", "--json"};
+  const ProgramResult trained = run_windlass(Arguments{"train", clipped} + run);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(lines_of(trained.out)[0].contains("gradient_norm"));
+  EXPECT_FALSE(
+      lines_of(run_windlass(Arguments{"train", plain} + run).out)[0].contains("gradient_norm"));
+  const ProgramResult refused = run_windlass(Arguments{"train", plain, "--clip", "1"} + run);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("--clip"));
 }
 
 TEST(TrainSlow, ClippingBoundsTheStep) {

@@ -3,7 +3,7 @@
 
 Models are exported to ONNX with their weights and trained for ten steps on the same batches by
 PyTorch and by windlass, under nine memory plans: every memory action, mixtures, half of the memory
-and the least there is; each twice, with the same bits. Losses must agree to 1e-4; where rounding
+and the least there is; each twice, with the same bits; gradients clipped as well. Losses must agree to 1e-4; where rounding
 alone moves PyTorch further (a batch norm over a handful of values), to a few times what PyTorch in
 fp32 and in fp64 differ by up to that step. The measured peak must be below the limit, and the
 predicted one never below; where nothing overlaps at most 2 % above. Weights must agree at the end as
@@ -48,6 +48,8 @@ OPTIMIZERS = {
                  {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}, PLANS),
     "adamw": (lambda p: torch.optim.AdamW(p, lr=3e-4, weight_decay=0.01),
               {"lr": 3e-4, "weight_decay": 0.01}, PLANS[::4]),
+    # Gradients are clipped, wherever they are updated with.
+    "sgd": (lambda p: torch.optim.SGD(p, lr=0.1), {"lr": 0.1, "clip": 0.05}, PLANS[:1] + PLANS[3:7]),
 }
 
 
@@ -73,6 +75,10 @@ def train_by_torch(name, optimizer, dtype=torch.float32):
         loss = loss_of(module(*(v[rows] for v in inputs)), labels[rows])
         update.zero_grad()
         loss.backward()
+        clip = OPTIMIZERS[optimizer][1].get("clip")
+        if clip is not None:
+            norm = torch.nn.utils.clip_grad_norm_(module.parameters(), clip)
+            assert norm > clip, f"{name}: a norm of {norm} is not clipped"
         update.step()
         losses.append(loss.item())
     return losses, {k: v.detach().numpy() for k, v in module.named_parameters()}

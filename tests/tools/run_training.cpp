@@ -126,6 +126,7 @@ Request read_request(const json& line) {
   hyper.momentum = numbers.value("momentum", hyper.momentum);
   hyper.epsilon = numbers.value("epsilon", hyper.epsilon);
   hyper.weight_decay = numbers.value("weight_decay", hyper.weight_decay);
+  request.training.clip_norm = numbers.value("clip", 0.0);
   request.model = load_model(line.at("model").get<std::string>(), options);
   request.batch = find_batch(request.model.graph);
   request.data = read_data(line.at("data"), request.model.graph);

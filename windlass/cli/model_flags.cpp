@@ -85,6 +85,10 @@ void ModelFlags::add_to(CLI::App& verb) {
           "decides the bytes of state per weight")
       ->check(CLI::IsMember({"sgd", "momentum", "adam", "adamw"}))
       ->default_str("adam");
+  verb.add_option("--clip", request.training.clip_norm,
+                  "largest norm of all gradients together; 0: as they are")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   verb.add_flag_callback(
       "--no-fuse", [this] { request.fuse = false; },
       "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "

@@ -135,6 +135,8 @@ std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
   if (flags.search.method != "harmony" && flags.search.method != "auto")
     fail_input("--search {}: a layer profile is planned with --search harmony",
                flags.search.method);
+  if (flags.model.request.training.clip_norm > 0)
+    fail_unsupported("--clip: packs of layers update weights as their gradients come");
   return run_plan_layers(pack_flags(flags, profile));
 }
 
@@ -144,7 +146,8 @@ std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const Planned
   if (flags.search.method != "auto" || planned.subject.machine.name == "local") return std::nullopt;
   const SearchOptions options = flags.search.options();
   const bool chosen = flags.model.batch_choice != BatchChoice::Given;  // for one pass
-  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty() || chosen)
+  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty() || chosen ||
+      flags.model.request.training.clip_norm > 0)
     return std::nullopt;
   const bool moved = std::ranges::any_of(
       planned.subject.strategy.weights,

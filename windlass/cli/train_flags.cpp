@@ -44,7 +44,6 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
                   .shape = rate_shape_from_name(schedule),
                   .warm_up = warm_up,
                   .steps = steps};
-  options.clip_norm = clip;
   options.seed = seed;
   options.shuffle = !no_shuffle;
   options.data = data;
@@ -100,9 +99,6 @@ void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_option("--beta1", beta1)->capture_default_str();
   verb.add_option("--beta2", beta2)->capture_default_str();
   verb.add_option("--epsilon", epsilon)->capture_default_str();
-  verb.add_option("--clip", clip, "largest norm of all gradients together; 0: as they are")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
 }
 
 void TrainFlags::add_output_flags(CLI::App& verb) {

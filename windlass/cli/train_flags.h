@@ -28,7 +28,7 @@ struct TrainFlags {
   double learning_rate = 1e-3, minimum_rate = 0;
   std::string schedule = "constant";
   int64_t warm_up = 0;
-  double weight_decay = 0, momentum = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, clip = 0;
+  double weight_decay = 0, momentum = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 
   int64_t evaluate_every = 0, evaluate_batches = 10;
   std::string checkpoints;

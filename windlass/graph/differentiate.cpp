@@ -1,6 +1,7 @@
 #include "windlass/graph/differentiate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "windlass/base/checked.h"
@@ -211,6 +212,11 @@ class Differentiator {
                                         .producer = {}}));
       g().ops.push_back(std::move(op));
     }
+    if (result_.options.clip_norm > 0)
+      result_.squares = add_tensor({.name = "gradient squares",
+                                    .type = {DType::F64, {}},
+                                    .role = TensorRole::Gradient,
+                                    .producer = {}});
   }
 
   void collect_saved() {
@@ -242,6 +248,11 @@ class Differentiator {
 Bytes add_bytes(Bytes total, Bytes more) { return Bytes(checked_add(total.value, more.value)); }
 
 }  // namespace
+
+double clip_scale(double clip_norm, double squares) {
+  constexpr double kEpsilon = 1e-6;
+  return std::min(1.0, clip_norm / (std::sqrt(squares) + kEpsilon));
+}
 
 int optimizer_state_count(OptimizerKind optimizer) {
   switch (optimizer) {

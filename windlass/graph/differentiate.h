@@ -15,6 +15,8 @@ struct TrainingOptions {
   bool master_weights = true;
   // Type of weight gradients; unset: that of the weight.
   std::optional<DType> gradient_dtype = std::nullopt;
+  // Gradients are scaled down to this norm over all weights; 0: they are as they are.
+  double clip_norm = 0;
 };
 
 // A tensor that lives from the forward to the backward pass.
@@ -34,9 +36,14 @@ struct TrainingGraph {
   size_t forward_ops = 0;             // ops [0, forward_ops) are forward,
   size_t backward_ops = 0;            // the next backward_ops backward, the rest updates
   TensorId loss_gradient;             // constant 1
+  TensorId squares;                   // of all weights' gradients, summed up; none: not clipped
   std::vector<TensorId> gradient_of;  // by tensor: its gradient, if it has one
   std::vector<SavedTensor> saved;     // activations, auxiliaries, inputs and labels, by tensor id
 };
+
+// What gradients are multiplied by so that their norm is at most `clip_norm`, where their squares
+// sum up to `squares`. As torch.nn.utils.clip_grad_norm_ does.
+double clip_scale(double clip_norm, double squares);
 
 // Number of fp32 state tensors, each the size of the weight, that an optimizer keeps.
 int optimizer_state_count(OptimizerKind optimizer);

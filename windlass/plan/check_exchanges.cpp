@@ -104,8 +104,9 @@ void Checker::move(TaskId id) {
     }
     const Held& from = seen->held;
     // Sums of terms of a weight's gradient are of all micro-batches, and named after one of them.
-    const bool sum = gradients_[task.tensor.index()] &&
-                     layouts_.shape(seen->tensor) == layouts_.shape(task.tensor);
+    const bool sum = task.tensor == training_.squares ||
+                     (gradients_[task.tensor.index()] &&
+                      layouts_.shape(seen->tensor) == layouts_.shape(task.tensor));
     if (!sum && !holds(*seen, task.tensor, task.micro_batch) &&
         from.content != content(task.tensor, kNew))
       complain("{}: {} does not hold what is moved", name(id), name(use.buffer));

@@ -49,7 +49,9 @@ void Checker::check_host_bytes(TaskId id, BufferId buffer, const std::vector<int
   for (int64_t m : mine) {
     const auto peers = peers_of(digits, m);
     different[machine_[devices(group)[static_cast<size_t>(m)]].node].emplace(
-        digits_of_kind(layout, m, Digit::Kind::Axis), std::ranges::find(peers, m) - peers.begin());
+        digits_of_kind(layout, m, Digit::Kind::Axis) +
+            digits_of_kind(layout, m, Digit::Kind::Partial),
+        std::ranges::find(peers, m) - peers.begin());
   }
   size_t most = 0;
   for (const auto& [node, parts] : different) most = std::max(most, parts.size());
@@ -62,11 +64,87 @@ void Checker::check_host_bytes(TaskId id, BufferId buffer, const std::vector<int
 void Checker::update(TaskId id) {
   const int32_t group = group_id(graph_[id].group);
   std::map<uint32_t, std::vector<const Use*>> updates;
-  for (const Use& use : graph_.uses_of(id)) updates[use.index].push_back(&use);
+  for (const Use& use : graph_.uses_of(id))
+    if (use.kind != UseKind::Squares) updates[use.index].push_back(&use);
   if (group < 0 || graph_[id].micro_batch >= 0 || updates.empty() ||
       updates.rbegin()->first >= updated_.size())
     return complain("{}: updates no weight of its group", name(id));
   for (const auto& [u, uses] : updates) update_one(id, u, uses);
+  // Teams share the lane of their host: whose update it is, its operands say.
+  const bool host = graph_[id].kind == TaskKind::HostUpdate;
+  check_norm(id, host ? holder(updates.begin()->second[0]->buffer) : team_of(id));
+}
+
+uint64_t Checker::whole_gradient(size_t update) const {
+  uint64_t all = 0;
+  for (int32_t m = 0; m < strategy_.micro_batches; ++m)
+    all += content(update_op(update).inputs[1], m);
+  return all;
+}
+
+// Squares of gradients that are complete, in the shares that their weights are updated in.
+void Checker::add_squares(TaskId id) {
+  const Task& task = graph_[id];
+  const int32_t group = group_id(task.group);
+  const auto uses = graph_.uses_of(id);
+  const auto target = std::ranges::find(uses, UseKind::Squares, &Use::kind);
+  if (group < 0 || target == uses.end() || !training_.squares.valid() || task.micro_batch >= 0 ||
+      graph_[target->buffer].tensor != training_.squares || graph_.lanes_of(id).size() != 1)
+    return complain("{}: is no norm of gradients", name(id));
+  const bool host = on_host(target->buffer);
+  const TeamId team = holder(target->buffer);
+  if (!host && !runs_on(id, group)) return;
+  Held& sum = held(target->buffer);
+  const bool scattered =
+      layouts_[sum.layout] ==
+      layout_from({{.kind = Digit::Kind::Partial, .parts = static_cast<int32_t>(members(group))}});
+  if (!target->write || target->adds != sum.there || target->view >= 0 || !scattered ||
+      group_of(target->buffer) != group || (!host && team != team_of(id)))
+    complain("{}: {} is not for the squares of all members", name(id), name(target->buffer));
+  if (!sum.there) sum.content = 0;
+  sum.there = true;
+  if (host) check_host_bytes(id, target->buffer, members(team, group));
+  std::set<uint32_t> found;
+  for (const Use& use : uses) {
+    if (&use == &*target) continue;
+    const bool known = use.kind == UseKind::Gradient && use.index < updated_.size() &&
+                       found.insert(use.index).second && !use.write && use.view < 0;
+    if (!known || on_host(use.buffer) != host || holder(use.buffer) != team ||
+        group_of(use.buffer) != group) {
+      complain("{}: {} is no gradient there", name(id), name(use.buffer));
+      continue;
+    }
+    const std::optional<Seen> seen = see(id, use);
+    if (!seen) continue;
+    const Held& gradient = seen->held;
+    const int32_t share = shared_over(use.index);
+    const bool right = in(task.how, set_ids_) && set_ids_[static_cast<size_t>(task.how)] == share &&
+                       (gradient.share == 0 || gradient.share == share);
+    if (!right || gradient.open || gradient.bits != 0 || layouts_.partial(gradient.layout) ||
+        gradient.content != whole_gradient(use.index))
+      complain("{}: {} is not the whole gradient of \"{}\", or in other shares", name(id),
+               name(use.buffer), name(update_op(use.index).inputs[0]));
+    sum.content += content(update_op(use.index).inputs[1], kSquares);
+  }
+}
+
+// What an update is clipped by: the squares of all gradients, each once, of all members.
+void Checker::check_norm(TaskId id, TeamId team) {
+  uint64_t sum = 0, all = 0;
+  for (const Use& use : graph_.uses_of(id)) {
+    if (use.kind != UseKind::Squares) continue;
+    const std::optional<Seen> seen = see(id, use);
+    if (!seen) continue;
+    sum += seen->held.content;
+    const bool host = graph_[id].kind == TaskKind::HostUpdate;
+    if (use.write || use.view >= 0 || seen->tensor != training_.squares ||
+        on_host(use.buffer) != host || holder(use.buffer) != team ||
+        layouts_.partial(seen->held.layout))
+      complain("{}: {} does not hold squares of all members", name(id), name(use.buffer));
+  }
+  if (training_.squares.valid())
+    for (size_t u = 0; u < updated_.size(); ++u) all += content(update_op(u).inputs[1], kSquares);
+  if (sum != all) complain("{}: is not clipped by the squares of all gradients", name(id));
 }
 
 void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& uses) {
@@ -128,9 +206,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
       complain("{}: {} lies as {}, its weight as {}", name(id), name(use->buffer),
                format_layout(layouts_[seen->held.layout]), format_layout(layouts_[target.layout]));
   }
-  uint64_t all = 0;
-  for (int32_t m = 0; m < strategy_.micro_batches; ++m) all += content(op.inputs[1], m);
-  if (sum != all)
+  if (sum != whole_gradient(u))
     complain("{}: its gradient of \"{}\" is not the sum of every term of every micro-batch, once",
              name(id), name(tensor));
   if (state != nullptr) {

@@ -119,6 +119,7 @@ void Checker::visit(TaskId id) {
       return task.op.valid() && training_.graph[task.op].forward.valid() ? compute(id) : sum(id);
     case TaskKind::Update:
     case TaskKind::HostUpdate: return update(id);
+    case TaskKind::Norm: return add_squares(id);
     case TaskKind::Collective: return task.op.valid() ? exchange(id) : move(id);
     case TaskKind::Send: return move(id);
     case TaskKind::Reduce:

@@ -48,7 +48,7 @@ class Checker {
     std::vector<TaskId> readers;
   };
   // Numbers of what is of no micro-batch.
-  enum Version : int32_t { kFixed = -1, kNew = -2, kState = -3, kNewState = -4 };
+  enum Version : int32_t { kFixed = -1, kNew = -2, kState = -3, kNewState = -4, kSquares = -5 };
 
   template <typename... Args>
   void complain(fmt::format_string<Args...> format, Args&&... args) {
@@ -101,6 +101,10 @@ class Checker {
   // --- check_updates.cpp
   void update(TaskId id);
   void update_one(TaskId id, uint32_t update, const std::vector<const Use*>& uses);
+  void add_squares(TaskId id);
+  void check_norm(TaskId id, TeamId team);
+  // The number of a weight's gradient, every term of every micro-batch once.
+  uint64_t whole_gradient(size_t update) const;
   void check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& members);
   void check_updates();
   int32_t shared_over(size_t update);

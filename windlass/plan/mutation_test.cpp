@@ -31,9 +31,11 @@ struct Case {
 };
 
 std::vector<Case> make_cases() {
-  const auto make = [](const Graph& graph, const std::string& strategy, int devices) {
+  const auto make = [](const Graph& graph, const std::string& strategy, int devices,
+                       double clip = 0) {
     Case result{graph.name + " " + strategy, {}, cases::machine(devices), {}};
-    result.step = prepare_step(graph, parse_baseline(strategy), result.machine, {});
+    result.step =
+        prepare_step(graph, parse_baseline(strategy), result.machine, {.clip_norm = clip});
     result.tasks = lower(result.step.training, result.step.strategy, result.machine);
     return result;
   };
@@ -51,6 +53,9 @@ std::vector<Case> make_cases() {
       make(cases::transformer(4, 1, false), "megatron:tp=2,pp=2,micro-batches=2", 4),
       make(cases::transformer(4, 2, true), "gpipe:stages=2,micro-batches=2", 2),
       make(cases::transformer(4, 1, false), "megatron:tp=2,sequence-parallel=on", 4),
+      make(cases::mlp(16, 2), "zero:stage=2,micro-batches=2", 2, 1),
+      make(cases::mlp(16, 2), "data-parallel:host-update=on", 2, 1),
+      make(cases::transformer(4, 2, true), "gpipe:stages=2,micro-batches=2", 2, 1),
       make(cases::views(), "single", 1),
       make(cases::views(), "recompute-all:micro-batches=2", 2),
   };

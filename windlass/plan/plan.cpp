@@ -43,7 +43,8 @@ bool ModelRequest::operator==(const ModelRequest& other) const {
          fuse == other.fuse && as_exported == other.as_exported &&
          training.optimizer == other.training.optimizer &&
          training.master_weights == other.training.master_weights &&
-         training.gradient_dtype == other.training.gradient_dtype;
+         training.gradient_dtype == other.training.gradient_dtype &&
+         training.clip_norm == other.training.clip_norm;
 }
 
 uint64_t fingerprint(const Graph& graph) {

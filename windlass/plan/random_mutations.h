@@ -105,7 +105,9 @@ inline const std::map<std::string, Change> kChanges = {
        return set(&use->index, static_cast<uint32_t>(m.rng.integer(0, 3)));
      }},
     {"use: kind",
-     [](Mutator& m) { return set(&m.any_use()->kind, static_cast<UseKind>(m.rng.integer(0, 9))); }},
+     [](Mutator& m) {
+       return set(&m.any_use()->kind, static_cast<UseKind>(m.rng.integer(0, 11)));
+     }},
     {"use: adds",
      [](Mutator& m) {
        Use* use = m.use([](const Use& u) { return u.write; });

@@ -112,6 +112,7 @@ inline RandomStep random_step(uint64_t seed) {
   if (rng.chance(0.2)) graph = with_dtype(graph, DType::BF16);
   TrainingOptions options;
   options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));
+  if (rng.chance(0.4)) options.clip_norm = rng.uniform(0.01, 0.3);
   step.training = differentiate(graph, options);
   step.strategy = random_strategy(step.training, step.machine, rng,
                                   {.in_turn = true, .blocks = true, .mixed = rng.chance(0.6)});

@@ -92,9 +92,9 @@ std::optional<DType> read_dtype(JsonObject& object, const std::string& key) {
 
 ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
   ModelRequest model;
-  know(object,
-       {"source", "fingerprint", "batch", "sequence", "image", "dimensions", "loss", "dtype",
-        "freeze", "train", "fuse", "as_exported", "optimizer", "master_weights", "gradient_dtype"});
+  know(object, {"source", "fingerprint", "batch", "sequence", "image", "dimensions", "loss",
+                "dtype", "freeze", "train", "fuse", "as_exported", "optimizer", "master_weights",
+                "gradient_dtype", "clip_norm"});
   fingerprint = read_fingerprint(object);
   model.source = object.text("source");
   const auto size = [&](const char* key) -> std::optional<int64_t> {
@@ -126,6 +126,7 @@ ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
       [](OptimizerKind kind) { return enum_name(kind); });
   model.training.master_weights = object.boolean("master_weights", true);
   model.training.gradient_dtype = read_dtype(object, "gradient_dtype");
+  model.training.clip_norm = object.number("clip_norm", 0, 0, 1e300);
   object.finish();
   return model;
 }

@@ -269,6 +269,40 @@ TEST(RunTasks, SplitExperts) {
   expect_same_step(training, machine, strategy, 1);
 }
 
+// Every element of every gradient counts once in the norm, wherever it lies and whoever updates.
+TEST(RunTasks, Clipping) {
+  const Graph graph = cases::transformer(4, 1, true);
+  const TrainingGraph plain = differentiate(graph);
+  const TrainingGraph clipped = differentiate(graph, {.clip_norm = 0.01});
+  const StepEnd as_is = run_plainly(plain, cases::random_start(plain, 2, 1));
+  const StepStart start = cases::random_start(clipped, 2, 1);
+  const StepEnd scaled = run_plainly(clipped, start);
+  double squares = 0;
+  for (const Array& gradient : as_is.gradients)
+    for (double value : gradient.values) squares += value * value;
+  const double norm = std::sqrt(squares);
+  ASSERT_GT(norm, 0.1);
+  // The first moment m of Adam becomes 0.9 m and a tenth of the gradient, which is scaled.
+  const Op& update = clipped.graph.ops[clipped.forward_ops + clipped.backward_ops];
+  const double before = start.values[update.inputs[3].index()].values[0];
+  EXPECT_NEAR(scaled.states[0][0].values[0],
+              0.9 * before + 0.1 * as_is.gradients[0].values[0] * 0.01 / (norm + 1e-6), 1e-15);
+
+  for (const Machine& machine : {cases::machine(4), cases::machine(2, 2), unlike_devices()})
+    for (uint8_t zero = 0; zero <= 3; ++zero)
+      for (const bool host : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, ZeRO {}, host {}", machine.name, zero, host));
+        Strategy strategy = two_stages(clipped, 10);
+        // Halves of the weights are updated on the host; some ops have their own part of the batch.
+        strategy.shardings.push_back({{{0, 2}}});
+        for (size_t i = 0; i < strategy.ops.size(); i += 3)
+          if (clipped.graph.ops[i].kind == OpKind::Linear) strategy.ops[i] = 1;
+        for (size_t u = 0; u < strategy.weights.size(); ++u)
+          strategy.weights[u] = {zero, host && u % 3 == 0, u % 2 == 0};
+        expect_same_step(clipped, machine, strategy, 1);
+      }
+}
+
 TEST(RunTasks, RandomStrategies) {
   const char* many = std::getenv("WINDLASS_RANDOM_STEPS");
   const char* first = std::getenv("WINDLASS_RANDOM_SEED");

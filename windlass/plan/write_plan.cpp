@@ -95,6 +95,7 @@ ordered_json write_model(const Plan& plan) {
   object["master_weights"] = model.training.master_weights;
   if (model.training.gradient_dtype)
     object["gradient_dtype"] = dtype_name(*model.training.gradient_dtype);
+  if (model.training.clip_norm > 0) object["clip_norm"] = model.training.clip_norm;
   return object;
 }
 

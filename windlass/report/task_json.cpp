@@ -122,6 +122,7 @@ class TaskJson {
       case TaskKind::Forward:
       case TaskKind::Recompute:
       case TaskKind::Backward: json["sharding"] = sharding(graph_.shardings[index]); break;
+      case TaskKind::Norm:
       case TaskKind::Update:
       case TaskKind::HostUpdate: json["share"] = digits(task.how); break;
       case TaskKind::Compress:

@@ -127,6 +127,7 @@ class TaskText {
       case TaskKind::Forward:
       case TaskKind::Recompute:
       case TaskKind::Backward: return " split " + sharding(task, graph_.shardings[index]);
+      case TaskKind::Norm:
       case TaskKind::Update:
       case TaskKind::HostUpdate: return task.how == 0 ? "" : ", shared out to " + digits(task.how);
       case TaskKind::Compress:

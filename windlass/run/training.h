@@ -20,6 +20,9 @@ namespace windlass {
 struct ExecutorOptions {
   int threads = 1;    // that the kernels of a device use
   uint64_t seed = 0;  // of dropout and of rounding
+  // By tensor of the network: the axis of the samples (BatchAxes::axis), so that a micro-batch
+  // draws what the batch would. Empty: the first one.
+  std::vector<int32_t> sample_axes = {};
   // Copies are no faster than the machine's links, unless the device copies itself: then they are
   // as fast as its threads copy.
   bool pace_copies = true;
@@ -29,7 +32,7 @@ struct ExecutorOptions {
 
 struct StepOutcome {
   double loss = 0;           // mean over the micro-batches
-  double gradient_norm = 0;  // only if clipped
+  double gradient_norm = 0;  // before clipping; 0 if nothing is clipped
   Nanoseconds time = 0;
   std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step
   std::vector<int64_t> peaks;           // by memory: bytes counted
@@ -48,7 +51,6 @@ struct TrainerOptions {
   ExecutorOptions executor = {};
   UpdateHyperparameters hyperparameters = {};  // but for the learning rate
   LearningRate rate = {};
-  double clip_norm = 0;
   uint64_t seed = 0;
   bool shuffle = true;
   std::string data = "synthetic";

@@ -233,6 +233,7 @@ void Executor::State::grant(TaskId task) {
   if (copies(made.kind))
     for (const Operand& target : made.writes)
       if (!slots->holds(target.buffer)) slots->allocate(target.buffer);
+  if (made.kind == TaskKind::Norm && !made.squares[0].adds) slots->allocate(made.squares[0].buffer);
   // The host makes 16-bit weights from their masters.
   for (const WeightUpdate& update : made.updates)
     if (update.weight.valid() && !slots->holds(update.weight)) slots->allocate(update.weight);

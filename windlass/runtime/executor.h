@@ -26,7 +26,6 @@ namespace windlass {
 struct StepRequest {
   int64_t step = 1;  // from 1
   UpdateHyperparameters hyperparameters = {};
-  double clip_norm = 0;  // > 0: gradients are scaled down to this norm over all weights
   // Writes the piece of an input or label that a micro-batch reads.
   std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)> load = {};
   // Of load_mean_counts, which whoever has several micro-batches must ask.

@@ -148,6 +148,29 @@ TEST(Executor, MicroBatchesDropTheSame) {
   }
 }
 
+// So do noise, and dropout where the samples lie inside of another axis.
+TEST(Executor, MicroBatchesDrawTheSame) {
+  for (const RandomFn fn : {RandomFn::Normal, RandomFn::Uniform, RandomFn::Bernoulli}) {
+    cases::Net net("drawing");
+    TensorId x = net.b.input("x", cases::f32({4, 3, 7}));
+    x = net.linear(x, 5, "a");
+    x = net.b.op(OpKind::Transpose, TransposeAttrs{{1, 0, 2}}, {x}, "turn");
+    x = net.b.op(OpKind::Dropout, DropoutAttrs{.ratio = 0.5}, {x}, "drop");
+    const TensorId noise = net.b.op(
+        OpKind::Random, RandomAttrs{.fn = fn, .shape = {3, 4, 5}, .alpha = 0.5}, {}, "noise");
+    x = net.b.op(OpKind::Transpose, TransposeAttrs{{1, 0, 2}}, {net.add(x, noise, "sum")}, "back");
+    const Graph network = net.finish(net.linear(net.reshape(x, {4, 15}, "flat"), 8, "b"));
+    TestRun whole(network, "single"), cut(network, "single:micro-batches=4"),
+        half(network, "recompute-all:micro-batches=2");
+    for (TestRun* run : {&whole, &cut, &half}) run->begin();
+    for (int i = 0; i < 3; ++i) {
+      const double expected = whole.step().loss;
+      EXPECT_NEAR(cut.step().loss, expected, 1e-5 * std::abs(expected));
+      EXPECT_NEAR(half.step().loss, expected, 1e-5 * std::abs(expected));
+    }
+  }
+}
+
 TEST(Executor, CompressionTrainsAndStaysInItsMemory) {
   for (const MemoryAction action :
        {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2}) {

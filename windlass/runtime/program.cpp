@@ -49,6 +49,7 @@ ProgramTask make(const TrainingGraph& training, const TaskGraph& tasks, TaskId i
       case UseKind::Gradient: update(use.index).gradients.push_back(use.buffer); break;
       case UseKind::Weight: update(use.index).weight = use.buffer; break;
       case UseKind::State: update(use.index).state = use.buffer; break;
+      case UseKind::Squares: put(made.squares, index, {use.buffer, held, use.adds}); break;
     }
   }
   for (const WeightUpdate& entry : made.updates)

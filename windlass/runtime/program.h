@@ -33,8 +33,10 @@ struct ProgramTask {
   // Backward: parallel to the op's inputs and outputs. Sums: terms and the sum.
   // Copies and compression: read i is copied to write i.
   std::vector<Operand> reads = {}, writes = {};
-  std::vector<WeightUpdate> updates = {};  // Update, HostUpdate
-  int bits = 0;                            // Compress, Decompress: of an element
+  std::vector<WeightUpdate> updates = {};  // Update, HostUpdate; of a Norm: gradients alone
+  // Norm: the sum that squares are added to. Updates: what they are clipped by, to be added up.
+  std::vector<Operand> squares = {};
+  int bits = 0;  // Compress, Decompress: of an element
 };
 
 struct Program {

@@ -68,7 +68,7 @@ class TestRun {
     step_ = simulate_step(prepared_.training, prepared_.strategy, machine_, *cost_, {}, reprice);
     executor_ = std::make_unique<Executor>(
         prepared_.training, step_.tasks, step_.times, step_.result, machine_,
-        ExecutorOptions{.threads = 1, .seed = seed, .paranoid = true});
+        ExecutorOptions{.threads = 1, .seed = seed, .sample_axes = batch_.axis, .paranoid = true});
     seed_ = seed;
     const Graph& graph = prepared_.training.graph;
     for (const PersistentTensor& tensor : executor_->persistent()) {

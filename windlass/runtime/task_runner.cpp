@@ -55,7 +55,6 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks,
 
 void TaskRunner::begin_step(const StepRequest& request) {
   request_ = request;
-  scale_known_ = false;
   norm_ = 0;
   losses_.assign(losses_.size(), 0);
   ensure(losses_.size() == 1 || request.mean_counts.size() == training_.graph.ops.size(),
@@ -69,8 +68,9 @@ void TaskRunner::run(TaskId id) {
       case TaskKind::Forward:
       case TaskKind::Recompute:
       case TaskKind::Backward: return task.op.valid() ? compute(task) : sum(task);
-      case TaskKind::Update: return update(task, false);
-      case TaskKind::HostUpdate: return update(task, true);
+      case TaskKind::Update:
+      case TaskKind::HostUpdate: return update(task);
+      case TaskKind::Norm: return add_squares(task);
       case TaskKind::SwapIn:
       case TaskKind::SwapOut: return copy(task);
       case TaskKind::Compress:
@@ -130,19 +130,29 @@ void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> result
 // Micro-batches draw from one stream, each where its samples lie in the batch: cutting the batch
 // changes no number.
 RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
+  RandomKey key = {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
+                                              static_cast<uint64_t>(request_.step))};
+  if (losses_.size() == 1 || micro_batch < 0) return key;
   const Op& op = training_.graph[id];
-  int64_t words = 0;
+  TensorId drawn;
+  Shape shape;
   if (op.kind == OpKind::Attention) {
-    const Shape& q = training_.graph[op.inputs[0]].type.shape;
-    words = q[0] * q[1] * q[2] * training_.graph[op.inputs[1]].type.shape[2];
+    drawn = op.inputs[0];
+    const Shape& q = training_.graph[drawn].type.shape;
+    shape = {q[0], q[1], q[2], training_.graph[op.inputs[1]].type.shape[2]};
   } else if (op.kind == OpKind::Dropout || op.kind == OpKind::Random) {
-    words = element_count(training_.graph[op.outputs[0]].type.shape);
-    if (op.kind == OpKind::Random) words = (words + 63) / 64 * 128;  // two words each, in groups
+    drawn = op.outputs[0];
+    shape = training_.graph[drawn].type.shape;
   }
-  return {options_.seed,
-          random_bits(options_.seed, static_cast<uint64_t>(id.index()),
-                      static_cast<uint64_t>(request_.step)),
-          words * std::max(0, micro_batch)};
+  if (!drawn.valid()) return key;
+  const int32_t axis = options_.sample_axes.empty() ? 0 : options_.sample_axes[drawn.index()];
+  if (axis < 0) return key;
+  key.run = 1;
+  for (auto a = static_cast<size_t>(axis); a < shape.size(); ++a) key.run *= shape[a];
+  key.run = std::max<int64_t>(1, key.run);
+  key.stride = key.run * static_cast<int64_t>(losses_.size());
+  key.first = key.run * micro_batch;
+  return key;
 }
 
 void TaskRunner::compute(const ProgramTask& task) {
@@ -205,22 +215,24 @@ void TaskRunner::compress(const ProgramTask& task, TaskId id) {
     decompress(packed, bits, values);
 }
 
-// By how much gradients are scaled: found before the first update, when all of them are there.
-double TaskRunner::gradient_scale() {
-  if (request_.clip_norm <= 0 || scale_known_) return scale_;
-  double squares = 0;
-  for (size_t i = 0; i < program_.tasks.size(); ++i)
-    for (const WeightUpdate& entry : program_.tasks[i].updates)
-      squares += sum_of_squares(
-          slots_.view(entry.gradients[0], training_.graph[update_op(entry.update).inputs[1]].type));
-  norm_ = std::sqrt(squares);
-  // As torch.nn.utils.clip_grad_norm_ does.
-  scale_ = std::min(1.0, request_.clip_norm / (norm_ + 1e-6));
-  scale_known_ = true;
-  return scale_;
+void TaskRunner::add_squares(const ProgramTask& task) {
+  double& sum = *operand(task.squares[0]).data_ptr<double>();
+  if (!task.squares[0].adds) sum = 0;
+  for (const WeightUpdate& entry : task.updates)
+    sum += sum_of_squares(
+        slots_.view(entry.gradients[0], training_.graph[update_op(entry.update).inputs[1]].type));
 }
 
-void TaskRunner::update(const ProgramTask& task, bool on_host) {
+// By how much gradients are scaled.
+double TaskRunner::gradient_scale(const ProgramTask& task) {
+  if (task.squares.empty()) return 1;
+  double squares = 0;
+  for (const Operand& term : task.squares) squares += *operand(term).data_ptr<double>();
+  norm_ = std::sqrt(squares);
+  return clip_scale(training_.options.clip_norm, squares);
+}
+
+void TaskRunner::update(const ProgramTask& task) {
   for (const WeightUpdate& entry : task.updates) {
     const Op& op = update_op(entry.update);
     const Graph& graph = training_.graph;
@@ -233,7 +245,7 @@ void TaskRunner::update(const ProgramTask& task, bool on_host) {
       watch(op.inputs[0], slots_.bytes(entry.gradients[0]));
     }
   }
-  const double scale = on_host ? 1 : gradient_scale();
+  const double scale = gradient_scale(task);
   for (const WeightUpdate& entry : task.updates) {
     const Op& op = update_op(entry.update);
     const Graph& graph = training_.graph;

@@ -1,6 +1,7 @@
 // Carries out single tasks: finds the operands in their slots and calls kernels, copies, updates.
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -33,7 +34,8 @@ class TaskRunner {
  private:
   void compute(const ProgramTask& task);
   void sum(const ProgramTask& task);
-  void update(const ProgramTask& task, bool on_host);
+  void add_squares(const ProgramTask& task);
+  void update(const ProgramTask& task);
   void copy(const ProgramTask& task);
   void compress(const ProgramTask& task, TaskId id);
   at::Tensor operand(const Operand& operand) const;
@@ -41,7 +43,7 @@ class TaskRunner {
   void keep(const std::vector<Operand>& list, std::span<Result> results);
   std::vector<Result> results(const std::vector<Operand>& list) const;
   RandomKey random_key(OpId op, int32_t micro_batch) const;
-  double gradient_scale();
+  double gradient_scale(const ProgramTask& task);
   const Op& update_op(int32_t update) const {
     return training_.graph
         .ops[training_.forward_ops + training_.backward_ops + static_cast<size_t>(update)];
@@ -56,8 +58,7 @@ class TaskRunner {
   BytesPerSecond in_{0}, out_{0};
   std::vector<double> losses_;  // by micro-batch
   std::mutex watch_mutex_;
-  bool scale_known_ = false;
-  double scale_ = 1, norm_ = 0;
+  std::atomic<double> norm_ = 0;  // all updates of a step find the same
 };
 
 }  // namespace windlass

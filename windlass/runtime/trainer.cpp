@@ -74,8 +74,10 @@ void store_values(std::span<const double> values, DType as, std::span<std::byte>
   }
 }
 
-ExecutorOptions with_seed(ExecutorOptions options, uint64_t seed) {
-  options.seed = seed;
+ExecutorOptions executor_options(const TrainerOptions& wanted, const BatchAxes& batch) {
+  ExecutorOptions options = wanted.executor;
+  options.seed = wanted.seed;
+  options.sample_axes = batch.axis;
   return options;
 }
 
@@ -90,14 +92,7 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
       slots(batch_slots(given.graph, batch)),
       micro_batches(count_micro_batches(step.tasks)),
       executor(graph, step.tasks, step.times, step.result, machine,
-               with_seed(wanted.executor, wanted.seed)) {
-  const bool on_host = std::ranges::any_of(
-      step.tasks.tasks, [](const Task& task) { return task.kind == TaskKind::HostUpdate; });
-  if (options.clip_norm > 0 && on_host)
-    fail_unsupported(
-        "clipping: the norm of all gradients is known after the backward pass, but this plan "
-        "updates "
-        "weights on the host as their gradients come; give it more memory, or do not clip");
+               executor_options(wanted, batch)) {
   data = open_batches(options.data, model.graph, slots, options.data_options);
   if (data->size() < 1) fail_input("{}: has no samples", options.data);
   filler = std::make_unique<BatchFiller>(*data, model.graph, slots);
@@ -229,7 +224,6 @@ TrainerStep Trainer::step() {
   request.step = done.step;
   request.hyperparameters = state.options.hyperparameters;
   request.hyperparameters.learning_rate = done.learning_rate;
-  request.clip_norm = state.options.clip_norm;
   request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
     const std::span<const int64_t> mine =
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);

@@ -16,6 +16,7 @@ Part part_of_work(TaskKind kind) {
     case TaskKind::Compress:
     case TaskKind::Decompress:
     case TaskKind::Join: return &Breakdown::recompute;
+    case TaskKind::Norm:
     case TaskKind::Update:
     case TaskKind::HostUpdate: return &Breakdown::update;
     case TaskKind::Collective:

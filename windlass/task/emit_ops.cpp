@@ -61,6 +61,8 @@ void Emitter::prepare(const Strategy& strategy) {
   combined_.clear();
   bucket_count_ = 0;
   ready_updates_.clear();
+  host_updates_.clear();
+  squares_.clear();
   ready_sums_.clear();
   units_.clear();
   plan_stashes();

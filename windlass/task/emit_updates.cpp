@@ -20,17 +20,24 @@ void Emitter::finish_updates() {
             state.share},
            ready_sums_.size() - 1);
   }
-  for (const ReadyUpdate& ready : ready_updates_)
-    update_on_device(ready.key, {ready_sums_.data() + ready.begin, ready_sums_.data() + ready.end});
+  if (clips()) exchange_squares();
+  for (const HostUpdate& waiting : host_updates_) {
+    std::vector<TaskId> done;
+    for (size_t k = 0; k < waiting.parts.size(); ++k) done.push_back(update_there(waiting, k));
+    finish_on_host(waiting, done);
+  }
+  for (const ReadyUpdate& ready : ready_updates_) update_on_device(ready.key, sums_of(ready));
   refresh_copies();
 }
 
-// Of what has been added to ready_sums_: at once on the host, at the end of the step on devices.
+// Of what has been added to ready_sums_: at once on the host, unless the norm is waited for; at the
+// end of the step on devices.
 void Emitter::update(const BucketKey& key, size_t first_sum) {
+  const ReadyUpdate ready = {key, first_sum, ready_sums_.size()};
   if (key.host_update)
-    update_on_host(key, {ready_sums_.data() + first_sum, ready_sums_.data() + ready_sums_.size()});
+    update_on_host(ready);
   else
-    ready_updates_.push_back({key, first_sum, ready_sums_.size()});
+    ready_updates_.push_back(ready);
 }
 
 void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sums) {
@@ -118,6 +125,13 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
       write(weights[i], k, UseKind::Weight, u);
       if (states[i].valid()) write(states[i], k, UseKind::State, u);
     }
+    if (clips()) {
+      const std::vector<Value>& terms = norms_[static_cast<size_t>(key.group)].terms;
+      for (size_t i = 0; i < terms.size(); ++i) {
+        compute_after(terms[i], k);
+        read(terms[i], k, UseKind::Squares, i);
+      }
+    }
     const TaskId task = add({.kind = TaskKind::Update,
                              .price = work,
                              .tensor = first_op.inputs[0],
@@ -152,112 +166,145 @@ void Emitter::gather_weights(const BucketKey& key, std::span<const SumRef> sums,
 }
 
 // Gradients go to the host, the host updates, and resident weights come back.
-void Emitter::update_on_host(const BucketKey& key, std::span<const SumRef> sums) {
-  const auto& list = teams(key.group).teams;
-  const Op& first_op = update_op(sums[0].update);
-  const TensorId first_tensor = first_op.inputs[0];
-  const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
-  const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
-  const int32_t shared = key.zero >= 1 ? key.share : 0;
-  const int64_t parts = tables_.members(shared);
-  const auto copies = [&](size_t k, bool to_host, int64_t size) {
-    return tables_.host_copies(group_id(key.group), teams(key.group).members[k], to_host,
-                               Bytes(size));
-  };
-  std::vector<TaskId> done;
-  int64_t weight_bytes = 0;
+void Emitter::update_on_host(const ReadyUpdate& ready) {
+  const auto sums = sums_of(ready);
   for (const SumRef& ref : sums) {
     WeightState& state = weight_of(ref);
     if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
     add_extras(ref);
   }
-  for (size_t k = 0; k < list.size(); ++k) {
-    double elements = 0;
-    int64_t out = 0, in = 0;
-    std::vector<BufferId> gradients, states, results;  // on the host; none where there is none
-    const HostShare& host = teams_->host(list[k]);
-    for (const SumRef& ref : sums) {
-      const WeightState& state = weight_of(ref);
-      const TrainingFacts::Update& facts = update_of(ref.update);
-      const int64_t share = largest_part(state.elements, parts);
-      out += share * facts.gradient_size;
-      in += share * facts.weight_size;
-      weight_bytes += state.elements * facts.weight_size;
-      const int64_t distinct = tables_.parts_on_host(
-          group_id(key.group), teams(key.group).members[k], state.layout, shared);
-      elements += static_cast<double>(share * distinct);
-      const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
-        if (size == 0) return BufferId();
-        return graph_.add({.memory = host.memory,
-                           .team = list[k],
-                           .kind = kind,
-                           .at_start = persistent,
-                           .at_end = persistent,
-                           .tensor = facts.weight,
-                           .bytes = Bytes(size * distinct),
-                           .group = group_id(key.group),
-                           .layout = state.layout,
-                           .share = shared});
-      };
-      gradients.push_back(on_host(BufferKind::WeightGradient, share * facts.gradient_size, false));
-      states.push_back(on_host(BufferKind::OptimizerState, share * facts.state_size, true));
-      // Of resident weights the host has a copy to update, or makes one from the master.
-      results.push_back(
-          key.host ? BufferId() : on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
-    }
-    on(teams_->lane(list[k], LaneKind::SwapOut));
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const Value& sum = sum_of(sums[i]).value;
-      after(sum, k);
-      read(sum, k, UseKind::From, i);
-      write(gradients[i], 0, UseKind::To, i);
-    }
-    const TaskId left = add({.kind = TaskKind::SwapOut,
-                             .price = copies(k, true, out),
-                             .tensor = first_op.inputs[1],
-                             .group = group_id(key.group)});
-    on(teams_->lane(list[k], LaneKind::Host));
-    after(left);
+  HostUpdate update = {.ready = ready, .parts = {}};
+  std::vector<TaskId> done;
+  for (size_t k = 0; k < teams(ready.key.group).teams.size(); ++k) {
+    update.parts.push_back(leave_for_host(ready.key, sums, k));
+    if (!clips()) done.push_back(update_there(update, k));
+  }
+  if (clips())
+    host_updates_.push_back(std::move(update));
+  else
+    finish_on_host(update, done);
+}
+
+// The buffers of a team on its hosts, and the copy of its gradients.
+Emitter::HostPart Emitter::leave_for_host(const BucketKey& key, std::span<const SumRef> sums,
+                                          size_t k) {
+  const TeamId team = teams(key.group).teams[k];
+  const Op& first_op = update_op(sums[0].update);
+  const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
+  const int32_t shared = key.zero >= 1 ? key.share : 0;
+  HostPart part;
+  int64_t out = 0;
+  for (const SumRef& ref : sums) {
+    const WeightState& state = weight_of(ref);
+    const TrainingFacts::Update& facts = update_of(ref.update);
+    const int64_t share = largest_part(state.elements, tables_.members(shared));
+    out += share * facts.gradient_size;
+    part.in += share * facts.weight_size;
+    const int64_t distinct = tables_.parts_on_host(group_id(key.group), teams(key.group).members[k],
+                                                   state.layout, shared);
+    part.elements += static_cast<double>(share * distinct);
+    const auto on_host = [&](BufferKind kind, int64_t size, bool persistent) {
+      if (size == 0) return BufferId();
+      return graph_.add({.memory = teams_->host(team).memory,
+                         .team = team,
+                         .kind = kind,
+                         .at_start = persistent,
+                         .at_end = persistent,
+                         .tensor = facts.weight,
+                         .bytes = Bytes(size * distinct),
+                         .group = group_id(key.group),
+                         .layout = state.layout,
+                         .share = shared});
+    };
+    part.gradients.push_back(
+        on_host(BufferKind::WeightGradient, share * facts.gradient_size, false));
+    part.states.push_back(on_host(BufferKind::OptimizerState, share * facts.state_size, true));
+    // Of resident weights the host has a copy to update, or makes one from the master.
+    part.results.push_back(
+        key.host ? BufferId() : on_host(BufferKind::Weight, bytes(facts.weight, share), !master));
+  }
+  on(teams_->lane(team, LaneKind::SwapOut));
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const Value& sum = sum_of(sums[i]).value;
+    after(sum, k);
+    read(sum, k, UseKind::From, i);
+    write(part.gradients[i], 0, UseKind::To, i);
+  }
+  part.left = add({.kind = TaskKind::SwapOut,
+                   .price = tables_.host_copies(group_id(key.group), teams(key.group).members[k],
+                                                true, Bytes(out)),
+                   .tensor = first_op.inputs[1],
+                   .group = group_id(key.group)});
+  if (clips()) part.left = add_squares_on_host(key, sums, k, part);
+  return part;
+}
+
+// The update of a team on its hosts, and the way back of resident weights.
+TaskId Emitter::update_there(const HostUpdate& update, size_t k) {
+  const BucketKey& key = update.ready.key;
+  const auto sums = sums_of(update.ready);
+  const HostPart& part = update.parts[k];
+  const TeamId team = teams(key.group).teams[k];
+  const Op& first_op = update_op(sums[0].update);
+  const TensorId first_tensor = first_op.inputs[0];
+  const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
+  on(teams_->lane(team, LaneKind::Host));
+  after(part.left);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const WeightState& state = weight_of(sums[i]);
+    const auto u = static_cast<size_t>(sums[i].update);
+    after(state.fetched, k);
+    read(part.gradients[i], 0, UseKind::Gradient, u);
+    if (part.states[i].valid()) write(part.states[i], 0, UseKind::State, u);
+    if (key.host)
+      write(state.rest, k, UseKind::Weight, u);
+    else
+      write(part.results[i], 0, UseKind::Weight, u);
+  }
+  if (clips()) {
+    const Norm& norm = norms_[static_cast<size_t>(key.group)];
+    after(norm.arrived[k]);
+    for (size_t i = 0; i < norm.on_hosts.size(); ++i)
+      read(norm.on_hosts[i], k, UseKind::Squares, i);
+  }
+  const int32_t work =
+      tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, part.elements,
+                               training_.graph[first_tensor].type.dtype,
+                               training_.graph[first_op.inputs[1]].type.dtype, master));
+  TaskId task = add({.kind = TaskKind::HostUpdate,
+                     .price = work,
+                     .tensor = first_tensor,
+                     .group = group_id(key.group),
+                     .how = key.zero >= 1 ? key.share : 0});
+  if (!key.host) {
+    on(teams_->lane(team, LaneKind::SwapIn));
+    after(task);
+    // The weights are overwritten: whoever reads them in this step comes first.
+    after(last_compute_[team.index()]);
     for (size_t i = 0; i < sums.size(); ++i) {
       const WeightState& state = weight_of(sums[i]);
-      const auto u = static_cast<size_t>(sums[i].update);
       after(state.fetched, k);
-      read(gradients[i], 0, UseKind::Gradient, u);
-      if (states[i].valid()) write(states[i], 0, UseKind::State, u);
-      if (key.host)
-        write(state.rest, k, UseKind::Weight, u);
-      else
-        write(results[i], 0, UseKind::Weight, u);
+      read(part.results[i], 0, UseKind::From, i);
+      write(key.zero == 3 ? state.rest : home_weight(sums[i].update).buffer, k, UseKind::To, i);
     }
-    const int32_t work =
-        tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
-                                 training_.graph[first_tensor].type.dtype, gradient, master));
-    TaskId task = add({.kind = TaskKind::HostUpdate,
-                       .price = work,
-                       .tensor = first_tensor,
-                       .group = group_id(key.group),
-                       .how = shared});
-    if (!key.host) {
-      on(teams_->lane(list[k], LaneKind::SwapIn));
-      after(task);
-      // The weights are overwritten: whoever reads them in this step comes first.
-      after(last_compute_[list[k].index()]);
-      for (size_t i = 0; i < sums.size(); ++i) {
-        const WeightState& state = weight_of(sums[i]);
-        after(state.fetched, k);
-        read(results[i], 0, UseKind::From, i);
-        write(key.zero == 3 ? state.rest : home_weight(sums[i].update).buffer, k, UseKind::To, i);
-      }
-      task = add({.kind = TaskKind::SwapIn,
-                  .price = copies(k, false, in),
-                  .tensor = first_tensor,
-                  .group = group_id(key.group)});
-    }
-    done.push_back(task);
-    for (const SumRef& ref : sums) weight_of(ref).written.push_back(task);
+    task = add({.kind = TaskKind::SwapIn,
+                .price = tables_.host_copies(group_id(key.group), teams(key.group).members[k],
+                                             false, Bytes(part.in)),
+                .tensor = first_tensor,
+                .group = group_id(key.group)});
   }
-  weight_bytes /= static_cast<int64_t>(list.size());
-  if ((key.zero == 1 || key.zero == 2) && !key.host) gather_weights(key, sums, done, weight_bytes);
+  for (const SumRef& ref : sums) weight_of(ref).written.push_back(task);
+  return task;
+}
+
+void Emitter::finish_on_host(const HostUpdate& update, const std::vector<TaskId>& done) {
+  const BucketKey& key = update.ready.key;
+  if ((key.zero != 1 && key.zero != 2) || key.host) return;
+  const auto sums = sums_of(update.ready);
+  int64_t weight_bytes = 0;
+  for (const SumRef& ref : sums)
+    weight_bytes += weight_of(ref).elements * update_of(ref.update).weight_size;
+  gather_weights(key, sums, done, weight_bytes);
 }
 
 // Gradients that came from elsewhere join the sum before it leaves: a copy cannot add.

@@ -123,6 +123,30 @@ class Emitter {
     BucketKey key;
     size_t begin = 0, end = 0;  // of ready_sums_
   };
+  // What a team has on its hosts for an update there.
+  struct HostPart {
+    std::vector<BufferId> gradients, states, results;  // parallel to the sums; none where none is
+    TaskId left;                                       // that brought the gradients
+    double elements = 0;                               // of a host
+    int64_t in = 0;                                    // bytes of weights that a member gets back
+  };
+  struct HostUpdate {
+    ReadyUpdate ready;
+    std::vector<HostPart> parts;  // by team
+  };
+  // Squares of the gradients that a group updates with, on its devices or on its hosts.
+  struct Squares {
+    int32_t group = -1;
+    bool host = false;
+    Value value;
+    std::vector<TaskId> written;  // host: by team, the last task that added to it
+  };
+  // What the squares of all gradients sum up to, as a group reads it.
+  struct Norm {
+    std::vector<Value> terms;        // on devices: to be added up
+    std::vector<BufferId> on_hosts;  // the same on hosts, if asked for; parallel
+    std::vector<TaskId> arrived;     // by team: that brought it there
+  };
 
   // What a task reads: a value in short.
   struct Operand {
@@ -232,13 +256,18 @@ class Emitter {
     value.layout = layout;
   }
 
-  // --- emit_weights.cpp, emit_updates.cpp
+  // --- emit_weights.cpp
   void plan_weights();
   void make_units();
   const Value& weight(TensorId tensor, const OperandTemplate& want, int32_t group);
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
   void fetch(int32_t unit, int32_t wanted_by);
   BufferId rest_buffers(int32_t update);
+  const Op& update_op(int32_t update) const;
+  // The weight of an update op, where it is updated.
+  const Value& home_weight(int32_t update);
+
+  // --- emit_gradients.cpp
   int32_t sum_for(int32_t update, const ResultTemplate& term, int32_t group, int32_t micro_batch);
   void add_term(int32_t update, const Value& term, int32_t micro_batch);
   void finish_term(int32_t update, int32_t sum, int32_t micro_batch, TaskId done);
@@ -250,10 +279,15 @@ class Emitter {
   void flush(Bucket& bucket);
   void flush_all();
   void reduce(const Bucket& bucket);
+
+  // --- emit_updates.cpp
   void finish_updates();
   void update(const BucketKey& key, size_t first_sum);
   void update_on_device(const BucketKey& key, std::span<const SumRef> sums);
-  void update_on_host(const BucketKey& key, std::span<const SumRef> sums);
+  void update_on_host(const ReadyUpdate& ready);
+  HostPart leave_for_host(const BucketKey& key, std::span<const SumRef> sums, size_t team);
+  TaskId update_there(const HostUpdate& update, size_t team);
+  void finish_on_host(const HostUpdate& update, const std::vector<TaskId>& done);
   void add_extras(const SumRef& ref);
   void gather_weights(const BucketKey& key, std::span<const SumRef> sums,
                       const std::vector<TaskId>& done, int64_t weight_bytes);
@@ -263,9 +297,21 @@ class Emitter {
   const TrainingFacts::Update& update_of(int32_t update) const {
     return facts_.updates[static_cast<size_t>(update)];
   }
-  const Op& update_op(int32_t update) const;
-  // The weight of an update op, where it is updated.
-  const Value& home_weight(int32_t update);
+  std::span<const SumRef> sums_of(const ReadyUpdate& ready) const {
+    return {ready_sums_.data() + ready.begin, ready_sums_.data() + ready.end};
+  }
+
+  // --- emit_norm.cpp
+  bool clips() const { return training_.squares.valid(); }
+  int32_t scattered(int32_t group);
+  int32_t everywhere(int32_t group);
+  Squares& squares_of(int32_t group, bool host);
+  void add_squares(const ReadyUpdate& ready);
+  TaskId add_squares_on_host(const BucketKey& key, std::span<const SumRef> sums, size_t team,
+                             const HostPart& part);
+  void exchange_squares();
+  Value from_hosts(const Squares& squares);
+  void norm_to_hosts(int32_t group);
 
   // --- tasks
   // The lists of the task being put together are the ends of the graph's own.
@@ -355,6 +401,9 @@ class Emitter {
   std::vector<Bucket> buckets_;  // the first bucket_count_, in the order of their first sums
   size_t bucket_count_ = 0;
   std::vector<ReadyUpdate> ready_updates_;
+  std::vector<HostUpdate> host_updates_;  // that wait for the norm
+  std::vector<Squares> squares_;
+  std::vector<Norm> norms_;  // by group
   std::vector<SumRef> ready_sums_;
 
   int32_t run_ = 0;  // of the item being emitted

@@ -265,7 +265,7 @@ int64_t Tables::parts_on_host(int32_t group, const std::vector<int32_t>& members
     int64_t place = 1;
     for (size_t d = this->layout(layout).digits.size(); d-- > 0;) {
       const Digit& digit = this->layout(layout).digits[d];
-      if (digit.kind == Digit::Kind::Axis) part.push_back(m / place % digit.parts);
+      if (digit.kind != Digit::Kind::Copy) part.push_back(m / place % digit.parts);
       place *= digit.parts;
     }
     for (const MemberDigit& digit : digits(share)) part.push_back(m / digit.place % digit.parts);

@@ -21,9 +21,10 @@ void expect(bool condition, fmt::format_string<Args...> format, Args&&... args) 
 }  // namespace
 
 std::string_view task_kind_name(TaskKind kind) {
-  static constexpr std::array<std::string_view, 14> kNames = {
-      "forward", "recompute",  "backward", "update", "host-update", "compress", "decompress",
-      "join",    "collective", "reduce",   "gather", "send",        "swap-out", "swap-in"};
+  static constexpr std::array<std::string_view, 15> kNames = {
+      "forward",  "recompute",  "backward", "update",   "host-update",
+      "compress", "decompress", "join",     "norm",     "collective",
+      "reduce",   "gather",     "send",     "swap-out", "swap-in"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -41,9 +42,9 @@ std::string_view buffer_kind_name(BufferKind kind) {
 }
 
 std::string_view use_kind_name(UseKind kind) {
-  static constexpr std::array<std::string_view, 11> kNames = {
-      "input", "output", "auxiliary", "statistics", "term", "sum",
-      "from",  "to",     "gradient",  "weight",     "state"};
+  static constexpr std::array<std::string_view, 12> kNames = {
+      "input", "output", "auxiliary", "statistics", "term",  "sum",
+      "from",  "to",     "gradient",  "weight",     "state", "squares"};
   return kNames[static_cast<size_t>(kind)];
 }
 

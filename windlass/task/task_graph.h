@@ -38,6 +38,7 @@ enum class TaskKind : uint8_t {
   Compress,    // a saved tensor to fewer bits
   Decompress,
   Join,        // samples of micro-batches to the micro-batch that has them too, on a device
+  Norm,        // squares of gradients are added up: of members that hold the same the first counts
   Collective,  // among the members of teams: redistribution of activations and their gradients
   Reduce,      // gradients over replicas
   Gather,      // weights over replicas
@@ -121,6 +122,7 @@ enum class UseKind : uint8_t {
   Gradient,    // for update op `index`; several are added up
   Weight,      // of update op `index`
   State,       // of update op `index`: master copy, then the optimizer's tensors
+  Squares,     // of a Norm: what it adds to; of an update: several are added up, and clip
 };
 std::string_view use_kind_name(UseKind kind);
 

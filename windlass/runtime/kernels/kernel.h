@@ -23,10 +23,16 @@ at::ScalarType scalar_type(DType dtype);
 // Names the random numbers of one op in one micro-batch of one step. The same key draws the same
 // numbers, element by element, however often it is asked and by however many threads: a
 // recomputed forward pass is identical to the first.
+//
+// A micro-batch draws what the batch would where its samples lie: element e of the op is element
+// first + e / run * stride + e % run of the whole batch's op, which draws word e of the stream
+// (philox_normal: the words of element e).
 struct RandomKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
-  int64_t first = 0;  // of the words of the stream: a micro-batch draws what the batch would there
+  int64_t first = 0;
+  int64_t run = INT64_MAX;
+  int64_t stride = 0;
 };
 
 // A result that a kernel is asked for.

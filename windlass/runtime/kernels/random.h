@@ -10,7 +10,7 @@
 
 namespace windlass {
 
-// Words first, ..., first + count - 1 of the key's stream. Runs on the calling thread.
+// The words of elements first, ..., first + count - 1. Runs on the calling thread.
 void random_words(RandomKey key, int64_t first, int64_t count, uint32_t* words);
 
 // A word is below this with the given probability (below 1), as random_chance says.

@@ -22,6 +22,8 @@ void check_places(const PackStrategy& strategy, const Machine& machine, int64_t 
 
 TaskGraph lower_packs(const TrainingGraph& training, const PackStrategy& strategy,
                       const Machine& machine) {
+  if (training.squares.valid())
+    fail_unsupported("clipping: packs of layers update weights as their gradients come");
   const OpChain chain(training);
   const int64_t samples = chain.samples.samples;
   check_packs(strategy, static_cast<int64_t>(chain.layers.size()), samples,

@@ -124,8 +124,19 @@ int64_t HeldValues::key(BufferId id, int64_t member) const {
   const auto& digits = tasks_.digit_sets[static_cast<size_t>(held.share)];
   const Region mine = region_of(layout(id), whole, member);
   const int64_t elements = element_count(local_shape(mine));
+  // Which of several partial results a member has.
+  const auto place = [&](int64_t m) {
+    int64_t inner = 1, found = 0;
+    for (size_t d = layout(id).digits.size(); d-- > 0;) {
+      const Digit& digit = layout(id).digits[d];
+      if (digit.kind == Digit::Kind::Partial) found += m / inner % digit.parts * inner;
+      inner *= digit.parts;
+    }
+    return found;
+  };
   for (int64_t m : members(id))
-    if (m < member && node(m) == node(member) && region_of(layout(id), whole, m) == mine &&
+    if (m < member && node(m) == node(member) && place(m) == place(member) &&
+        region_of(layout(id), whole, m) == mine &&
         share_of(elements, digits, m) == share_of(elements, digits, member))
       return m;
   return member;

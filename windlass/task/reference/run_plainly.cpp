@@ -29,6 +29,11 @@ StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
         sum.values[k] += term.values[k] / start.micro_batches;
     }
   }
+  double squares = 0;
+  for (const Array& gradient : end.gradients)
+    for (double value : gradient.values) squares += value * value;
+  const double scale =
+      training.squares.valid() ? clip_scale(training.options.clip_norm, squares) : 1;
   for (size_t i = first_update; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
@@ -36,8 +41,10 @@ StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
     std::vector<std::vector<double>> moments;
     for (size_t k = 3; k < op.inputs.size(); ++k)
       if (op.inputs[k].valid()) moments.push_back(start.values[op.inputs[k].index()].values);
+    std::vector<double> gradient = end.gradients[i - first_update].values;
+    for (double& value : gradient) value *= scale;
     reference_update(std::get<UpdateAttrs>(op.attrs).optimizer, start.hyperparameters, start.step,
-                     weight.values, end.gradients[i - first_update].values, moments);
+                     weight.values, gradient, moments);
     end.weights.push_back(weight);
     std::vector<Array>& states = end.states.emplace_back();
     if (master) states.push_back(weight);

@@ -109,6 +109,7 @@ class TaskWalker {
         return compute(id);
       case TaskKind::Update:
       case TaskKind::HostUpdate: return update(id);
+      case TaskKind::Norm: return add_squares(id);
       case TaskKind::Compress:
       case TaskKind::Decompress:  // what compression loses is not the graph's business
       case TaskKind::Join:
@@ -254,6 +255,52 @@ class TaskWalker {
     }
   }
 
+  // Elements of a whole tensor that a member has of a buffer, or of its share of it.
+  std::vector<bool> elements_of(BufferId id, int64_t member, int32_t shared) const {
+    const Shape& whole = shape(tasks_[id].tensor);
+    const Region region = region_of(held_.layout(id), whole, member);
+    const int64_t elements = element_count(local_shape(region));
+    const Range mine = share_of(elements, tasks_.digit_sets[static_cast<size_t>(shared)], member);
+    std::vector<bool> has(static_cast<size_t>(element_count(whole)), false);
+    for (int64_t i = mine.begin; i < mine.end; ++i)
+      has[static_cast<size_t>(whole_element(region, i))] = true;
+    return has;
+  }
+
+  // Of members that have the same element, the first one counts it.
+  void add_squares(TaskId id) {
+    const Task& task = tasks_[id];
+    const Use* target = nullptr;
+    for (const Use& use : tasks_.uses_of(id))
+      if (use.kind == UseKind::Squares) target = &use;
+    ensure(target != nullptr, "squares go nowhere");
+    for (int64_t member : held_.members(target->buffer)) {
+      double sum = target->adds ? held_.at(target->buffer, member)[0].values[0] : 0;
+      for (const Use& use : tasks_.uses_of(id)) {
+        if (use.kind != UseKind::Gradient) continue;
+        ensure(use.view < 0, "squares are of a view");
+        const Shape& whole = shape(tasks_[use.buffer].tensor);
+        const Region region = region_of(held_.layout(use.buffer), whole, member);
+        std::vector<bool> counts = elements_of(use.buffer, member, task.how);
+        for (int64_t before = 0; before < member; ++before) {
+          const std::vector<bool> theirs = elements_of(use.buffer, before, task.how);
+          for (size_t i = 0; i < counts.size(); ++i) counts[i] = counts[i] && !theirs[i];
+        }
+        const int64_t elements = element_count(local_shape(region));
+        const Range mine =
+            share_of(elements, tasks_.digit_sets[static_cast<size_t>(task.how)], member);
+        const Array& array = held_.at(use.buffer, member)[0];
+        const bool part = tasks_[use.buffer].share != 0;
+        for (int64_t i = mine.begin; i < mine.end; ++i) {
+          if (!counts[static_cast<size_t>(whole_element(region, i))]) continue;
+          const double value = array.values.at(static_cast<size_t>(part ? i - mine.begin : i));
+          sum += value * value;
+        }
+      }
+      held_.put(target->buffer, member, {Array(shape(training_.squares), sum)});
+    }
+  }
+
   // Operands of one update on one member.
   struct Operands {
     std::vector<const Use*> gradients;
@@ -264,7 +311,12 @@ class TaskWalker {
   void update(TaskId id) {
     const Task& task = tasks_[id];
     std::map<uint32_t, Operands> updates;
+    std::vector<const Use*> squares;
     for (const Use& use : tasks_.uses_of(id)) {
+      if (use.kind == UseKind::Squares) {
+        squares.push_back(&use);
+        continue;
+      }
       Operands& operands = updates[use.index];
       if (use.kind == UseKind::Gradient) operands.gradients.push_back(&use);
       if (use.kind == UseKind::Weight) operands.weight = &use;
@@ -279,12 +331,15 @@ class TaskWalker {
         const int64_t whose = host ? held_.key(operands.gradients[0]->buffer, member) : key;
         if (std::ranges::find(done, whose) != done.end()) continue;
         done.push_back(whose);
-        update(u, operands, member, task.how);
+        double sum = 0;
+        for (const Use* use : squares) sum += held_.at(use->buffer, member)[0].values[0];
+        const double scale = squares.empty() ? 1 : clip_scale(training_.options.clip_norm, sum);
+        update(u, operands, member, task.how, scale);
       }
     }
   }
 
-  void update(uint32_t u, const Operands& operands, int64_t member, int32_t shared) {
+  void update(uint32_t u, const Operands& operands, int64_t member, int32_t shared, double scale) {
     const Op& op = update_op(u);
     const BufferId weight = operands.weight->buffer;
     const Region region = region_of(held_.layout(weight), shape(op.inputs[0]), member);
@@ -306,6 +361,7 @@ class TaskWalker {
       for (size_t i = 0; i < gradient.size(); ++i) gradient[i] += term[i];
     }
     note_gradient(u, region, mine, gradient);
+    for (double& value : gradient) value *= scale;
     const bool master = op.inputs.size() > 2 && op.inputs[2].valid();
     HeldValues::Arrays none;
     HeldValues::Arrays& state =

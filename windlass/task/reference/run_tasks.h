@@ -35,7 +35,7 @@ struct StepStart {
 // What it ends with. Everything whole, put together from the pieces.
 struct StepEnd {
   std::vector<double> losses;    // by micro-batch; of the batch if the training graph is of all
-  std::vector<Array> gradients;  // by update op: as the updates saw them
+  std::vector<Array> gradients;  // by update op: as the updates saw them, not clipped
   std::vector<Array> weights;    // by update op
   std::vector<std::vector<Array>> states;  // by update op: master copy and the optimizer's tensors
 };
