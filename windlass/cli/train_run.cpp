@@ -112,7 +112,7 @@ class TrainingRun {
                             {{{"name", prepared_.subject.machine.devices[0].name},
                               {"peak_bytes", done.outcome.peaks[0]}}}}};
       if (done.outcome.peaks.size() > 1) line["host"] = {{"peak_bytes", done.outcome.peaks[1]}};
-      if (prepared_.training.options.clip_norm > 0)
+      if (prepared_.subject.training.options.clip_norm > 0)
         line["gradient_norm"] = done.outcome.gradient_norm;
       if (evaluated) line["eval_loss"] = *evaluated;
       fmt::print("{}\n", line.dump());

@@ -185,7 +185,8 @@ void PackOpChecker::visit(TaskId id) {
     case TaskKind::SwapIn: return copy(id);
     case TaskKind::Collective:
     case TaskKind::Compress:
-    case TaskKind::Decompress: return complain("{}: packs have no such task", name(id));
+    case TaskKind::Decompress:
+    case TaskKind::Norm: return complain("{}: packs have no such task", name(id));
   }
 }
 
