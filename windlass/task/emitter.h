@@ -162,9 +162,9 @@ class Emitter {
 
   // --- emit_ops.cpp
   void prepare(const Strategy& strategy);
-  void plan_stashes();
+  void plan_stashes();  // emit_stashes.cpp
   void run_item(const WorkItem& item);
-  void stash_after(OpId op, const WorkItem& item);
+  void stash_after(OpId op, const WorkItem& item);  // emit_stashes.cpp
   void forward(OpId op, int32_t micro_batch, int32_t group, Phase phase);
   void backward(OpId op, int32_t micro_batch, int32_t group);
   void backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch, int32_t group);
