@@ -154,7 +154,7 @@ void CheckLayouts::list_forward(const Op& op, const LoopNest& nest, const Shardi
   add(UseKind::Auxiliary, op.auxiliaries, nest.auxiliaries, Access::Result);
 }
 
-// Reads the gradients of the outputs, then what was saved as the forward op had it, partial results
+// Reads the gradients of the outputs, then what was saved as the forward op had it, partial outputs
 // combined.
 void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding,
                                  CheckOp& made) {
@@ -163,11 +163,13 @@ void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Shard
     if (!op.inputs[i].valid()) continue;
     const OperandMap* map = i < gradients ? &nest.outputs[i] : nullptr;
     Access access = Access::ReadGradient;
+    bool combined = false;
     if (i >= gradients) {
       const SavedRef& ref = op.saved[i - gradients];
       const auto index = static_cast<size_t>(ref.index);
       const bool input = ref.source == SavedRef::Source::Input;
       access = input ? Access::Read : Access::Result;
+      combined = ref.source == SavedRef::Source::Output;
       map = input                                    ? &nest.inputs[index]
             : ref.source == SavedRef::Source::Output ? &nest.outputs[index]
                                                      : &nest.auxiliaries[index];
@@ -176,7 +178,7 @@ void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Shard
     made.reads.push_back({.kind = UseKind::Input,
                           .index = static_cast<uint32_t>(i),
                           .tensor = op.inputs[i],
-                          .layout = settled(layout)});
+                          .layout = combined ? settled(layout) : layout});
   }
   for (size_t i = 0; i < op.outputs.size(); ++i)
     if (op.outputs[i].valid())

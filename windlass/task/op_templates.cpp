@@ -109,9 +109,9 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
   for (size_t i = 0; i < backward.saved.size(); ++i) {
     const TensorId tensor = backward.inputs[gradients + i];
     if (!tensor.valid()) continue;
-    // Partial results are of use when they are combined.
+    // Partial results are of use when they are combined; what a piece keeps for itself is its own.
     OperandTemplate want = made.saved(backward.saved[i]);
-    want.layout = settled(want.layout);
+    if (backward.saved[i].source == SavedRef::Source::Output) want.layout = settled(want.layout);
     made.all_reads.push_back({tensor, static_cast<int32_t>(gradients + i), false, want});
   }
   for (size_t i = 0; i < backward.outputs.size(); ++i) {
