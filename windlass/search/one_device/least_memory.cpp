@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 
 #include "windlass/base/error.h"
 
@@ -120,7 +119,8 @@ std::optional<LeastMemory> find_least_memory(Ledger& ledger, std::vector<Strateg
   if (starts.empty()) return std::nullopt;
   // The most frugal are the last ones: they are looked at first, in case time is short.
   std::vector<Placed> placed;
-  for (Strategy& start : std::views::reverse(starts)) {
+  for (size_t i = starts.size(); i-- > 0;) {
+    Strategy& start = starts[i];
     if (!placed.empty() && ledger.out_of_time()) break;
     start.in_turn = true;
     start.prefetch = 0;
