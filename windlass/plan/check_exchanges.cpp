@@ -157,6 +157,8 @@ void Checker::share(TaskId id) {
       how.to_group != task.group)
     return complain("{}: is no such exchange in its group", name(id));
   const int32_t digits = set_ids_[static_cast<size_t>(how.digits)];
+  if (!layouts_.among(digits, members(group)))
+    return complain("{}: its group has no such digits", name(id));
   const auto uses = graph_.uses_of(id);
   std::map<uint32_t, size_t> froms, tos;
   for (const Use& use : uses) ++(use.kind == UseKind::From ? froms : tos)[use.index];

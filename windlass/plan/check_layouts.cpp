@@ -243,13 +243,17 @@ int64_t CheckLayouts::parts(int32_t set) const {
   return count;
 }
 
+bool CheckLayouts::among(int32_t set, int64_t members) const {
+  return std::ranges::all_of(digits(set), [&](const MemberDigit& digit) {
+    return digit.place >= 1 && digit.parts >= 1 && members % (digit.place * digit.parts) == 0;
+  });
+}
+
 bool CheckLayouts::alike(int32_t layout, int32_t set, int64_t members) {
   if (set == 0) return true;
   const auto [entry, fresh] = alike_.try_emplace({layout, set, members}, false);
   if (!fresh) return entry->second;
-  for (const MemberDigit& digit : digits(set))
-    if (digit.place < 1 || digit.parts < 1 || members % (digit.place * digit.parts) != 0)
-      return false;
+  if (!among(set, members)) return false;
   for (int64_t m = 0; m < members; ++m)
     for (int64_t peer : peers_of(digits(set), m))
       if (digits_of_kind((*this)[layout], peer, Digit::Kind::Axis) !=

@@ -70,8 +70,9 @@ class CheckLayouts {
     return sets_[static_cast<size_t>(set)];
   }
   int64_t parts(int32_t set) const;
-  // Whether the members of a group have these digits, and those that differ in them only hold the
-  // same.
+  // Whether the numbers of so many members have these digits.
+  bool among(int32_t set, int64_t members) const;
+  // Whether they have, and those that differ in them only hold the same.
   bool alike(int32_t layout, int32_t set, int64_t members);
 
   // Tensors of the same shape have the same number.

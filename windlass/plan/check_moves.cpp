@@ -47,9 +47,7 @@ void CheckMoves::check_collective(const CheckedMove& move, MoveFacts& facts) {
   const std::vector<MemberDigit>& digits = layouts_.digits(move.digits);
   const bool reduces =
       move.collective == Collective::AllReduce || move.collective == Collective::ReduceScatter;
-  for (const MemberDigit& digit : digits)
-    if (digit.place < 1 || members % (digit.place * digit.parts) != 0)
-      facts.wrong = "its group has no such digits";
+  if (!layouts_.among(move.digits, members)) facts.wrong = "its group has no such digits";
   if (move.from_group != move.to_group) facts.wrong = "a collective leaves its group";
   if (move.collective == Collective::Broadcast) facts.wrong = "a broadcast changes no layout";
   const auto first = std::ranges::find(from.digits, Digit::Kind::Partial, &Digit::kind);

@@ -99,7 +99,8 @@ void Checker::add_squares(TaskId id) {
       layouts_[sum.layout] ==
       layout_from({{.kind = Digit::Kind::Partial, .parts = static_cast<int32_t>(members(group))}});
   if (!target->write || target->adds != sum.there || target->view >= 0 || !scattered ||
-      group_of(target->buffer) != group || (!host && team != team_of(id)))
+      sum.share != 0 || target->index != 0 || group_of(target->buffer) != group ||
+      (!host && team != team_of(id)))
     complain("{}: {} is not for the squares of all members", name(id), name(target->buffer));
   if (!sum.there) sum.content = 0;
   sum.there = true;
@@ -131,14 +132,15 @@ void Checker::add_squares(TaskId id) {
 // What an update is clipped by: the squares of all gradients, each once, of all members.
 void Checker::check_norm(TaskId id, TeamId team) {
   uint64_t sum = 0, all = 0;
+  uint32_t next = 0;
   for (const Use& use : graph_.uses_of(id)) {
     if (use.kind != UseKind::Squares) continue;
     const std::optional<Seen> seen = see(id, use);
     if (!seen) continue;
     sum += seen->held.content;
     const bool host = graph_[id].kind == TaskKind::HostUpdate;
-    if (use.write || use.view >= 0 || seen->tensor != training_.squares ||
-        on_host(use.buffer) != host || holder(use.buffer) != team ||
+    if (use.write || use.view >= 0 || use.index != next++ || seen->tensor != training_.squares ||
+        seen->held.share != 0 || on_host(use.buffer) != host || holder(use.buffer) != team ||
         layouts_.partial(seen->held.layout))
       complain("{}: {} does not hold squares of all members", name(id), name(use.buffer));
   }

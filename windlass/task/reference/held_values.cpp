@@ -114,14 +114,14 @@ std::vector<int64_t> HeldValues::members(BufferId id) const {
   return members(team.valid() ? team : held.team, held.group);
 }
 
-int64_t HeldValues::key(BufferId id, int64_t member) const {
+int64_t HeldValues::key(BufferId id, int64_t member, int32_t share) const {
   const Buffer& held = tasks_[id];
   if (tasks_[held.memory].team.valid() || held.kind == BufferKind::Stash) return member;
   // One copy on a host for all members of the team there that want the same of it.
   const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
   const auto node = [&](int64_t m) { return machine_[devices[static_cast<size_t>(m)]].node; };
   const Shape& whole = shape(held.tensor);
-  const auto& digits = tasks_.digit_sets[static_cast<size_t>(held.share)];
+  const auto& digits = tasks_.digit_sets[static_cast<size_t>(share)];
   const Region mine = region_of(layout(id), whole, member);
   const int64_t elements = element_count(local_shape(mine));
   // Which of several partial results a member has.

@@ -53,8 +53,10 @@ class HeldValues {
   void put(BufferId id, int64_t member, Arrays arrays);
   // Where in the flat piece the member's share lies; all of it if nobody shares.
   Range share(BufferId id, int64_t member, int64_t elements) const;
-  // Members for which one host buffer serves have the same key.
-  int64_t key(BufferId id, int64_t member) const;
+  // Members for which one host buffer serves have the same key; also if it was shared out
+  // otherwise.
+  int64_t key(BufferId id, int64_t member) const { return key(id, member, tasks_[id].share); }
+  int64_t key(BufferId id, int64_t member, int32_t share) const;
 
   // What a task reads: the array as the use says, and the part of the tensor it is.
   struct Seen {

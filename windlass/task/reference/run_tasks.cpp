@@ -328,11 +328,16 @@ class TaskWalker {
       for (int64_t member : held_.members(operands.weight->buffer)) {
         const int64_t key = held_.key(operands.weight->buffer, member);
         const bool host = task.kind == TaskKind::HostUpdate;
-        const int64_t whose = host ? held_.key(operands.gradients[0]->buffer, member) : key;
+        const int64_t whose =
+            host ? held_.key(operands.gradients[0]->buffer, member, task.how) : key;
         if (std::ranges::find(done, whose) != done.end()) continue;
         done.push_back(whose);
         double sum = 0;
-        for (const Use* use : squares) sum += held_.at(use->buffer, member)[0].values[0];
+        for (const Use* use : squares) {
+          const Array& term = held_.at(use->buffer, member)[0];
+          ensure(term.values.size() == 1, "squares are not one number");
+          sum += term.values[0];
+        }
         const double scale = squares.empty() ? 1 : clip_scale(training_.options.clip_norm, sum);
         update(u, operands, member, task.how, scale);
       }
