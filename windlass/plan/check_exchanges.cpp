@@ -302,7 +302,7 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
       complain("{}: {} has {} bits", name(id), name(from.buffer), copied.bits);
     copied.bits = bits;
   } else {
-    check_host_bytes(id, stored, mine);
+    check_host_bytes(id, stored);
   }
   replace(id, to.buffer, copied);
   return stashes ? graph_[device].bytes.value

@@ -41,12 +41,12 @@ bool Checker::on_one_host(int32_t group, const std::vector<int64_t>& members, in
 }
 
 // A host holds each different part of its members, or share of it, once.
-void Checker::check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& mine) {
+void Checker::check_host_bytes(TaskId id, BufferId buffer) {
   const int32_t group = group_of(buffer);
   const Layout& layout = layouts_[layout_id(graph_[buffer].layout)];
   const auto& digits = layouts_.digits(share_of(buffer));
   std::map<NodeId, std::set<std::pair<int64_t, int64_t>>> different;
-  for (int64_t m : mine) {
+  for (int64_t m : members(holder(buffer), group)) {
     const auto peers = peers_of(digits, m);
     different[machine_[devices(group)[static_cast<size_t>(m)]].node].emplace(
         digits_of_kind(layout, m, Digit::Kind::Axis) +
@@ -104,7 +104,7 @@ void Checker::add_squares(TaskId id) {
     complain("{}: {} is not for the squares of all members", name(id), name(target->buffer));
   if (!sum.there) sum.content = 0;
   sum.there = true;
-  if (host) check_host_bytes(id, target->buffer, members(team, group));
+  if (host) check_host_bytes(id, target->buffer);
   std::set<uint32_t> found;
   for (const Use& use : uses) {
     if (&use == &*target) continue;
@@ -219,7 +219,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
     kept.content = content(tensor, kNewState);
   }
   if (host)
-    for (const Use* use : uses) check_host_bytes(id, use->buffer, mine);
+    for (const Use* use : uses) check_host_bytes(id, use->buffer);
   target.there = true;
   target.content = content(tensor, kNew);
   target.share = stored == 0 && host && on_one_host(group, mine, share) ? 0 : share;

@@ -105,7 +105,7 @@ class Checker {
   void check_norm(TaskId id, TeamId team);
   // The number of a weight's gradient, every term of every micro-batch once.
   uint64_t whole_gradient(size_t update) const;
-  void check_host_bytes(TaskId id, BufferId buffer, const std::vector<int64_t>& members);
+  void check_host_bytes(TaskId id, BufferId buffer);
   void check_updates();
   int32_t shared_over(size_t update);
   bool on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const;
