@@ -1,4 +1,5 @@
 #include "windlass/cli/model_flags.h"
+#include "windlass/cli/number_in.h"
 
 #include <charconv>
 
@@ -88,7 +89,7 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_option("--clip", request.training.clip_norm,
                   "largest norm of all gradients together; 0: as they are")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_in(0, 1e300));
   verb.add_flag_callback(
       "--no-fuse", [this] { request.fuse = false; },
       "no fused kernels: attention in its parts, an ONNX file's LayerNorm, GELU and SiLU as "

@@ -11,6 +11,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/infeasible.h"
 #include "windlass/cli/layer_graphs.h"
+#include "windlass/cli/number_in.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/decisions.h"
@@ -245,10 +246,10 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("BYTES");
   verb->add_option("--pase-teraflops", flags->pase.teraflops, "of a device, for --cost pase")
       ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1e9));
+      ->check(number_in(1e-6, 1e9));
   verb->add_option("--pase-bandwidth", flags->pase.gigabytes, "GB/s of a link, for --cost pase")
       ->capture_default_str()
-      ->check(CLI::Range(1e-6, 1e9));
+      ->check(number_in(1e-6, 1e9));
   flags->search.add_to(*verb);
   verb->add_option("--from", flags->from, "start from the strategy of another plan of this model")
       ->type_name("PLAN");

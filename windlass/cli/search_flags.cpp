@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/cli/number_in.h"
 
 namespace windlass {
 namespace {
@@ -76,10 +77,10 @@ void SearchFlags::add_to(CLI::App& verb) {
           "--time-limit", time_limit,
           "seconds to search at most; the kernels that an answer needs are measured beside it")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_in(0, 1e9));
   verb.add_option("--effort", effort, "how long Markov chains run, relative to the usual")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_in(0, 1e6));
   verb.add_option("--seed", seed, "of random choices: the same one gives the same plan")
       ->capture_default_str();
   verb.add_option("--micro-batches", micro_batches, "only so many; default: any")

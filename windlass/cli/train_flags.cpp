@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "windlass/base/error.h"
+#include "windlass/cli/number_in.h"
 
 namespace windlass {
 namespace {
@@ -64,7 +65,7 @@ void TrainFlags::add_to(CLI::App& verb) {
   verb.add_option("--time-limit", time_limit,
                   "seconds to search, beside measuring, if there is no plan")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_in(0, 1e9));
   verb.add_option("--threads", threads, "threads that kernels use; default: all cores")
       ->check(CLI::PositiveNumber);
   add_run_flags(verb);
@@ -88,17 +89,27 @@ void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_flag("--no-shuffle", no_shuffle, "take samples in the order of the data");
   verb.add_option("--seed", seed, "of data order, initial weights, dropout")->capture_default_str();
   verb.add_option("--weights", weights, "safetensors file to start from")->type_name("FILE");
-  verb.add_option("--lr", learning_rate, "learning rate")->capture_default_str();
-  verb.add_option("--min-lr", minimum_rate, "where cosine and linear end")->capture_default_str();
+  verb.add_option("--lr", learning_rate, "learning rate")
+      ->capture_default_str()
+      ->check(number_in(0, 1e300));
+  verb.add_option("--min-lr", minimum_rate, "where cosine and linear end")
+      ->capture_default_str()
+      ->check(number_in(0, 1e300));
   verb.add_option("--schedule", schedule, "constant, cosine or linear")->capture_default_str();
   verb.add_option("--warm-up", warm_up, "steps in which the learning rate rises")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  verb.add_option("--weight-decay", weight_decay)->capture_default_str();
-  verb.add_option("--momentum", momentum, "of optimizer momentum")->capture_default_str();
-  verb.add_option("--beta1", beta1)->capture_default_str();
-  verb.add_option("--beta2", beta2)->capture_default_str();
-  verb.add_option("--epsilon", epsilon)->capture_default_str();
+  verb.add_option("--weight-decay", weight_decay)
+      ->capture_default_str()
+      ->check(number_in(0, 1e300));
+  verb.add_option("--momentum", momentum, "of optimizer momentum")
+      ->capture_default_str()
+      ->check(number_in(0, 1e300));
+  // Of 1, moments would stay zero and be divided by it.
+  constexpr double kMostBeta = 0.999999999;
+  verb.add_option("--beta1", beta1)->capture_default_str()->check(number_in(0, kMostBeta));
+  verb.add_option("--beta2", beta2)->capture_default_str()->check(number_in(0, kMostBeta));
+  verb.add_option("--epsilon", epsilon)->capture_default_str()->check(number_in(0, 1e300));
 }
 
 void TrainFlags::add_output_flags(CLI::App& verb) {

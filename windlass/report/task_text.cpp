@@ -53,7 +53,9 @@ class TaskText {
     return listing_.training && id.valid() ? (*listing_.training)[id].name : "";
   }
   std::string buffer_name(BufferId id) const {
-    return listing_.buffer_name ? listing_.buffer_name(id) : tensor_name(graph_[id].tensor);
+    if (listing_.buffer_name) return listing_.buffer_name(id);
+    const TensorId tensor = graph_[id].tensor;
+    return tensor.valid() ? tensor_name(tensor) : "statistics";
   }
   std::string layout(int32_t index) const {
     return index < 0 ? "" : format_layout(graph_.layouts[static_cast<size_t>(index)]);

@@ -190,6 +190,17 @@ OpSink::Value OpSink::join(TensorId tensor, const std::vector<Value>& parts) {
   return value;
 }
 
+// What the backward ops of layers read of the forward pass.
+template <class Visit>
+void OpSink::for_saved(const Pack& layers, Visit&& visit) const {
+  for (int32_t l = layers.first; l <= layers.last; ++l)
+    for (OpId id : chain_.layers[static_cast<size_t>(l)].backward) {
+      const Op& op = training_.graph[id];
+      for (size_t k = op.inputs.size() - op.saved.size(); k < op.inputs.size(); ++k)
+        if (op.inputs[k].valid()) visit(op.inputs[k]);
+    }
+}
+
 // Forward ops of a pack that its backward pass wants the results of.
 const std::vector<bool>& OpSink::needed(size_t pack) {
   const auto [entry, fresh] = needed_.try_emplace(pack);
@@ -203,12 +214,7 @@ const std::vector<bool>& OpSink::needed(size_t pack) {
     if (producer.valid() && producer.index() < ops.size()) ops[producer.index()] = true;
   };
   const Pack layers = strategy_.backward_packs[pack];
-  for (int32_t l = layers.first; l <= layers.last; ++l)
-    for (OpId id : chain_.layers[static_cast<size_t>(l)].backward) {
-      const Op& op = graph[id];
-      for (size_t k = op.inputs.size() - op.saved.size(); k < op.inputs.size(); ++k)
-        want(op.inputs[k]);
-    }
+  for_saved(layers, want);
   for (int32_t l = layers.last; l >= layers.first; --l) {
     const auto& list = chain_.layers[static_cast<size_t>(l)].forward;
     for (size_t i = list.size(); i-- > 0;)
@@ -223,19 +229,14 @@ const std::vector<TensorId>& OpSink::saved_of(size_t pack) {
   const auto [entry, fresh] = saved_.try_emplace(pack);
   std::vector<TensorId>& list = entry->second;
   if (!fresh) return list;
-  const Graph& graph = training_.graph;
   const Pack layers = strategy_.backward_packs[pack];
-  for (int32_t l = layers.first; l <= layers.last; ++l)
-    for (OpId id : chain_.layers[static_cast<size_t>(l)].backward) {
-      const Op& op = graph[id];
-      for (size_t k = op.inputs.size() - op.saved.size(); k < op.inputs.size(); ++k) {
-        const TensorId root = chain_.facts.roots[op.inputs[k].index()];
-        const OpId producer = graph[root].producer;
-        if (!producer.valid() || chain_.is_plain(root)) continue;
-        if (chain_.layer_of[producer.index()] < layers.first) continue;
-        if (std::ranges::find(list, root) == list.end()) list.push_back(root);
-      }
-    }
+  for_saved(layers, [&](TensorId id) {
+    const TensorId root = chain_.facts.roots[id.index()];
+    const OpId producer = training_.graph[root].producer;
+    if (!producer.valid() || chain_.is_plain(root)) return;
+    if (chain_.layer_of[producer.index()] < layers.first) return;
+    if (std::ranges::find(list, root) == list.end()) list.push_back(root);
+  });
   return list;
 }
 
