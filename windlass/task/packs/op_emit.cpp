@@ -190,7 +190,6 @@ OpSink::Value OpSink::join(TensorId tensor, const std::vector<Value>& parts) {
   return value;
 }
 
-// What the backward ops of layers read of the forward pass.
 template <class Visit>
 void OpSink::for_saved(const Pack& layers, Visit&& visit) const {
   for (int32_t l = layers.first; l <= layers.last; ++l)

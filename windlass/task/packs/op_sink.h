@@ -88,6 +88,9 @@ class OpSink final : public PackSink {
   Value see(Value value, TensorId tensor);
   Value join(TensorId tensor, const std::vector<Value>& parts);
   void write_gradient(Place& place, UseKind kind, size_t index);
+  // Calls visit(tensor) for what the backward ops of layers read of the forward pass.
+  template <class Visit>
+  void for_saved(const Pack& layers, Visit&& visit) const;
   const std::vector<bool>& needed(size_t pack);
   const std::vector<TensorId>& saved_of(size_t pack);
   std::set<TensorId> state_read(size_t pack);
