@@ -283,18 +283,12 @@ class Tool {
 
   static void add_weights(Trainer& trainer, const Graph& graph, const std::string& prefix,
                           Outcome& outcome) {
-    std::map<std::string, bool> updated_on_host;
     for (const PersistentTensor& tensor : trainer.executor().persistent()) {
       const Tensor& meant = graph[tensor.tensor];
       if (tensor.kind != BufferKind::Weight ||
           (meant.role != TensorRole::Weight && meant.role != TensorRole::Buffer))
         continue;
-      // Of two copies that of the host is the one that lasts.
-      if (updated_on_host.contains(meant.name) && tensor.on_device) continue;
-      updated_on_host[meant.name] = !tensor.on_device;
-      const auto size = static_cast<ptrdiff_t>(byte_size(meant.type).value);
-      outcome.tensors[prefix + meant.name] = {
-          meant.type, Bits(tensor.bytes.begin(), tensor.bytes.begin() + size)};
+      outcome.tensors[prefix + meant.name] = {meant.type, tensor.values()};
     }
   }
 
@@ -318,11 +312,11 @@ class Tool {
     }
     Outcome outcome;
     for (int64_t step = 1; step <= request.steps; ++step) {
-      trainer.executor().watch_gradients([&](TensorId weight, std::span<const std::byte> bytes) {
-        const Tensor& tensor = graph[weight];
-        const auto size = static_cast<ptrdiff_t>(byte_size(tensor.type).value);
-        outcome.tensors["gradient." + std::to_string(step) + "." + tensor.name] = {
-            tensor.type, Bits(bytes.begin(), bytes.begin() + size)};
+      trainer.executor().watch_gradients([&](const GradientPiece& piece) {
+        const Tensor& tensor = graph[piece.weight];
+        auto& found = outcome.tensors["gradient." + std::to_string(step) + "." + tensor.name];
+        found.first = tensor.type;
+        collect(piece, tensor.type.shape, found.second);
       });
       StepRequest wanted;
       wanted.step = step;

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <set>
 
 #include "windlass/base/error.h"
 #include "windlass/base/hash.h"
@@ -22,10 +21,30 @@ constexpr std::string_view kFormat = "windlass checkpoint 1";
 constexpr std::string_view kPrefix = "checkpoint-";
 constexpr std::string_view kSuffix = ".safetensors";
 
+// A tensor of a file, and the part of a persistent tensor that it is.
 struct Entry {
   std::string name;
   TensorType type;
-  std::span<std::byte> bytes;
+  const PersistentTensor* of = nullptr;
+  size_t offset = 0;
+
+  size_t size() const { return static_cast<size_t>(byte_size(type).value); }
+};
+
+// Reads persistent tensors for one entry after the other: parts of the same follow each other.
+class EntryReader {
+ public:
+  std::span<const std::byte> bytes(const Entry& entry) {
+    if (entry.of != of_) {
+      of_ = entry.of;
+      values_ = of_->values();
+    }
+    return std::span(values_).subspan(entry.offset, entry.size());
+  }
+
+ private:
+  const PersistentTensor* of_ = nullptr;
+  std::vector<std::byte> values_;
 };
 
 bool lasts(const Graph& graph, const PersistentTensor& tensor) {
@@ -34,7 +53,6 @@ bool lasts(const Graph& graph, const PersistentTensor& tensor) {
   return role == TensorRole::Weight || role == TensorRole::Buffer;
 }
 
-// Copies in a second memory stand under the same name: all are read, the first is written.
 std::vector<Entry> entries_of(const TrainingGraph& training,
                               const std::vector<PersistentTensor>& tensors, bool optimizer) {
   const Graph& graph = training.graph;
@@ -43,7 +61,7 @@ std::vector<Entry> entries_of(const TrainingGraph& training,
     if (!lasts(graph, tensor)) continue;
     const Tensor& meant = graph[tensor.tensor];
     if (tensor.kind == BufferKind::Weight) {
-      entries.push_back({meant.name, meant.type, tensor.bytes});
+      entries.push_back({meant.name, meant.type, &tensor, 0});
       continue;
     }
     if (!optimizer) continue;
@@ -55,11 +73,9 @@ std::vector<Entry> entries_of(const TrainingGraph& training,
     for (size_t i = 2; i < op->inputs.size(); ++i) {
       if (!op->inputs[i].valid()) continue;
       const TensorType& type = graph[op->inputs[i]].type;
-      const auto size = static_cast<size_t>(byte_size(type).value);
       const std::string part = i == 2 ? "master" : fmt::format("state{}", i - 3);
-      entries.push_back({fmt::format("optimizer.{}.{}", meant.name, part), type,
-                         tensor.bytes.subspan(offset, size)});
-      offset += size;
+      entries.push_back({fmt::format("optimizer.{}.{}", meant.name, part), type, &tensor, offset});
+      offset += entries.back().size();
     }
   }
   return entries;
@@ -72,16 +88,13 @@ std::string sum_of(std::span<const std::byte> bytes) {
 void write_entries(const std::string& path, const std::vector<Entry>& entries,
                    std::map<std::string, std::string> metadata) {
   std::vector<NamedType> types;
-  std::vector<const Entry*> written;
-  std::set<std::string> names;
+  EntryReader reader;
   for (const Entry& entry : entries) {
-    if (!names.insert(entry.name).second) continue;
     types.push_back({entry.name, entry.type});
-    written.push_back(&entry);
-    metadata["sum " + entry.name] = sum_of(entry.bytes);
+    metadata["sum " + entry.name] = sum_of(reader.bytes(entry));
   }
   SafetensorsWriter writer(path, types, metadata);
-  for (const Entry* entry : written) writer.write(entry->bytes);
+  for (const Entry& entry : entries) writer.write(reader.bytes(entry));
   writer.finish();
 }
 
@@ -198,9 +211,14 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
                  format_type(tensor.type), format_type(entry.type));
     check_sum(file, stored, tensor, path);
   }
-  for (const Entry& entry : entries) {
-    const auto bytes = bytes_of(file, *by_name[entry.name]);
-    std::memcpy(entry.bytes.data(), bytes.data(), bytes.size());
+  for (size_t i = 0; i < entries.size();) {
+    std::vector<std::byte> whole(static_cast<size_t>(entries[i].of->bytes));
+    const PersistentTensor* of = entries[i].of;
+    for (; i < entries.size() && entries[i].of == of; ++i) {
+      const auto bytes = bytes_of(file, *by_name[entries[i].name]);
+      std::memcpy(whole.data() + entries[i].offset, bytes.data(), bytes.size());
+    }
+    of->write(whole);
   }
   return position;
 }

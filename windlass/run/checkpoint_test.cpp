@@ -31,7 +31,16 @@ class CheckpointFolder : public testing::Test {
     training_ = differentiate(b.finish(), {.optimizer = OptimizerKind::Sgd});
     for (size_t t = 0; t < training_.graph.tensors.size(); ++t)
       if (training_.graph.tensors[t].name == "w")
-        tensors_ = {{BufferKind::Weight, TensorId(t), true, std::as_writable_bytes(std::span(w_))}};
+        tensors_ = {
+            {.kind = BufferKind::Weight,
+             .tensor = TensorId(t),
+             .bytes = static_cast<int64_t>(w_.size() * sizeof(float)),
+             .read =
+                 [&](std::span<std::byte> out) { std::memcpy(out.data(), w_.data(), out.size()); },
+             .write =
+                 [&](std::span<const std::byte> in) {
+                   std::memcpy(w_.data(), in.data(), in.size());
+                 }}};
   }
   ~CheckpointFolder() override { fs::remove_all(folder_); }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct ExecutorOptions {
   bool pace_copies = true;
   // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
   bool paranoid = false;
+  // For tests: called by the thread of each task (and part of it) before it runs; may wait.
+  std::function<void(int32_t task, int32_t part)> delay = {};
 };
 
 struct StepOutcome {
@@ -38,13 +41,25 @@ struct StepOutcome {
   std::vector<int64_t> peaks;           // by memory: bytes counted
 };
 
-// What lives from step to step: a weight, a constant, a running statistic, or optimizer state.
+// What lives from step to step: a weight, a constant, a running statistic, or optimizer state,
+// whole, however it is cut and copied over memories. The state of a weight is its master copy, if
+// it has one, then the optimizer's tensors. Good as long as the run that it is of; not during a
+// step.
 struct PersistentTensor {
   BufferKind kind = BufferKind::Weight;  // or OptimizerState
   TensorId tensor;                       // of optimizer state: the weight
-  bool on_device = true;                 // rather than in the host's memory
-  std::span<std::byte> bytes;            // valid until the next step; the state of a weight is its
-                                         // master copy, if it has one, then the optimizer's tensors
+  int64_t bytes = 0;                     // of all of it
+  // Where all of it lies dense in the memory of a device; empty if it does not.
+  std::span<std::byte> on_device = {};
+  std::function<void(std::span<std::byte>)> read = {};
+  // Into all memories that have a part of it.
+  std::function<void(std::span<const std::byte>)> write = {};
+
+  std::vector<std::byte> values() const {
+    std::vector<std::byte> all(static_cast<size_t>(bytes));
+    read(all);
+    return all;
+  }
 };
 
 struct TrainerOptions {

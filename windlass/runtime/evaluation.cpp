@@ -1,5 +1,7 @@
 #include "windlass/runtime/evaluation.h"
 
+#include <optional>
+
 #include "windlass/runtime/forward_pass.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 
@@ -8,7 +10,8 @@ namespace windlass {
 double evaluate_loss(const TrainingGraph& training, Executor& executor,
                      const std::function<void(TensorId, std::span<std::byte>)>& load,
                      const std::vector<double>& mean_counts) {
-  const ArenaScope scope(executor.device_arena());
+  std::optional<ArenaScope> scope;
+  if (Arena* arena = executor.device_arena()) scope.emplace(*arena);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   return ForwardPass(training, executor, load, mean_counts).run();
 }

@@ -1,10 +1,13 @@
 #include "windlass/runtime/executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <sys/prctl.h>
 #include <thread>
@@ -12,8 +15,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/jobs.h"
 #include "windlass/runtime/memory/torch_allocator.h"
-#include "windlass/runtime/memory_order.h"
+#include "windlass/runtime/resting_tensors.h"
 #include "windlass/runtime/task_runner.h"
 #include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"
@@ -26,29 +30,14 @@ using Clock = std::chrono::steady_clock;
 // The allocator of libtorch's data in a device rounds as lower() assumes; the host's does not.
 constexpr int64_t kHostUnit = 1;
 
-bool copies(TaskKind kind) {
-  return kind == TaskKind::SwapIn || kind == TaskKind::SwapOut || kind == TaskKind::Compress ||
-         kind == TaskKind::Decompress;
-}
-
-std::string list_alive(const TaskGraph& tasks, const Graph& graph,
-                       const std::vector<uint8_t>& alive, MemoryId memory) {
-  std::vector<BufferId> buffers;
-  for (size_t i = 0; i < alive.size(); ++i)
-    if (alive[i] != 0 && tasks.buffers[i].memory == memory) buffers.emplace_back(i);
-  std::ranges::stable_sort(buffers, std::greater<>{},
-                           [&](BufferId id) { return tasks[id].bytes.value; });
-  std::string text = "alive there:";
-  constexpr size_t kListed = 12;
-  for (size_t i = 0; i < std::min(buffers.size(), kListed); ++i) {
-    const Buffer& buffer = tasks[buffers[i]];
-    text += fmt::format("\n  {:>12}  {} ({})", format_bytes(buffer.bytes),
-                        buffer.tensor.valid() ? graph[buffer.tensor].name : "",
-                        buffer_kind_name(buffer.kind));
-  }
-  if (buffers.size() > kListed) text += fmt::format("\n  and {} more", buffers.size() - kListed);
-  return text;
-}
+// A thread and the jobs that are ready for it.
+struct WorkerThread {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<int32_t> ready;
+  bool closing = false;
+  std::thread thread;
+};
 
 }  // namespace
 
@@ -57,44 +46,42 @@ struct Executor::State {
         const SimResult& simulated, const Machine& machine, const ExecutorOptions& given);
   ~State();
 
-  void run_lane(size_t lane);
-  bool run_tasks(size_t lane);
-  bool ready(TaskId task) const;
-  void grant(TaskId task);
-  void finish(TaskId task);
-  bool releasable(BufferId buffer) const;
-  void release_deferred(MemoryId memory);
-  void release(BufferId buffer);
+  void work(size_t worker);
+  void begin();
+  void run_job(int32_t id);
+  void come_ready(int32_t id);
+  void dispatch(int32_t id);
+  void admit(const std::vector<int32_t>& admitted);
+  void finish(int32_t id);
+  void done_with(int32_t id);
+  void fail_with(std::exception_ptr thrown);
   void load_inputs(const StepRequest& request);
-  std::vector<int64_t> statistics(int64_t ArenaStatistics::*field) const;
+  std::string list_alive(size_t memory) const;
+  Nanoseconds now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count();
+  }
 
   const TrainingGraph& training;
   const TaskGraph& tasks;
   const ExecutorOptions options;
-  const Program program;
-  const MemoryOrder order;
-  std::vector<std::unique_ptr<Arena>> arenas;  // by memory
+  Program program;
+  const JobGraph graph_of_jobs;
+  std::vector<std::unique_ptr<Arena>> arenas;  // by memory of the program
   std::unique_ptr<Slots> slots;
   std::unique_ptr<TaskRunner> runner;
-  std::vector<std::vector<TaskId>> lane_tasks;  // by lane, in the order they run
 
-  // All below is guarded by `mutex`.
-  std::mutex mutex;
-  std::condition_variable changed;
-  int64_t generation = 0;  // of the step to be run
-  bool closing = false;
-  size_t lanes_busy = 0;
+  std::unique_ptr<std::atomic<int32_t>[]> before;  // by job: those that have not ended
+  std::unique_ptr<std::atomic<int32_t>[]> asking;  // by job: memories that have not let it in
+  std::vector<Nanoseconds> start, end;             // by job
+  std::atomic<int64_t> active = 0;                 // jobs that are ready or run
+  std::atomic<int64_t> left = 0;                   // jobs that have not ended
+  std::atomic<bool> failed = false;
+  std::mutex mutex;  // of what ends a step
+  std::condition_variable step_over;
   std::exception_ptr error;
-  std::vector<uint8_t> done;                    // by task
-  std::vector<uint8_t> alive;                   // by buffer
-  std::vector<int32_t> uses_left;               // by buffer
-  std::vector<int32_t> granted;                 // by memory
-  std::vector<int64_t> live;                    // by memory: what was granted and not yet released
-  std::vector<std::vector<BufferId>> deferred;  // by memory
-  Clock::time_point begin;
-  StepOutcome outcome;
+  Clock::time_point began;
 
-  std::vector<std::thread> threads;
+  std::vector<std::unique_ptr<WorkerThread>> workers;
 };
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
@@ -103,199 +90,180 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
     : training(training_graph),
       tasks(graph),
       options(given),
-      program(make_program(training_graph, graph)),
-      order(memory_order(graph, times, simulated)) {
-  if (tasks.teams.size() != 1 || tasks.teams[0].devices.size() != 1)
-    fail_unsupported("{} devices: training runs on one device so far", machine.devices.size());
+      program(make_program(training_graph, machine, graph, given.sample_axes)),
+      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))) {
   install_allocator();
   if (options.paranoid) report_bad_accesses();
-  set_blas_threads(options.threads);
+  // With several devices BLAS has one thread: products are divided by windlass, on the device's
+  // own.
+  set_blas_threads(program.devices > 1 ? 1 : options.threads);
   std::vector<Arena*> by_memory;
-  for (const Memory& memory : tasks.memories) {
+  for (const RealMemory& memory : program.memories) {
     arenas.push_back(std::make_unique<Arena>(memory.name, memory.limit.value,
-                                             memory.team.valid() ? kAllocationUnit : kHostUnit,
+                                             memory.device.valid() ? kAllocationUnit : kHostUnit,
                                              options.paranoid));
     by_memory.push_back(arenas.back().get());
   }
-  slots = std::make_unique<Slots>(tasks, by_memory);
-  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, options);
-  const bool copies_itself = machine.type_of(tasks.teams[0].devices[0]).copies_itself;
-  if (options.pace_copies && !copies_itself) {
-    const EndpointId device = machine[tasks.teams[0].devices[0]].endpoint;
-    const EndpointId host = machine[machine[tasks.teams[0].devices[0]].node].endpoint;
-    runner->set_bandwidth(find_route(machine, host, device).bandwidth,
-                          find_route(machine, device, host).bandwidth);
+  slots = std::make_unique<Slots>(program, by_memory);
+  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  for (size_t b = 0; b < tasks.buffers.size(); ++b) {
+    if (!tasks.buffers[b].at_start || !tasks.buffers[b].at_end) continue;
+    for (int32_t slot : program.slots_of[b]) {
+      if (slots->holds(slot)) continue;
+      slots->allocate(slot);
+      const std::span<std::byte> bytes = slots->bytes(slot);
+      std::memset(bytes.data(), 0, bytes.size());
+    }
   }
-  alive.assign(tasks.buffers.size(), 0);
-  for (size_t i = 0; i < tasks.buffers.size(); ++i) {
-    if (!tasks.buffers[i].at_start || !tasks.buffers[i].at_end) continue;
-    slots->allocate(BufferId(i));
-    alive[i] = 1;
-    const std::span<std::byte> bytes = slots->bytes(BufferId(i));
-    std::memset(bytes.data(), 0, bytes.size());
-  }
-  lane_tasks.resize(tasks.lanes.size());
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const auto lanes = tasks.lanes_of(TaskId(i));
-    ensure(lanes.size() == 1, "a task of one device is on several lanes");
-    lane_tasks[lanes.front().index()].push_back(TaskId(i));
-  }
+  for (const auto& gate : graph_of_jobs.gates)
+    gate->release = [this](const MemoryGate::Life& life) {
+      for (int32_t slot : life.slots) slots->release(slot);
+    };
   for (size_t m = 0; m < arenas.size(); ++m)
-    arenas[m]->set_context([this, m] {
-      const std::lock_guard lock(mutex);
-      return list_alive(tasks, training.graph, alive, MemoryId(m));
-    });
-  for (size_t lane = 0; lane < lane_tasks.size(); ++lane)
-    if (!lane_tasks[lane].empty()) threads.emplace_back([this, lane] { run_lane(lane); });
+    arenas[m]->set_context([this, m] { return list_alive(m); });
+  const size_t jobs = graph_of_jobs.jobs.size();
+  before = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
+    workers.push_back(std::make_unique<WorkerThread>());
+  for (size_t w = 0; w < workers.size(); ++w)
+    workers[w]->thread = std::thread([this, w] { work(w); });
 }
 
 Executor::State::~State() {
-  {
-    const std::lock_guard lock(mutex);
-    closing = true;
+  for (const auto& worker : workers) {
+    {
+      const std::lock_guard lock(worker->mutex);
+      worker->closing = true;
+    }
+    worker->changed.notify_all();
   }
-  changed.notify_all();
-  for (std::thread& thread : threads) thread.join();
+  for (const auto& worker : workers) worker->thread.join();
 }
 
-void Executor::State::run_lane(size_t lane) {
-  const Lane& here = tasks.lanes[lane];
-  const bool computes = here.kind == LaneKind::Compute || here.kind == LaneKind::Host;
+void Executor::State::work(size_t index) {
+  const Worker& what = graph_of_jobs.workers[index];
+  WorkerThread& here = *workers[index];
+  const bool computes = what.kind == LaneKind::Compute || what.kind == LaneKind::Host;
   use_threads(computes ? options.threads : 1);
   // Paced copies wake up on time rather than some 50 us later: a small copy takes less.
   if (!computes) prctl(PR_SET_TIMERSLACK, 1000UL);
-  const MemoryId memory =
-      here.kind == LaneKind::Host ? MemoryId(tasks.memories.size() - 1) : tasks[here.team].memory;
-  const ArenaScope scope(*arenas[memory.index()]);
+  std::optional<ArenaScope> scope;
+  if (what.memory >= 0) scope.emplace(*arenas[static_cast<size_t>(what.memory)]);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  int64_t seen = 0;
   while (true) {
+    int32_t job = -1;
     {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return closing || generation > seen; });
-      if (closing) return;
-      seen = generation;
+      std::unique_lock lock(here.mutex);
+      here.changed.wait(lock, [&] { return here.closing || !here.ready.empty(); });
+      if (here.closing) return;
+      job = here.ready.front();
+      here.ready.pop_front();
     }
-    try {
-      run_tasks(lane);
-    } catch (...) {
+    if (!failed) run_job(job);
+    if (active.fetch_sub(1) == 1 && (failed || left == 0)) {
       const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
+      step_over.notify_all();
     }
-    const std::lock_guard lock(mutex);
-    --lanes_busy;
-    changed.notify_all();
   }
 }
 
-// False if another lane failed.
-bool Executor::State::run_tasks(size_t lane) {
-  for (TaskId task : lane_tasks[lane]) {
-    {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return error || ready(task); });
-      if (error) return false;
-      grant(task);
-      outcome.start[task.index()] =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-    }
-    if (threads.size() > 1) changed.notify_all();
-    if (options.paranoid) doing(runner->label(task));
-    runner->run(task);
+void Executor::State::run_job(int32_t id) {
+  const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
+  try {
+    start[static_cast<size_t>(id)] = now();
+    if (options.paranoid) doing(runner->label(job.task, job.part));
+    if (options.delay) options.delay(job.task.value, job.part);
+    runner->run(job.task, job.part);
     if (options.paranoid)
       for (const auto& arena : arenas) arena->check_guards();
-    {
-      const std::lock_guard lock(mutex);
-      outcome.end[task.index()] =
-          std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-      finish(task);
-    }
-    if (threads.size() > 1) changed.notify_all();
-  }
-  return true;
-}
-
-bool Executor::State::ready(TaskId task) const {
-  for (TaskId before : tasks.predecessors_of(task))
-    if (done[before.index()] == 0) return false;
-  for (const MemoryGrant& grant : order.grants[task.index()]) {
-    const size_t m = grant.memory.index();
-    if (granted[m] != grant.rank) return false;
-    if (live[m] + grant.bytes + grant.workspace > order.cap[m]) return false;
-  }
-  return true;
-}
-
-void Executor::State::grant(TaskId task) {
-  for (const Use& use : tasks.uses_of(task)) alive[use.buffer.index()] = 1;
-  // Where copies go; kernels make their results themselves.
-  const ProgramTask& made = program.tasks[task.index()];
-  if (copies(made.kind))
-    for (const Operand& target : made.writes)
-      if (!slots->holds(target.buffer)) slots->allocate(target.buffer);
-  if (made.kind == TaskKind::Norm && !made.squares[0].adds) slots->allocate(made.squares[0].buffer);
-  // The host makes 16-bit weights from their masters.
-  for (const WeightUpdate& update : made.updates)
-    if (update.weight.valid() && !slots->holds(update.weight)) slots->allocate(update.weight);
-  for (const MemoryGrant& grant : order.grants[task.index()]) {
-    const size_t m = grant.memory.index();
-    ++granted[m];
-    live[m] += grant.bytes + grant.workspace;
-    release_deferred(grant.memory);
+    end[static_cast<size_t>(id)] = now();
+    finish(id);
+  } catch (...) {
+    const std::lock_guard lock(mutex);
+    if (!error) error = std::current_exception();
+    failed = true;
   }
 }
 
-void Executor::State::finish(TaskId task) {
-  done[task.index()] = 1;
-  for (const MemoryGrant& grant : order.grants[task.index()])
-    live[grant.memory.index()] -= grant.workspace;
-  for (BufferId buffer : order.releases[task.index()]) {
-    if (--uses_left[buffer.index()] > 0) continue;
-    if (releasable(buffer))
-      release(buffer);
-    else
-      deferred[tasks[buffer].memory.index()].push_back(buffer);
+// All jobs before it have ended.
+void Executor::State::come_ready(int32_t id) {
+  const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
+  if (job.asks.empty()) return dispatch(id);
+  for (const Job::Ask& ask : job.asks) {
+    std::vector<int32_t> admitted;
+    graph_of_jobs.gates[static_cast<size_t>(ask.gate)]->ask(ask.rank, admitted);
+    admit(admitted);
   }
-  for (size_t m = 0; m < order.peak_task.size(); ++m)
-    if (order.peak_task[m] == task) release_deferred(MemoryId(m));
 }
 
-bool Executor::State::releasable(BufferId buffer) const {
-  const TaskId holder = order.held_by[buffer.index()];
-  return order.release_rank[buffer.index()] <= granted[tasks[buffer].memory.index()] &&
-         (!holder.valid() || done[holder.index()] != 0);
+void Executor::State::admit(const std::vector<int32_t>& admitted) {
+  for (int32_t id : admitted)
+    if (asking[static_cast<size_t>(id)].fetch_sub(1) == 1) dispatch(id);
 }
 
-void Executor::State::release_deferred(MemoryId memory) {
-  std::erase_if(deferred[memory.index()], [&](BufferId buffer) {
-    if (!releasable(buffer)) return false;
-    release(buffer);
-    return true;
-  });
+void Executor::State::dispatch(int32_t id) {
+  WorkerThread& worker =
+      *workers[static_cast<size_t>(graph_of_jobs.jobs[static_cast<size_t>(id)].worker)];
+  ++active;
+  const std::lock_guard lock(worker.mutex);
+  worker.ready.push_back(id);
+  worker.changed.notify_one();
 }
 
-void Executor::State::release(BufferId buffer) {
-  slots->release(buffer);
-  alive[buffer.index()] = 0;
-  live[tasks[buffer].memory.index()] -= tasks[buffer].bytes.value;
+void Executor::State::finish(int32_t id) {
+  const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
+  std::vector<int32_t> admitted;
+  for (const Job::Leave& leave : job.leaves)
+    graph_of_jobs.gates[static_cast<size_t>(leave.gate)]->leave(leave.workspace, leave.lives,
+                                                                leave.peak_over, admitted);
+  for (int32_t next : job.next)
+    if (before[static_cast<size_t>(next)].fetch_sub(1) == 1) come_ready(next);
+  admit(admitted);
+  --left;
 }
 
 void Executor::State::load_inputs(const StepRequest& request) {
-  for (size_t i = 0; i < tasks.buffers.size(); ++i) {
-    const Buffer& buffer = tasks.buffers[i];
+  ensure(request.load != nullptr, "a step has no data");
+  std::map<std::pair<TensorId, int32_t>, std::vector<std::byte>> loaded;
+  for (size_t b = 0; b < tasks.buffers.size(); ++b) {
+    const Buffer& buffer = tasks.buffers[b];
     if (!buffer.at_start || buffer.at_end) continue;
-    slots->allocate(BufferId(i));
-    alive[i] = 1;
-    const auto size = static_cast<size_t>(byte_size(training.graph[buffer.tensor].type).value);
-    ensure(request.load != nullptr, "a step has no data");
-    request.load(buffer.tensor, buffer.micro_batch, slots->bytes(BufferId(i)).first(size));
+    const TensorType& type = training.graph[buffer.tensor].type;
+    const auto size = static_cast<size_t>(byte_size(type).value);
+    for (int32_t slot : program.slots_of[b]) slots->allocate(slot);
+    if (program.devices == 1) {
+      request.load(buffer.tensor, buffer.micro_batch,
+                   slots->bytes(program.slots_of[b][0]).first(size));
+      continue;
+    }
+    const auto [entry, fresh] = loaded.try_emplace({buffer.tensor, buffer.micro_batch});
+    if (fresh) {
+      entry->second.resize(size);
+      request.load(buffer.tensor, buffer.micro_batch, entry->second);
+    }
+    scatter(*slots, program, BufferId(b), 0, type.dtype, entry->second);
   }
 }
 
-std::vector<int64_t> Executor::State::statistics(int64_t ArenaStatistics::*field) const {
-  std::vector<int64_t> bytes;
-  for (const auto& arena : arenas) bytes.push_back(arena->statistics().*field);
-  return bytes;
+// What lies in a memory, for messages. Other threads go on meanwhile: it is as good as a look.
+std::string Executor::State::list_alive(size_t memory) const {
+  std::vector<std::pair<int64_t, BufferId>> alive;
+  for (size_t s = 0; s < program.slots.size(); ++s)
+    if (program.slots[s].memory == static_cast<int32_t>(memory) &&
+        slots->holds(static_cast<int32_t>(s)))
+      alive.emplace_back(program.slots[s].bytes, program.slots[s].buffer);
+  std::ranges::stable_sort(alive, std::greater<>{}, &std::pair<int64_t, BufferId>::first);
+  std::string text = "alive there:";
+  constexpr size_t kListed = 12;
+  for (size_t i = 0; i < std::min(alive.size(), kListed); ++i) {
+    const Buffer& buffer = tasks[alive[i].second];
+    text += fmt::format("\n  {:>12}  {} ({})", format_bytes(Bytes(alive[i].first)),
+                        buffer.tensor.valid() ? training.graph[buffer.tensor].name : "",
+                        buffer_kind_name(buffer.kind));
+  }
+  if (alive.size() > kListed) text += fmt::format("\n  and {} more", alive.size() - kListed);
+  return text;
 }
 
 Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
@@ -306,60 +274,89 @@ Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const 
 Executor::~Executor() = default;
 
 std::vector<PersistentTensor> Executor::persistent() {
-  std::vector<PersistentTensor> list;
-  const TaskGraph& tasks = state_->tasks;
-  for (size_t i = 0; i < tasks.buffers.size(); ++i) {
-    const Buffer& buffer = tasks.buffers[i];
-    if (!buffer.at_start || !buffer.at_end) continue;
-    std::span<std::byte> bytes = state_->slots->bytes(BufferId(i));
-    if (buffer.kind == BufferKind::Weight)
-      bytes = bytes.first(
-          static_cast<size_t>(byte_size(state_->training.graph[buffer.tensor].type).value));
-    const bool on_device = tasks[buffer.memory].team.valid();
-    list.push_back({buffer.kind, buffer.tensor, on_device, bytes});
+  return resting_tensors(state_->training, state_->tasks, state_->program, *state_->slots);
+}
+
+void Executor::State::begin() {
+  const auto& jobs = graph_of_jobs.jobs;
+  start.assign(jobs.size(), -1);
+  end.assign(jobs.size(), -1);
+  for (const auto& gate : graph_of_jobs.gates) gate->begin_step();
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    before[j] = jobs[j].before;
+    asking[j] = static_cast<int32_t>(jobs[j].asks.size());
   }
-  return list;
+  left = static_cast<int64_t>(jobs.size());
+  // As one that is active, so that the step is not over before all have been told.
+  ++active;
+  for (size_t j = 0; j < jobs.size(); ++j)
+    if (jobs[j].before == 0) come_ready(static_cast<int32_t>(j));
+  --active;
 }
 
 StepOutcome Executor::run(const StepRequest& request) {
   State& state = *state_;
-  if (state.error) fail(ErrorKind::Runtime, "the run has failed already");
+  if (state.failed) fail(ErrorKind::Runtime, "the run has failed already");
   for (const auto& arena : state.arenas) arena->reset_peak();
-  state.begin = Clock::now();
+  state.began = Clock::now();
   state.runner->begin_step(request);
   state.load_inputs(request);
-  std::unique_lock lock(state.mutex);
-  state.done.assign(state.tasks.size(), 0);
-  state.uses_left = state.order.uses;
-  state.granted.assign(state.tasks.memories.size(), 0);
-  state.live = state.order.at_start;
-  state.deferred.assign(state.tasks.memories.size(), {});
-  state.outcome = {};
-  state.outcome.start.assign(state.tasks.size(), -1);
-  state.outcome.end.assign(state.tasks.size(), -1);
-  state.lanes_busy = state.threads.size();
-  ++state.generation;
-  state.changed.notify_all();
-  state.changed.wait(lock, [&] { return state.lanes_busy == 0; });
-  if (state.error) std::rethrow_exception(state.error);
-  state.outcome.time =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - state.begin).count();
-  state.outcome.loss = state.runner->loss();
-  state.outcome.gradient_norm = state.runner->gradient_norm();
-  state.outcome.peaks = state.statistics(&ArenaStatistics::peak);
-  return state.outcome;
+  state.begin();
+  {
+    std::unique_lock lock(state.mutex);
+    state.step_over.wait(lock,
+                         [&] { return state.active == 0 && (state.failed || state.left == 0); });
+    if (state.error) std::rethrow_exception(state.error);
+  }
+  StepOutcome outcome;
+  outcome.time = state.now();
+  outcome.start.assign(state.tasks.size(), -1);
+  outcome.end.assign(state.tasks.size(), -1);
+  for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
+    const size_t task = state.graph_of_jobs.jobs[j].task.index();
+    Nanoseconds& start = outcome.start[task];
+    start = start < 0 ? state.start[j] : std::min(start, state.start[j]);
+    outcome.end[task] = std::max(outcome.end[task], state.end[j]);
+  }
+  outcome.loss = state.runner->loss();
+  outcome.gradient_norm = state.runner->gradient_norm();
+  outcome.peaks.assign(state.tasks.memories.size(), 0);
+  for (size_t m = 0; m < state.arenas.size(); ++m) {
+    int64_t& peak = outcome.peaks[state.program.memories[m].memory.index()];
+    peak = std::max(peak, state.arenas[m]->statistics().peak);
+  }
+  return outcome;
+}
+
+void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::byte>& whole) {
+  if (piece.mine.size() == 0) return;
+  const size_t each = piece.bytes.size() / static_cast<size_t>(piece.mine.size());
+  whole.resize(static_cast<size_t>(element_count(shape)) * each);
+  for (int64_t i = piece.mine.begin; i < piece.mine.end; ++i)
+    std::memcpy(whole.data() + static_cast<size_t>(whole_element(piece.region, i)) * each,
+                piece.bytes.data() + static_cast<size_t>(i - piece.mine.begin) * each, each);
 }
 
 double Executor::last_loss() const { return state_->runner->loss(); }
 
-void Executor::watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch) {
+void Executor::watch_gradients(std::function<void(const GradientPiece&)> watch) {
   state_->runner->watch = std::move(watch);
 }
 
-Arena& Executor::device_arena() { return *state_->arenas[state_->tasks.teams[0].memory.index()]; }
+Arena* Executor::device_arena() {
+  Arena* found = nullptr;
+  for (size_t m = 0; m < state_->arenas.size(); ++m)
+    if (state_->program.memories[m].device.valid()) {
+      if (found != nullptr) return nullptr;
+      found = state_->arenas[m].get();
+    }
+  return found;
+}
 
 std::vector<int64_t> Executor::live_bytes() const {
-  return state_->statistics(&ArenaStatistics::live);
+  std::vector<int64_t> bytes;
+  for (const auto& arena : state_->arenas) bytes.push_back(arena->statistics().live);
+  return bytes;
 }
 
 }  // namespace windlass

@@ -1,9 +1,11 @@
 // The executor: runs a task graph with real kernels and real copies, inside hard memory limits.
 //
-// Each lane of the graph is a thread. A task starts when its predecessors have ended, it is next on
-// its lane, and its memory is granted (memory_order.h). Tensors of a device lie in the device's
-// arena, from which libtorch allocates on behalf of the device's thread; what leaves the device
-// lies in the host's arena. Buffers are given back when the task graph says.
+// Each device has a thread that runs its kernels; each lane that moves data or updates on a host
+// has one. A job (jobs.h) starts when those before it have ended and the memories it takes bytes of
+// let it in (memory_gate.h). There is no lock for all: jobs have counters, memories and threads a
+// lock each. Tensors of a device lie in the device's arena, from which libtorch allocates on behalf
+// of the device's thread; what is on the host lies in the host's arena, once for all devices.
+// Buffers are given back when the task graph says.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "windlass/graph/differentiate.h"
+#include "windlass/graph/op_piece.h"
 #include "windlass/graph/reference/update.h"
 #include "windlass/machine/machine.h"
 #include "windlass/run/training.h"
@@ -32,6 +35,17 @@ struct StepRequest {
   std::vector<double> mean_counts = {};
 };
 
+// Part of a weight's gradient.
+struct GradientPiece {
+  TensorId weight;
+  const Region& region;  // of the weight, that a device has
+  Range mine;            // of the region's elements, those that `bytes` are
+  std::span<const std::byte> bytes;
+};
+
+// Puts a piece to its place in the whole gradient.
+void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::byte>& whole);
+
 class Executor {
  public:
   // The step, as it was lowered, priced and simulated for a machine. All must outlive the executor.
@@ -43,7 +57,7 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Everything persistent; a tensor with copies in two memories comes twice.
+  // Everything persistent, each tensor once.
   std::vector<PersistentTensor> persistent();
 
   // Runs one step. An error of any thread ends the step and is thrown here, with the task's name;
@@ -54,13 +68,13 @@ class Executor {
   // micro-batches that got as far.
   double last_loss() const;
 
-  // Gradient buffers as they are when the optimizer reads them, for tests: called during run(), one
-  // at a time, with the weight's tensor and its gradient.
-  void watch_gradients(std::function<void(TensorId, std::span<const std::byte>)> watch);
+  // Gradients as they are when the optimizer reads them, for tests: called during run(), one at a
+  // time.
+  void watch_gradients(std::function<void(const GradientPiece&)> watch);
 
-  // Where the device's tensors lie.
-  Arena& device_arena();
-  // Bytes counted now, by memory.
+  // Where the tensors of the only device lie; null if there are several.
+  Arena* device_arena();
+  // Bytes counted now, by memory of the program.
   std::vector<int64_t> live_bytes() const;
 
  private:

@@ -1,7 +1,5 @@
 #include "windlass/runtime/forward_pass.h"
 
-#include <cstring>
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -38,12 +36,12 @@ ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
       last_(graph_.tensors.size(), 0),
       resting_(graph_.tensors.size()),
       seen_(graph_.tensors.size()) {
-  for (const PersistentTensor& tensor : executor.persistent())
+  for (PersistentTensor& tensor : executor.persistent())
     if (tensor.kind == BufferKind::Weight) {
-      if (tensor.on_device)
-        values_[tensor.tensor.index()] = tensor.bytes.data();
+      if (!tensor.on_device.empty())
+        values_[tensor.tensor.index()] = tensor.on_device.data();
       else
-        resting_[tensor.tensor.index()] = tensor.bytes;
+        resting_[tensor.tensor.index()] = std::move(tensor.read);
     }
   for (size_t i = 0; i < root_.size(); ++i) root_[i] = TensorId(i);
   for (size_t i = 0; i < training.forward_ops; ++i) {
@@ -79,8 +77,8 @@ bool ForwardPass::bring(TensorId id, const Op& reader, const Watch& watch) {
     ensure(!tensor.producer.valid(), "a value is read before it is made");
     at::Tensor made = at::empty(tensor.type.shape, scalar_type(tensor.type.dtype));
     const std::span<std::byte> bytes(static_cast<std::byte*>(made.data_ptr()), made.nbytes());
-    if (const std::span<std::byte> rest = resting_[root.index()]; !rest.empty())
-      std::memcpy(bytes.data(), rest.data(), bytes.size());
+    if (resting_[root.index()])
+      resting_[root.index()](bytes);
     else
       load_(root, bytes);
     hold(root, std::move(made));
@@ -125,7 +123,7 @@ bool ForwardPass::run(OpId id_of_op, const Watch& watch) {
 
 void ForwardPass::drop_after(size_t index) {
   std::erase_if(held_, [&](const auto& entry) {
-    const bool resting = !resting_[entry.first.index()].empty();
+    const bool resting = resting_[entry.first.index()] != nullptr;
     if (last_[entry.first.index()] > index && !resting) return false;
     if (entry.first == graph_.loss) return false;
     values_[entry.first.index()] = nullptr;

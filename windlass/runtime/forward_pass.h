@@ -20,8 +20,9 @@ enum class ForwardMode : uint8_t {
   Train,  // statistics of the batch; dropout is left out all the same, and nothing is updated
 };
 
-// Tensors live op by op, as short as they can, in the arena of the calling thread; weights that
-// rest on the host are copied for the ops that read them. No step may run at the same time.
+// Tensors live op by op, as short as they can, in the arena of the calling thread; weights that do
+// not lie whole on the only device are brought for the ops that read them. No step may run at the
+// same time.
 class ForwardPass {
  public:
   // `load` writes an input or label. `mean_counts` is by op, or empty (load_counts.h).
@@ -49,7 +50,7 @@ class ForwardPass {
   std::vector<void*> values_;  // by tensor; of views, that of the root
   std::vector<TensorId> root_;
   std::vector<size_t> last_;  // by root: the op that reads it last
-  std::vector<std::span<std::byte>> resting_;
+  std::vector<std::function<void(std::span<std::byte>)>> resting_;  // how to bring it, if it rests
   std::vector<bool> seen_;  // by root: the watch has seen it
   std::vector<std::pair<TensorId, at::Tensor>> held_;
 };

@@ -3,75 +3,377 @@
 #include <algorithm>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/program_maker.h"
 
 namespace windlass {
 namespace {
 
-ProgramTask make(const TrainingGraph& training, const TaskGraph& tasks, TaskId id) {
-  const Task& task = tasks[id];
-  ProgramTask made = {.kind = task.kind, .op = task.op, .micro_batch = task.micro_batch};
-  if (task.kind == TaskKind::Compress || task.kind == TaskKind::Decompress) made.bits = task.how;
-  const size_t first_update = training.forward_ops + training.backward_ops;
-  const auto put = [](std::vector<Operand>& list, size_t at, const Operand& operand) {
-    if (list.size() <= at) list.resize(at + 1);
-    list[at] = operand;
-  };
-  const auto update = [&](uint32_t index) -> WeightUpdate& {
-    const auto found =
-        std::ranges::find(made.updates, static_cast<int32_t>(index), &WeightUpdate::update);
-    if (found != made.updates.end()) return *found;
-    made.updates.push_back({.update = static_cast<int32_t>(index)});
-    return made.updates.back();
-  };
-  const Op* op = task.op.valid() ? &training.graph[task.op] : nullptr;
-  if (op != nullptr && op->kind != OpKind::Accumulate) {
-    made.reads.resize(op->inputs.size());
-    made.writes.resize(op->outputs.size() +
-                       (op->pass == Pass::Forward ? op->auxiliaries.size() : 0));
-  }
-  for (const Use& use : tasks.uses_of(id)) {
-    const TensorId held =
-        use.view < 0 ? tasks[use.buffer].tensor : tasks.views[static_cast<size_t>(use.view)].tensor;
-    const size_t index = use.index;
-    switch (use.kind) {
-      case UseKind::Input: put(made.reads, index, {use.buffer, op->inputs[index]}); break;
-      case UseKind::Output:
-        put(made.writes, index, {use.buffer, op->outputs[index], use.adds});
-        break;
-      case UseKind::Auxiliary:
-        put(made.writes, op->outputs.size() + index, {use.buffer, op->auxiliaries[index]});
-        break;
-      case UseKind::Statistics: fail_unsupported("pieces of an op cannot be run yet");
-      case UseKind::Term: put(made.reads, index, {use.buffer, held}); break;
-      case UseKind::Sum: put(made.writes, index, {use.buffer, held, use.adds}); break;
-      case UseKind::From: put(made.reads, index, {use.buffer, held}); break;
-      case UseKind::To: put(made.writes, index, {use.buffer, held}); break;
-      case UseKind::Gradient: update(use.index).gradients.push_back(use.buffer); break;
-      case UseKind::Weight: update(use.index).weight = use.buffer; break;
-      case UseKind::State: update(use.index).state = use.buffer; break;
-      case UseKind::Squares: put(made.squares, index, {use.buffer, held, use.adds}); break;
-    }
-  }
-  for (const WeightUpdate& entry : made.updates)
-    ensure(!entry.gradients.empty() &&
-               first_update + static_cast<size_t>(entry.update) < training.graph.ops.size(),
-           "a weight is updated without a gradient");
-  return made;
+bool exchanges(TaskKind kind) {
+  return kind == TaskKind::Collective || kind == TaskKind::Reduce || kind == TaskKind::Gather ||
+         kind == TaskKind::Send;
 }
 
 }  // namespace
 
-Program make_program(const TrainingGraph& training, const TaskGraph& tasks) {
-  Program program;
-  program.tasks.reserve(tasks.size());
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const TaskKind kind = tasks.tasks[i].kind;
-    if (kind == TaskKind::Collective || kind == TaskKind::Reduce || kind == TaskKind::Gather ||
-        kind == TaskKind::Send)
-      fail_unsupported("{}: tasks between devices cannot be run yet", task_kind_name(kind));
-    program.tasks.push_back(make(training, tasks, TaskId(i)));
+ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine,
+                           const TaskGraph& tasks, const std::vector<int32_t>& sample_axes)
+    : training_(training),
+      machine_(machine),
+      tasks_(tasks),
+      sample_axes_(sample_axes),
+      held_(training, machine, tasks),
+      roots_(storage_roots(training.graph)),
+      first_update_(training.forward_ops + training.backward_ops) {}
+
+Program ProgramMaker::make() {
+  program_.in_parts = !tasks_.micro_batches.empty();
+  for (const Task& task : tasks_.tasks)
+    program_.micro_batches = std::max(program_.micro_batches, task.micro_batch + 1);
+  make_memories();
+  make_slots();
+  place();
+  program_.tasks.resize(tasks_.size());
+  for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));
+  return std::move(program_);
+}
+
+void ProgramMaker::make_memories() {
+  for (size_t m = 0; m < tasks_.memories.size(); ++m) {
+    const Memory& memory = tasks_.memories[m];
+    program_.first_memory.push_back(static_cast<int32_t>(program_.memories.size()));
+    if (!memory.team.valid()) {
+      if (memory.hosts.size() > 1) fail_unsupported("several hosts: a run is on one host so far");
+      program_.memories.push_back({MemoryId(m), {}, memory.name, memory.limit});
+      continue;
+    }
+    for (DeviceId device : tasks_[memory.team].devices) {
+      program_.memories.push_back(
+          {MemoryId(m), device, machine_[device].name, machine_[device].limit});
+      ++program_.devices;
+    }
   }
-  return program;
+}
+
+void ProgramMaker::make_slots() {
+  for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
+    const BufferId id(b);
+    const Buffer& buffer = tasks_[id];
+    const Memory& memory = tasks_[buffer.memory];
+    const int32_t first = program_.first_memory[buffer.memory.index()];
+    std::vector<int32_t>& list = program_.slots_of.emplace_back();
+    const auto add = [&](int32_t where, int64_t bytes) {
+      list.push_back(static_cast<int32_t>(program_.slots.size()));
+      program_.slots.push_back({id, where, bytes});
+    };
+    if (memory.team.valid()) {
+      for (size_t d = 0; d < tasks_[memory.team].devices.size(); ++d)
+        add(first + static_cast<int32_t>(d), buffer.bytes.value);
+      continue;
+    }
+    // Each different part once.
+    const std::vector<int64_t> holders = held_.members(id);
+    std::vector<int64_t> keys;
+    for (int64_t member : holders) keys.push_back(held_.key(id, member));
+    std::vector<int64_t> different = keys;
+    std::ranges::sort(different);
+    different.erase(std::unique(different.begin(), different.end()), different.end());
+    const int64_t each = buffer.bytes.value / static_cast<int64_t>(different.size());
+    for (size_t i = 0; i < holders.size(); ++i) {
+      const auto before =
+          std::ranges::find(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(i), keys[i]);
+      if (before != keys.begin() + static_cast<ptrdiff_t>(i))
+        list.push_back(list[static_cast<size_t>(before - keys.begin())]);
+      else
+        add(first, each);
+    }
+  }
+}
+
+// Slots are in the order of the team's devices on devices, of the members on hosts.
+int32_t ProgramMaker::slot(BufferId id, int64_t member) const {
+  const Buffer& buffer = tasks_[id];
+  const TeamId owner = tasks_[buffer.memory].team;
+  const std::vector<int32_t>& list = program_.slots_of[id.index()];
+  if (!owner.valid()) {
+    const std::vector<int64_t> holders = held_.members(id);
+    const auto found = std::ranges::find(holders, member);
+    ensure(found != holders.end(), "a host holds nothing for this member");
+    return list[static_cast<size_t>(found - holders.begin())];
+  }
+  const DeviceId device =
+      tasks_.groups[static_cast<size_t>(buffer.group)][static_cast<size_t>(member)];
+  const auto& devices = tasks_[owner].devices;
+  const auto found = std::ranges::find(devices, device);
+  ensure(found != devices.end(), "a buffer is of another team");
+  return list[static_cast<size_t>(found - devices.begin())];
+}
+
+void ProgramMaker::place() {
+  program_.placed.resize(tasks_.buffers.size());
+  for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
+    const BufferId id(b);
+    if (!tasks_[id].at_start) continue;
+    for (int64_t member : held_.members(id)) {
+      const int32_t where = slot(id, member);
+      if (std::ranges::find(program_.placed[b], where, &Placed::slot) != program_.placed[b].end())
+        continue;
+      Region region = region_of(held_.layout(id), shape(tasks_[id].tensor), member);
+      const Range mine = held_.share(id, member, element_count(local_shape(region)));
+      program_.placed[b].push_back({where, std::move(region), mine});
+    }
+  }
+}
+
+void ProgramMaker::make_task(TaskId id) {
+  const Task& task = tasks_[id];
+  ProgramTask& made = program_.tasks[id.index()];
+  made.kind = task.kind;
+  made.op = task.op;
+  made.micro_batch = task.micro_batch;
+  made.begins = task.begins;
+  if (task.kind == TaskKind::Compress || task.kind == TaskKind::Decompress) made.bits = task.how;
+  if (exchanges(task.kind))
+    exchange(id);
+  else
+    make_parts(id);
+  // What several members have on a host they bring there together.
+  const bool together =
+      (moves(task.kind) || task.kind == TaskKind::HostUpdate) && made.parts.size() != 1;
+  made.apart = tasks_[tasks_.lanes_of(id)[0]].kind == LaneKind::Compute && !together;
+}
+
+void ProgramMaker::make_parts(TaskId id) {
+  const Task& task = tasks_[id];
+  ProgramTask& made = program_.tasks[id.index()];
+  const TeamId team = team_of(id);
+  const int32_t first = program_.first_memory[tasks_[team].memory.index()];
+  const auto& devices = tasks_[team].devices;
+  const auto& group = tasks_.groups[static_cast<size_t>(task.group)];
+  for (int64_t member : held_.members(team, task.group)) {
+    Part& part = made.parts.emplace_back();
+    part.member = member;
+    part.memory = first + static_cast<int32_t>(
+                              std::ranges::find(devices, group[static_cast<size_t>(member)]) -
+                              devices.begin());
+  }
+  switch (task.kind) {
+    case TaskKind::Forward:
+    case TaskKind::Recompute:
+    case TaskKind::Backward:
+      for (Part& part : made.parts) {
+        const bool adds_up =
+            !task.op.valid() || training_.graph[task.op].kind == OpKind::Accumulate;
+        adds_up ? sum(id, part) : compute(id, part);
+      }
+      break;
+    case TaskKind::Compress:
+    case TaskKind::Decompress:
+      for (Part& part : made.parts) compress(id, part);
+      break;
+    case TaskKind::Update:
+    case TaskKind::HostUpdate:
+      for (Part& part : made.parts) update(id, part);
+      break;
+    case TaskKind::Norm:
+      for (Part& part : made.parts) squares(id, part);
+      break;
+    default: copy(id);
+  }
+}
+
+ProgramMaker::Seen ProgramMaker::see(const Use& use, int64_t member) const {
+  const Buffer& buffer = tasks_[use.buffer];
+  ensure(buffer.share == 0, "a share is read as a tensor");
+  Seen seen;
+  seen.operand.slot = slot(use.buffer, member);
+  seen.region = held_.region(use.buffer, member);
+  TensorId tensor = buffer.tensor;
+  seen.operand.type = {training_.graph[tensor].type.dtype, local_shape(seen.region)};
+  std::vector<const View*> chain;
+  for (int32_t v = use.view; v >= 0; v = chain.back()->of)
+    chain.push_back(&tasks_.views[static_cast<size_t>(v)]);
+  for (size_t i = chain.size(); i-- > 0;) {
+    const View& view = *chain[i];
+    Region part = held_.region(tasks_.layouts[static_cast<size_t>(view.layout)], view.tensor,
+                               buffer.micro_batch, member);
+    TensorType type = {seen.operand.type.dtype, local_shape(part)};
+    if (view.tensor == tensor) {
+      const Overlap overlap(seen.region, part);
+      ensure(overlap.elements() == element_count(type.shape),
+             "a member is asked for elements that it does not have");
+      if (overlap.contiguous_from() >= 0 && seen.operand.cuts.empty())
+        seen.operand.offset += overlap.contiguous_from() * element_bytes(type.dtype);
+      else if (!overlap.same())
+        seen.operand.cuts.push_back({overlap, type});
+    } else {
+      ensure(element_count(type.shape) == element_count(seen.operand.type.shape),
+             "a view has other elements than what it is a view of");
+      if (!seen.operand.cuts.empty()) seen.operand.cuts.back().type = type;
+    }
+    seen.operand.type = type;
+    seen.region = std::move(part);
+    tensor = view.tensor;
+  }
+  return seen;
+}
+
+Operand ProgramMaker::operand(const Use& use, int64_t member, const Region& wanted) const {
+  Seen seen = see(use, member);
+  ensure(seen.region == wanted, "an operand is not the part that the op wants");
+  return std::move(seen.operand);
+}
+
+// Where the elements of the micro-batch lie in the batch: cutting it changes no number.
+void ProgramMaker::place_random(TaskId id, OpPiece& piece) const {
+  const int32_t micro_batch = tasks_[id].micro_batch;
+  if (program_.in_parts || program_.micro_batches == 1 || micro_batch < 0) return;
+  const Op& task_op = training_.graph[tasks_[id].op];
+  const Op& op = task_op.forward.valid() ? training_.graph[task_op.forward] : task_op;
+  TensorId drawn;
+  Shape whole;
+  if (op.kind == OpKind::Attention) {
+    drawn = op.inputs[0];
+    whole = shape(drawn);
+    whole = {whole[0], whole[1], whole[2], shape(op.inputs[1])[2]};
+  } else if (op.kind == OpKind::Dropout || op.kind == OpKind::Random) {
+    drawn = op.outputs[0];
+    whole = shape(drawn);
+  }
+  if (!drawn.valid()) return;
+  const int32_t axis = sample_axes_.empty() ? 0 : sample_axes_[drawn.index()];
+  if (axis < 0 || whole.empty()) return;
+  Region& region = piece.facts.random;
+  if (region.empty())
+    for (int64_t size : whole) region.push_back({size, {0, size}, 1});
+  AxisPart& part = region[static_cast<size_t>(axis)];
+  ensure(part.blocks == 1, "samples are cut in blocks");
+  const int64_t shift = part.size * micro_batch;
+  part = {
+      part.size * program_.micro_batches, {part.range.begin + shift, part.range.end + shift}, 1};
+}
+
+int32_t ProgramMaker::piece(TaskId id, int64_t member) {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  const OpId forward = op.forward.valid() ? op.forward : task.op;
+  const OpKind kind = training_.graph[forward].kind;
+  const bool draws = kind == OpKind::Attention || kind == OpKind::Dropout || kind == OpKind::Random;
+  const int32_t micro_batch = program_.in_parts || draws ? task.micro_batch : -1;
+  const auto [entry, fresh] = pieces_.try_emplace({forward.value, task.how, member, micro_batch},
+                                                  static_cast<int32_t>(program_.pieces.size()));
+  if (!fresh) return entry->second;
+  const LoopNest nest = loops_of(training_.graph, op);
+  std::vector<LoopPart> loops =
+      loop_parts(nest, tasks_.shardings[static_cast<size_t>(task.how)], member);
+  if (program_.in_parts)
+    take_samples(held_.samples(), forward, nest,
+                 tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
+  ProgramPiece made = {piece_of(signature_of(training_.graph, op), nest, loops), forward};
+  place_random(id, made.piece);
+  program_.pieces.push_back(std::move(made));
+  return entry->second;
+}
+
+void ProgramMaker::compute(TaskId id, Part& part) {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  const Graph& graph = training_.graph;
+  part.piece = piece(id, part.member);
+  ProgramPiece& run = program_.pieces[static_cast<size_t>(part.piece)];
+  const OpPiece& piece = run.piece;
+  const bool backward = op.forward.valid();
+  const size_t gradients = backward ? op.inputs.size() - op.saved.size() : 0;
+  part.reads.resize(op.inputs.size());
+  part.writes.resize(op.outputs.size() + (backward ? 0 : op.auxiliaries.size()));
+  const auto region_of_input = [&](size_t i) -> const Region& {
+    if (!backward) return piece.input_regions[i];
+    if (i < gradients) return piece.output_regions[i];
+    const SavedRef& ref = op.saved[i - gradients];
+    const auto& regions = ref.source == SavedRef::Source::Input    ? piece.input_regions
+                          : ref.source == SavedRef::Source::Output ? piece.output_regions
+                                                                   : piece.auxiliary_regions;
+    return regions[static_cast<size_t>(ref.index)];
+  };
+  for (const Use& use : tasks_.uses_of(id)) {
+    const size_t i = use.index;
+    if (use.kind == UseKind::Input) {
+      part.reads[i] = operand(use, part.member, region_of_input(i));
+    } else if (use.kind == UseKind::Statistics) {
+      part.statistics.slot = slot(use.buffer, part.member);
+      const Exchange exchange =
+          exchange_of(piece, op.pass, backward ? wanted_of(op) : std::vector<bool>{});
+      part.statistics.type = exchange.type;
+      if (task.begins) begun_[{use.buffer.value, part.member}] = exchange;
+    } else {
+      const bool output = use.kind == UseKind::Output;
+      const size_t at = output ? i : op.outputs.size() + i;
+      const Region& region = backward ? piece.input_regions[i]
+                             : output ? piece.output_regions[i]
+                                      : piece.auxiliary_regions[i];
+      ensure(held_.region(use.buffer, part.member) == region,
+             "a result is not the part that its buffer is for");
+      const TensorId tensor = output ? op.outputs[i] : op.auxiliaries[i];
+      part.writes[at] = {.slot = slot(use.buffer, part.member),
+                         .type = {graph[tensor].type.dtype, local_shape(region)},
+                         .adds = use.adds};
+      const Layout& layout = held_.layout(use.buffer);
+      const int64_t place = partial_place(layout, part.member);
+      if (output && !backward) run.count = place == 0 ? 1 : 0;
+      if (!output || task.kind != TaskKind::Forward || tensor != roots_[graph.loss.index()])
+        continue;
+      // The first member that holds this part of the loss.
+      part.counts_loss = true;
+      for (int64_t before = 0; before < part.member; ++before)
+        if (partial_place(layout, before) == place) part.counts_loss = false;
+    }
+  }
+  if (task.begins) part.allocates = {part.statistics.slot};
+}
+
+// Terms that lie alike, or of which the sum is a share.
+void ProgramMaker::sum(TaskId id, Part& part) const {
+  const Use* target = nullptr;
+  for (const Use& use : tasks_.uses_of(id))
+    if (use.kind == UseKind::Sum) target = &use;
+  ensure(target != nullptr, "a sum goes nowhere");
+  const Buffer& buffer = tasks_[target->buffer];
+  const Region region = held_.region(target->buffer, part.member);
+  const DType dtype = training_.graph[buffer.tensor].type.dtype;
+  const Range mine = held_.share(target->buffer, part.member, element_count(local_shape(region)));
+  const Shape local = buffer.share != 0 ? Shape{mine.size()} : local_shape(region);
+  for (const Use& use : tasks_.uses_of(id)) {
+    if (use.kind != UseKind::Term) continue;
+    Operand term = operand(use, part.member, region);
+    if (buffer.share != 0) {
+      ensure(term.cuts.empty(), "a share of a part that is not dense");
+      term.offset += mine.begin * element_bytes(dtype);
+      term.type = {term.type.dtype, local};
+    }
+    part.reads.push_back(std::move(term));
+  }
+  part.writes = {
+      {.slot = slot(target->buffer, part.member), .type = {dtype, local}, .adds = target->adds}};
+}
+
+void ProgramMaker::compress(TaskId id, Part& part) const {
+  const bool packs = tasks_[id].kind == TaskKind::Compress;
+  part.reads.resize(1);
+  part.writes.resize(1);
+  for (const Use& use : tasks_.uses_of(id)) {
+    const TensorId tensor = tasks_[use.buffer].tensor;
+    const bool large = (use.kind == UseKind::From) == packs;
+    Operand& operand = use.kind == UseKind::From ? part.reads[0] : part.writes[0];
+    operand.slot = slot(use.buffer, part.member);
+    if (large)
+      operand.type = {training_.graph[tensor].type.dtype,
+                      local_shape(held_.region(use.buffer, part.member))};
+  }
+  part.allocates = {part.writes[0].slot};
+}
+
+Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
+                     const std::vector<int32_t>& sample_axes) {
+  return ProgramMaker(training, machine, tasks, sample_axes).make();
 }
 
 }  // namespace windlass

@@ -74,20 +74,21 @@ class TestRun {
     for (const PersistentTensor& tensor : executor_->persistent()) {
       if (tensor.kind != BufferKind::Weight) continue;
       const Tensor& meant = graph[tensor.tensor];
+      std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes));
       if (const Array* given = find_given(tensor.tensor))
-        store(given->values, meant.type, tensor.bytes);
+        store(given->values, meant.type, bytes);
       else if (tensor.tensor == prepared_.training.loss_gradient)
-        fill(tensor.bytes,
+        fill(bytes,
              [&](size_t) { return 1.0F / static_cast<float>(prepared_.strategy.micro_batches); });
       else if (meant.constant >= 0)
-        store(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type,
-              tensor.bytes);
+        store(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type, bytes);
       else
-        fill(tensor.bytes, [&](size_t i) {
+        fill(bytes, [&](size_t i) {
           return static_cast<float>(
               0.2 * (random_uniform(1, static_cast<uint64_t>(tensor.tensor.value), i) - 0.5) +
               (meant.type.shape.size() == 1 ? 0.5 : 0));
         });
+      tensor.write(bytes);
     }
   }
 
@@ -148,10 +149,9 @@ class TestRun {
   // Gradients of one step, by name of the weight.
   std::map<std::string, std::vector<std::byte>> gradients() {
     std::map<std::string, std::vector<std::byte>> found;
-    executor_->watch_gradients([&](TensorId weight, std::span<const std::byte> bytes) {
-      const Tensor& tensor = prepared_.training.graph[weight];
-      const auto size = static_cast<size_t>(byte_size(tensor.type).value);
-      found[tensor.name].assign(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size));
+    executor_->watch_gradients([&](const GradientPiece& piece) {
+      const Tensor& tensor = prepared_.training.graph[piece.weight];
+      collect(piece, tensor.type.shape, found[tensor.name]);
     });
     step();
     executor_->watch_gradients({});

@@ -1,5 +1,6 @@
 #include "windlass/runtime/slots.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/TensorImpl.h>
 
@@ -8,50 +9,61 @@
 
 namespace windlass {
 
-void Slots::allocate(BufferId buffer) {
-  const int64_t size = tasks_[buffer].bytes.value;
-  void* block = size == 0
-                    ? nullptr
-                    : arenas_[tasks_[buffer].memory.index()]->allocate(static_cast<size_t>(size));
-  slots_[buffer.index()] = at::from_blob(block, {size}, &Arena::release, at::kByte);
+void Slots::allocate(int32_t id) {
+  const Slot& slot = program_.slots[static_cast<size_t>(id)];
+  Arena& arena = *arenas_[static_cast<size_t>(slot.memory)];
+  void* block = slot.bytes == 0 ? nullptr : arena.allocate(static_cast<size_t>(slot.bytes));
+  held_[static_cast<size_t>(id)] = at::from_blob(block, {slot.bytes}, &Arena::release, at::kByte);
 }
 
-void Slots::adopt(BufferId buffer, at::Tensor tensor) {
+void Slots::adopt(int32_t id, at::Tensor tensor) {
+  const Slot& slot = program_.slots[static_cast<size_t>(id)];
   const c10::Storage& storage = tensor.storage();
   ensure(storage.use_count() == 1 && tensor.storage_offset() == 0 && tensor.is_contiguous(),
          "a result shares its memory with another tensor");
   if (storage.nbytes() > 0) {
     ensure(storage.data_ptr().get_deleter() == &Arena::release &&
-               &Arena::owner(storage.data_ptr().get()) == arenas_[tasks_[buffer].memory.index()],
+               &Arena::owner(storage.data_ptr().get()) == arenas_[static_cast<size_t>(slot.memory)],
            "a result lies in memory that nobody counts for its buffer");
   }
-  slots_[buffer.index()] = std::move(tensor);
+  held_[static_cast<size_t>(id)] = std::move(tensor);
 }
 
-std::span<std::byte> Slots::bytes(BufferId buffer) const {
-  const at::Tensor& slot = slots_[buffer.index()];
-  ensure(slot.defined(), "a buffer is read that is not alive");
-  return {static_cast<std::byte*>(slot.data_ptr()), slot.nbytes()};
+std::span<std::byte> Slots::bytes(int32_t id) const {
+  const at::Tensor& held = held_[static_cast<size_t>(id)];
+  ensure(held.defined(), "a buffer is read that is not alive");
+  return {static_cast<std::byte*>(held.data_ptr()), held.nbytes()};
 }
 
-at::Tensor Slots::view(BufferId buffer, const TensorType& type) const {
-  return part(buffer, 0, type);
-}
-
-at::Tensor Slots::part(BufferId buffer, int64_t offset, const TensorType& type) const {
-  const std::span<std::byte> memory = bytes(buffer);
+at::Tensor Slots::view(int32_t id, int64_t offset, const TensorType& type) const {
+  const std::span<std::byte> memory = bytes(id);
   ensure(offset + byte_size(type).value <= static_cast<int64_t>(memory.size()),
          "a buffer is smaller than the tensor in it");
   const int64_t each = element_bytes(type.dtype);
   ensure(offset % each == 0, "a tensor does not begin at a multiple of its elements");
   // A tensor of its own over the slot's storage: whoever looks sees that the bytes are shared.
-  const at::Tensor& slot = slots_[buffer.index()];
+  const at::Tensor& held = held_[static_cast<size_t>(id)];
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(slot.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::Storage(held.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
       caffe2::TypeMeta::fromScalarType(scalar_type(type.dtype)));
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset / each);
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(type.shape);
   return tensor;
+}
+
+at::Tensor Slots::operand(const Operand& operand) const {
+  if (!operand.present()) return {};
+  if (operand.cuts.empty()) return view(operand.slot, operand.offset, operand.type);
+  const DType dtype = operand.type.dtype;
+  at::Tensor made;
+  const std::byte* from = bytes(operand.slot).data() + operand.offset;
+  for (const Cut& cut : operand.cuts) {
+    at::Tensor part = at::empty(cut.type.shape, scalar_type(dtype));
+    copy_overlap(cut.overlap, dtype, from, static_cast<std::byte*>(part.data_ptr()));
+    made = std::move(part);
+    from = static_cast<const std::byte*>(made.data_ptr());
+  }
+  return made;
 }
 
 }  // namespace windlass

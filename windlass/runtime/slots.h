@@ -1,4 +1,4 @@
-// Slots: the real memory of the buffers of a task graph, while they are alive.
+// The real memory of the slots of a program, while they are alive.
 #pragma once
 
 #include <cstdint>
@@ -9,36 +9,39 @@
 
 #include "windlass/graph/graph.h"
 #include "windlass/runtime/memory/arena.h"
-#include "windlass/task/task_graph.h"
+#include "windlass/runtime/program.h"
 
 namespace windlass {
 
+// Tasks that touch the same slot are ordered by whoever runs them.
 class Slots {
  public:
-  // `arenas` by memory of the graph.
-  Slots(const TaskGraph& tasks, std::vector<Arena*> arenas)
-      : tasks_(tasks), arenas_(std::move(arenas)), slots_(tasks.buffers.size()) {}
+  // `arenas` by memory of the program.
+  Slots(const Program& program, std::vector<Arena*> arenas)
+      : program_(program), arenas_(std::move(arenas)), held_(program.slots.size()) {}
 
-  // Memory for a buffer, as long as it is rounded in the graph.
-  void allocate(BufferId buffer);
-  // A tensor that was made by a kernel becomes the buffer. Throws Error{Internal} unless it is the
-  // only owner of its bytes and they were taken from the arena of the buffer's memory: a buffer
-  // that borrowed them would not know when they are given back.
-  void adopt(BufferId buffer, at::Tensor tensor);
-  void release(BufferId buffer) { slots_[buffer.index()].reset(); }
-  bool holds(BufferId buffer) const { return slots_[buffer.index()].defined(); }
+  // Memory for a slot, as long as it is rounded in the graph.
+  void allocate(int32_t slot);
+  // A tensor that was made by a kernel becomes the slot. Throws Error{Internal} unless it is the
+  // only owner of its bytes and they were taken from the arena of the slot's memory: a slot that
+  // borrowed them would not know when they are given back.
+  void adopt(int32_t slot, at::Tensor tensor);
+  void release(int32_t slot) { held_[static_cast<size_t>(slot)].reset(); }
+  bool holds(int32_t slot) const { return held_[static_cast<size_t>(slot)].defined(); }
 
-  // The buffer as a tensor of a type, which shares its bytes: it is good until the buffer is
-  // released. Throws Error{Internal} if the buffer is not alive or too small.
-  at::Tensor view(BufferId buffer, const TensorType& type) const;
-  // All of it, from `offset` on.
-  std::span<std::byte> bytes(BufferId buffer) const;
-  at::Tensor part(BufferId buffer, int64_t offset, const TensorType& type) const;
+  // All of it.
+  std::span<std::byte> bytes(int32_t slot) const;
+  // A tensor of this type that lies there, from byte `offset` on, and shares the bytes: it is good
+  // until the slot is released. Throws Error{Internal} if the slot is not alive or too small.
+  at::Tensor view(int32_t slot, int64_t offset, const TensorType& type) const;
+  // What an operand is: a view, or, if it is a part that is not dense, a copy, in the arena of the
+  // calling thread.
+  at::Tensor operand(const Operand& operand) const;
 
  private:
-  const TaskGraph& tasks_;
+  const Program& program_;
   std::vector<Arena*> arenas_;
-  std::vector<at::Tensor> slots_;
+  std::vector<at::Tensor> held_;
 };
 
 }  // namespace windlass

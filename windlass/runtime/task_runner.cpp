@@ -1,10 +1,8 @@
 #include "windlass/runtime/task_runner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <thread>
 
 #include <ATen/Parallel.h>
 
@@ -13,76 +11,110 @@
 #include "windlass/runtime/kernels/compress.h"
 #include "windlass/runtime/kernels/errors.h"
 #include "windlass/runtime/kernels/update_kernels.h"
-#include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Copies with all threads that the caller's kernels may use.
-void plain_copy(std::span<const std::byte> from, std::byte* to) {
+void plain_copy(const std::byte* from, std::byte* to, int64_t bytes) {
   constexpr int64_t kGrain = 1 << 18;  // bytes worth a thread
-  at::parallel_for(0, static_cast<int64_t>(from.size()), kGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from.data() + begin, static_cast<size_t>(end - begin));
+  at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
+    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
   });
-}
-
-// Copies no faster than `bandwidth`, in pieces that take a fraction of a millisecond.
-void paced_copy(std::span<const std::byte> from, std::byte* to, BytesPerSecond bandwidth,
-                Clock::time_point& begin, int64_t& done) {
-  const size_t piece =
-      std::clamp<size_t>(static_cast<size_t>(bandwidth.value / 4000), 1 << 14, 1 << 24);
-  for (size_t at = 0; at < from.size(); at += piece) {
-    const size_t size = std::min(piece, from.size() - at);
-    std::memcpy(to + at, from.data() + at, size);
-    done += static_cast<int64_t>(size);
-    const std::chrono::duration<double> due(static_cast<double>(done) / bandwidth.value);
-    std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(due));
-  }
 }
 
 }  // namespace
 
-TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks,
-                       const Program& program, Slots& slots, const ExecutorOptions& options)
-    : training_(training), tasks_(tasks), program_(program), slots_(slots), options_(options) {
-  int32_t micro_batches = 1;
-  for (const Task& task : tasks.tasks)
-    micro_batches = std::max(micro_batches, task.micro_batch + 1);
-  losses_.resize(static_cast<size_t>(micro_batches));
+TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program,
+                       Slots& slots, const Machine& machine, const ExecutorOptions& options)
+    : training_(training),
+      tasks_(tasks),
+      program_(program),
+      slots_(slots),
+      options_(options),
+      exchange_(slots),
+      pacer_(machine) {
+  paces_ = options.pace_copies && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
+             return machine.device_types[team.type].copies_itself;
+           });
+  size_t members = 1;
+  for (const auto& group : tasks.groups) members = std::max(members, group.size());
+  losses_.assign(static_cast<size_t>(program.micro_batches), std::vector<double>(members, 0));
 }
 
 void TaskRunner::begin_step(const StepRequest& request) {
   request_ = request;
   norm_ = 0;
-  losses_.assign(losses_.size(), 0);
-  ensure(losses_.size() == 1 || request.mean_counts.size() == training_.graph.ops.size(),
-         "micro-batches do not know what their means divide by");
-}
-
-void TaskRunner::run(TaskId id) {
-  const ProgramTask& task = program_.tasks[id.index()];
-  try {
-    switch (task.kind) {
-      case TaskKind::Forward:
-      case TaskKind::Recompute:
-      case TaskKind::Backward: return task.op.valid() ? compute(task) : sum(task);
-      case TaskKind::Update:
-      case TaskKind::HostUpdate: return update(task);
-      case TaskKind::Norm: return add_squares(task);
-      case TaskKind::SwapIn:
-      case TaskKind::SwapOut: return copy(task);
-      case TaskKind::Compress:
-      case TaskKind::Decompress: return compress(task, id);
-      default: ensure(false, "a task of this kind cannot be run");
+  pacer_.reset_bytes();
+  for (auto& list : losses_) std::ranges::fill(list, 0);
+  // One device with all samples counts for itself.
+  const bool alone = program_.devices == 1 && program_.micro_batches == 1;
+  if (!alone && request.mean_counts.size() != training_.graph.ops.size())
+    fail_unsupported("the batch cannot be cut: it is not known what its means divide by");
+  for (ProgramPiece& run : program_.pieces) {
+    const OpKind kind = run.piece.kind;
+    const double count = alone ? -1 : request.mean_counts[run.forward.index()];
+    if (kind == OpKind::CrossEntropy) {
+      run.piece.facts.mean_count = count;
+      if (!alone && count < 0 && program_.devices > 1)
+        fail_unsupported("\"{}\": its labels are computed, and cannot be counted beforehand",
+                         training_.graph[run.forward].name);
+    } else if (count >= 0) {
+      if (program_.in_parts)
+        fail_unsupported("\"{}\": the loss divides by a sum over the samples",
+                         training_.graph[run.forward].name);
+      run.result = count * run.count;
     }
-  } catch (...) {
-    rethrow_within(label(id));
   }
 }
 
-std::string TaskRunner::label(TaskId id) const {
+void TaskRunner::run(TaskId id, int32_t part) {
+  const ProgramTask& task = program_.tasks[id.index()];
+  const auto begin = LinkPacer::Clock::now();
+  int32_t at = part;
+  try {
+    if (part >= 0) {
+      run_part(id, task.parts[static_cast<size_t>(part)]);
+    } else {
+      for (const Part& each : task.parts) allocate(each.allocates);
+      allocate(task.allocates);
+      for (size_t i = 0; i < task.parts.size(); ++i) {
+        at = static_cast<int32_t>(i);
+        run_part(id, task.parts[i]);
+      }
+      exchange_.run(task);
+    }
+    if (paces_ && moves(task.kind))
+      pacer_.wait(tasks_.traffics[static_cast<size_t>(tasks_[id].price)], begin);
+  } catch (...) {
+    rethrow_within(label(id, at));
+  }
+}
+
+void TaskRunner::run_part(TaskId id, const Part& part) {
+  allocate(part.allocates);
+  switch (program_.tasks[id.index()].kind) {
+    case TaskKind::Forward:
+    case TaskKind::Recompute:
+    case TaskKind::Backward: return part.piece >= 0 ? compute(id, part) : sum(id, part);
+    case TaskKind::Update:
+    case TaskKind::HostUpdate: return update(part);
+    case TaskKind::Norm: return add_squares(part);
+    case TaskKind::Join:
+    case TaskKind::SwapIn:
+    case TaskKind::SwapOut: return copy(part, !paces_);
+    case TaskKind::Compress:
+    case TaskKind::Decompress: return compress(id, part);
+    default: ensure(false, "a task of this kind has no parts");
+  }
+}
+
+void TaskRunner::allocate(const std::vector<int32_t>& slots) {
+  for (int32_t slot : slots)
+    if (!slots_.holds(slot)) slots_.allocate(slot);
+}
+
+std::string TaskRunner::label(TaskId id, int32_t part) const {
   const ProgramTask& task = program_.tasks[id.index()];
   std::string text(task_kind_name(task.kind));
   if (task.op.valid()) {
@@ -91,20 +123,19 @@ std::string TaskRunner::label(TaskId id) const {
   } else if (tasks_[id].tensor.valid()) {
     text += " " + training_.graph[tasks_[id].tensor].name;
   }
-  if (task.micro_batch >= 0 && losses_.size() > 1)
+  if (task.micro_batch >= 0 && program_.micro_batches > 1)
     text += fmt::format(", micro-batch {}", task.micro_batch);
+  if (part >= 0 && program_.devices > 1)
+    text +=
+        ", on " +
+        program_.memories[static_cast<size_t>(task.parts[static_cast<size_t>(part)].memory)].name;
   return text;
-}
-
-at::Tensor TaskRunner::operand(const Operand& operand) const {
-  if (!operand.buffer.valid()) return {};
-  return slots_.view(operand.buffer, training_.graph[operand.tensor].type);
 }
 
 std::vector<at::Tensor> TaskRunner::operands(const std::vector<Operand>& list) const {
   std::vector<at::Tensor> tensors;
   tensors.reserve(list.size());
-  for (const Operand& entry : list) tensors.push_back(operand(entry));
+  for (const Operand& entry : list) tensors.push_back(slots_.operand(entry));
   return tensors;
 }
 
@@ -112,168 +143,154 @@ std::vector<Result> TaskRunner::results(const std::vector<Operand>& list) const 
   std::vector<Result> made;
   made.reserve(list.size());
   for (const Operand& entry : list) {
-    if (!entry.buffer.valid())
+    if (!entry.present())
       made.emplace_back();
     else if (entry.adds)
-      made.emplace_back(training_.graph[entry.tensor].type, operand(entry));
+      made.emplace_back(entry.type, slots_.operand(entry));
     else
-      made.emplace_back(training_.graph[entry.tensor].type);
+      made.emplace_back(entry.type);
   }
   return made;
 }
 
 void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> results) {
   for (size_t i = 0; i < list.size(); ++i)
-    if (list[i].buffer.valid() && !list[i].adds) slots_.adopt(list[i].buffer, results[i].take());
+    if (list[i].present() && !list[i].adds) slots_.adopt(list[i].slot, results[i].take());
 }
 
-// Micro-batches draw from one stream, each where its samples lie in the batch: cutting the batch
-// changes no number.
-RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
-  RandomKey key = {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
-                                              static_cast<uint64_t>(request_.step))};
-  if (losses_.size() == 1 || micro_batch < 0) return key;
-  const Op& op = training_.graph[id];
-  TensorId drawn;
-  Shape shape;
-  if (op.kind == OpKind::Attention) {
-    drawn = op.inputs[0];
-    const Shape& q = training_.graph[drawn].type.shape;
-    shape = {q[0], q[1], q[2], training_.graph[op.inputs[1]].type.shape[2]};
-  } else if (op.kind == OpKind::Dropout || op.kind == OpKind::Random) {
-    drawn = op.outputs[0];
-    shape = training_.graph[drawn].type.shape;
-  }
-  if (!drawn.valid()) return key;
-  const int32_t axis = options_.sample_axes.empty() ? 0 : options_.sample_axes[drawn.index()];
-  if (axis < 0) return key;
-  key.run = 1;
-  for (auto a = static_cast<size_t>(axis); a < shape.size(); ++a) key.run *= shape[a];
-  key.run = std::max<int64_t>(1, key.run);
-  key.stride = key.run * static_cast<int64_t>(losses_.size());
-  key.first = key.run * micro_batch;
-  return key;
+RandomKey TaskRunner::random_key(OpId id) const {
+  return {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
+                                     static_cast<uint64_t>(request_.step))};
 }
 
-void TaskRunner::compute(const ProgramTask& task) {
+void TaskRunner::compute(TaskId id, const Part& part) {
+  const ProgramTask& task = program_.tasks[id.index()];
   const Op& op = training_.graph[task.op];
-  const std::vector<at::Tensor> inputs = operands(task.reads);
-  std::vector<Result> made = results(task.writes);
-  run_op(training_.graph, op, inputs, made,
-         random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
-         task.kind == TaskKind::Recompute,
-         losses_.size() == 1 ? -1 : request_.mean_counts[task.op.index()]);
-  if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
-      op.outputs[0] == training_.graph.loss) {
-    const double loss = made[0].tensor().item().toDouble();
-    losses_[static_cast<size_t>(task.micro_batch)] = loss;
-    // Nothing is updated yet, so that whoever asks why finds the weights that led here.
-    if (!std::isfinite(loss)) fail(ErrorKind::Runtime, "the loss is {}", loss);
+  const ProgramPiece& run = program_.pieces[static_cast<size_t>(part.piece)];
+  const std::vector<at::Tensor> inputs = operands(part.reads);
+  const RandomKey random = random_key(run.forward);
+  if (task.begins) {
+    at::Tensor statistics = slots_.operand(part.statistics);
+    return begin_piece(op, run.piece, inputs, random, statistics);
   }
-  keep(task.writes, made);
+  std::vector<Result> made = results(part.writes);
+  const at::Tensor statistics = slots_.operand(part.statistics);
+  run_piece(op, run.piece, inputs, made, random, task.kind == TaskKind::Recompute,
+            statistics.defined() ? &statistics : nullptr);
+  if (!op.forward.valid() && run.result >= 0) made[0].fill(run.result);
+  if (part.counts_loss) note_loss(part, task.micro_batch, made[0].tensor());
+  keep(part.writes, made);
 }
 
-// Terms of a weight's gradient that are added apart.
-void TaskRunner::sum(const ProgramTask& task) {
-  std::vector<Result> made = results(task.writes);
-  made[0].set(task.writes[0].adds ? operand(task.reads[0]) : operand(task.reads[0]).clone());
-  keep(task.writes, made);
+void TaskRunner::note_loss(const Part& part, int32_t micro_batch, const at::Tensor& tensor) {
+  const double loss = tensor.item().toDouble();
+  losses_[static_cast<size_t>(micro_batch)][static_cast<size_t>(part.member)] = loss;
+  // Nothing is updated yet, so that whoever asks why finds the weights that led here.
+  if (!std::isfinite(loss)) fail(ErrorKind::Runtime, "the loss is {}", loss);
 }
 
-void TaskRunner::copy(const ProgramTask& task) {
-  auto begin = Clock::now();
-  int64_t done = 0;
-  for (size_t i = 0; i < task.reads.size(); ++i) {
-    const std::span<std::byte> target = slots_.bytes(task.writes[i].buffer);
-    std::span<const std::byte> source = slots_.bytes(task.reads[i].buffer);
-    // Devices round the size of a buffer up, the host and kernels do not.
-    ensure(source.size() < target.size() + kAllocationUnit, "a copy does not fit where it goes");
-    source = source.first(std::min(source.size(), target.size()));
-    const BytesPerSecond bandwidth = task.kind == TaskKind::SwapIn ? in_ : out_;
-    if (bandwidth.value > 0)
-      paced_copy(source, target.data(), bandwidth, begin, done);
+// Terms of a gradient that are added up.
+void TaskRunner::sum(TaskId id, const Part& part) {
+  std::vector<Result> made = results(part.writes);
+  const std::vector<at::Tensor> terms = operands(part.reads);
+  if (program_.tasks[id.index()].op.valid()) {
+    const Attrs none = training_.graph[program_.tasks[id.index()].op].attrs;
+    ForwardCall call = {.kind = OpKind::Accumulate,
+                        .attributes = none,
+                        .inputs = terms,
+                        .outputs = made,
+                        .auxiliaries = {}};
+    run_forward(call);
+  } else {
+    made[0].set(part.writes[0].adds ? terms[0] : terms[0].clone());
+  }
+  keep(part.writes, made);
+}
+
+// `alone`: nothing computes beside it, and all threads copy.
+void TaskRunner::copy(const Part& part, bool alone) {
+  const auto move = [&](const std::byte* from, std::byte* to, int64_t bytes) {
+    if (alone)
+      plain_copy(from, to, bytes);
     else
-      plain_copy(source, target.data());
+      std::memcpy(to, from, static_cast<size_t>(bytes));
+  };
+  for (const FlatCopy& copy : part.flat_copies) {
+    const auto from = slots_.bytes(copy.from), to = slots_.bytes(copy.to);
+    ensure(copy.from_at + copy.bytes <= static_cast<int64_t>(from.size()) &&
+               copy.to_at + copy.bytes <= static_cast<int64_t>(to.size()),
+           "a copy does not fit where it goes");
+    move(from.data() + copy.from_at, to.data() + copy.to_at, copy.bytes);
+  }
+  for (const PartCopy& copy : part.part_copies) {
+    const at::Tensor from = slots_.operand(copy.from);
+    const auto to = slots_.bytes(copy.to);
+    const auto* data = static_cast<const std::byte*>(from.data_ptr());
+    if (copy.overlap.same())
+      move(data, to.data(), copy.overlap.elements() * element_bytes(copy.dtype));
+    else
+      copy_overlap(copy.overlap, copy.dtype, data, to.data());
   }
 }
 
-void TaskRunner::compress(const ProgramTask& task, TaskId id) {
+void TaskRunner::compress(TaskId id, const Part& part) {
+  const ProgramTask& task = program_.tasks[id.index()];
   const bool packs = task.kind == TaskKind::Compress;
-  const BufferId small = packs ? task.writes[0].buffer : task.reads[0].buffer;
-  const BufferId large = packs ? task.reads[0].buffer : task.writes[0].buffer;
-  const TensorType& type = training_.graph[tasks_[large].tensor].type;
-  at::Tensor values = slots_.view(large, type);
-  const int bits = task.bits;
-  at::Tensor packed =
-      slots_.view(small, {DType::U8, {packed_bytes(element_count(type.shape), bits)}});
-  if (packs)
-    windlass::compress(values, bits,
-                       {options_.seed, random_bits(options_.seed, ~uint64_t{id.index()},
-                                                   static_cast<uint64_t>(request_.step))},
-                       packed);
-  else
-    decompress(packed, bits, values);
+  const Operand& small = packs ? part.writes[0] : part.reads[0];
+  const Operand& large = packs ? part.reads[0] : part.writes[0];
+  at::Tensor values = slots_.operand(large);
+  at::Tensor packed = slots_.view(
+      small.slot, 0, {DType::U8, {packed_bytes(element_count(large.type.shape), task.bits)}});
+  if (!packs) return decompress(packed, task.bits, values);
+  const uint64_t stream =
+      random_bits(options_.seed, ~uint64_t{id.index()}, static_cast<uint64_t>(request_.step));
+  windlass::compress(values, task.bits,
+                     {options_.seed, stream + static_cast<uint64_t>(part.member)}, packed);
 }
 
-void TaskRunner::add_squares(const ProgramTask& task) {
-  double& sum = *operand(task.squares[0]).data_ptr<double>();
-  if (!task.squares[0].adds) sum = 0;
-  for (const WeightUpdate& entry : task.updates)
-    sum += sum_of_squares(
-        slots_.view(entry.gradients[0], training_.graph[update_op(entry.update).inputs[1]].type));
+void TaskRunner::add_squares(const Part& part) {
+  double& sum = *slots_.operand(part.squares[0]).data_ptr<double>();
+  if (!part.squares[0].adds) sum = 0;
+  for (const Operand& gradient : part.squared) sum += sum_of_squares(slots_.operand(gradient));
 }
 
 // By how much gradients are scaled.
-double TaskRunner::gradient_scale(const ProgramTask& task) {
-  if (task.squares.empty()) return 1;
+double TaskRunner::gradient_scale(const Part& part) {
+  if (part.squares.empty()) return 1;
   double squares = 0;
-  for (const Operand& term : task.squares) squares += *operand(term).data_ptr<double>();
+  for (const Operand& term : part.squares) squares += *slots_.operand(term).data_ptr<double>();
   norm_ = std::sqrt(squares);
   return clip_scale(training_.options.clip_norm, squares);
 }
 
-void TaskRunner::update(const ProgramTask& task) {
-  for (const WeightUpdate& entry : task.updates) {
-    const Op& op = update_op(entry.update);
-    const Graph& graph = training_.graph;
-    at::Tensor gradient = slots_.view(entry.gradients[0], graph[op.inputs[1]].type);
+void TaskRunner::update(const Part& part) {
+  for (const WeightUpdate& entry : part.updates) {
+    at::Tensor gradient = slots_.operand(entry.gradients[0]);
     for (size_t i = 1; i < entry.gradients.size(); ++i)
-      gradient.add_(slots_.view(entry.gradients[i], graph[op.inputs[1]].type));
+      gradient.add_(slots_.operand(entry.gradients[i]));
     if (watch) {
-      // The device and the host may be updating at the same time.
+      // Devices and the host may be updating at the same time.
       const std::lock_guard lock(watch_mutex_);
-      watch(op.inputs[0], slots_.bytes(entry.gradients[0]));
+      const auto* data = static_cast<const std::byte*>(gradient.data_ptr());
+      watch(
+          {update_op(entry.update).inputs[0], entry.region, entry.mine, {data, gradient.nbytes()}});
     }
   }
-  const double scale = gradient_scale(task);
-  for (const WeightUpdate& entry : task.updates) {
-    const Op& op = update_op(entry.update);
-    const Graph& graph = training_.graph;
-    at::Tensor weight = slots_.view(entry.weight, graph[op.inputs[0]].type);
-    const at::Tensor gradient = slots_.view(entry.gradients[0], graph[op.inputs[1]].type);
-    at::Tensor master;
-    std::vector<at::Tensor> states;
-    int64_t offset = 0;
-    for (size_t i = 2; i < op.inputs.size(); ++i) {
-      if (!op.inputs[i].valid()) continue;
-      const TensorType& type = graph[op.inputs[i]].type;
-      at::Tensor state = slots_.part(entry.state, offset, type);
-      offset += byte_size(type).value;
-      if (i == 2)
-        master = std::move(state);
-      else
-        states.push_back(std::move(state));
-    }
-    update_weight(std::get<UpdateAttrs>(op.attrs).optimizer, request_.hyperparameters,
-                  request_.step, scale, weight, gradient, master.defined() ? &master : nullptr,
-                  states);
+  const double scale = gradient_scale(part);
+  for (const WeightUpdate& entry : part.updates) {
+    at::Tensor weight = slots_.operand(entry.weight), master = slots_.operand(entry.master);
+    std::vector<at::Tensor> states = operands(entry.states);
+    update_weight(std::get<UpdateAttrs>(update_op(entry.update).attrs).optimizer,
+                  request_.hyperparameters, request_.step, scale, weight,
+                  slots_.operand(entry.gradients[0]), master.defined() ? &master : nullptr, states);
   }
 }
 
 double TaskRunner::loss() const {
   double total = 0;
-  for (double loss : losses_) total += loss;
-  return total / static_cast<double>(losses_.size());
+  for (const auto& list : losses_)
+    for (double loss : list) total += loss;
+  return program_.in_parts ? total : total / static_cast<double>(losses_.size());
 }
 
 }  // namespace windlass

@@ -1,4 +1,5 @@
-// Carries out single tasks: finds the operands in their slots and calls kernels, copies, updates.
+// Carries out what a device does of a task: finds the operands in their slots and calls kernels,
+// copies, updates.
 #pragma once
 
 #include <atomic>
@@ -6,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "windlass/runtime/exchange.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/kernels/kernel.h"
+#include "windlass/runtime/link_pacer.h"
 #include "windlass/runtime/program.h"
 #include "windlass/runtime/slots.h"
 
@@ -15,35 +18,39 @@ namespace windlass {
 
 class TaskRunner {
  public:
-  TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, const Program& program,
-             Slots& slots, const ExecutorOptions& options);
+  // Refers to its arguments. The program's pieces are told what their means divide by.
+  TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program, Slots& slots,
+             const Machine& machine, const ExecutorOptions& options);
 
   // What all tasks of a step share.
   void begin_step(const StepRequest& request);
-  // On the thread of the task's lane. Memory has been granted.
-  void run(TaskId task);
+  // One part of a task, or all of it (-1), on the calling thread. Memory has been granted.
+  void run(TaskId task, int32_t part);
 
+  // Of the step that ran last, as far as it got.
   double loss() const;
   double gradient_norm() const { return norm_; }
-  void set_bandwidth(BytesPerSecond in, BytesPerSecond out) { in_ = in, out_ = out; }
-  std::function<void(TensorId, std::span<const std::byte>)> watch;
+  std::function<void(const GradientPiece&)> watch;
+  const LinkPacer& links() const { return pacer_; }
 
-  // "backward of conv1, micro-batch 3".
-  std::string label(TaskId task) const;
+  // "backward of conv1, micro-batch 3, on cpu1".
+  std::string label(TaskId task, int32_t part = -1) const;
 
  private:
-  void compute(const ProgramTask& task);
-  void sum(const ProgramTask& task);
-  void add_squares(const ProgramTask& task);
-  void update(const ProgramTask& task);
-  void copy(const ProgramTask& task);
-  void compress(const ProgramTask& task, TaskId id);
-  at::Tensor operand(const Operand& operand) const;
+  void run_part(TaskId id, const Part& part);
+  void compute(TaskId id, const Part& part);
+  void note_loss(const Part& part, int32_t micro_batch, const at::Tensor& loss);
+  void sum(TaskId id, const Part& part);
+  void add_squares(const Part& part);
+  void update(const Part& part);
+  void copy(const Part& part, bool alone);
+  void compress(TaskId id, const Part& part);
+  void allocate(const std::vector<int32_t>& slots);
   std::vector<at::Tensor> operands(const std::vector<Operand>& list) const;
   void keep(const std::vector<Operand>& list, std::span<Result> results);
   std::vector<Result> results(const std::vector<Operand>& list) const;
-  RandomKey random_key(OpId op, int32_t micro_batch) const;
-  double gradient_scale(const ProgramTask& task);
+  RandomKey random_key(OpId op) const;
+  double gradient_scale(const Part& part);
   const Op& update_op(int32_t update) const {
     return training_.graph
         .ops[training_.forward_ops + training_.backward_ops + static_cast<size_t>(update)];
@@ -51,12 +58,14 @@ class TaskRunner {
 
   const TrainingGraph& training_;
   const TaskGraph& tasks_;
-  const Program& program_;
+  Program& program_;
   Slots& slots_;
   const ExecutorOptions options_;
+  LocalExchange exchange_;
+  LinkPacer pacer_;
+  bool paces_ = false;
   StepRequest request_;
-  BytesPerSecond in_{0}, out_{0};
-  std::vector<double> losses_;  // by micro-batch
+  std::vector<std::vector<double>> losses_;  // by micro-batch and member
   std::mutex watch_mutex_;
   std::atomic<double> norm_ = 0;  // all updates of a step find the same
 };

@@ -28,6 +28,7 @@ struct Trainer::State {
 
   void fill_weights();
   void fill(const PersistentTensor& tensor);
+  bool fill(const PersistentTensor& tensor, DType as, std::span<std::byte> out);
   std::optional<WeightLocation> location_of(TensorId id) const;
   // Samples of the step that begins at `position`, micro-batch by micro-batch.
   std::vector<int64_t> samples_at(SamplerPosition position) const;
@@ -45,6 +46,7 @@ struct Trainer::State {
   const BatchAxes batch;
   const std::vector<BatchSlot> slots;
   const int64_t micro_batches;
+  const int64_t data_parts;  // that the training graph is of one of
   std::unique_ptr<Dataset> data;
   std::unique_ptr<BatchFiller> filler;
   std::unique_ptr<Sampler> sampler;
@@ -91,6 +93,7 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
       batch(find_batch(given.graph)),
       slots(batch_slots(given.graph, batch)),
       micro_batches(count_micro_batches(step.tasks)),
+      data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1),
       executor(graph, step.tasks, step.times, step.result, machine,
                executor_options(wanted, batch)) {
   data = open_batches(options.data, model.graph, slots, options.data_options);
@@ -153,23 +156,35 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
   }
   const DType as = state ? DType::F32 : meant.type.dtype;
   const auto size = static_cast<size_t>(element_count(meant.type.shape) * element_bytes(as));
-  const std::span<std::byte> out = tensor.bytes.first(size);
+  std::vector<std::byte> whole(static_cast<size_t>(tensor.bytes));
+  if (fill(tensor, as, std::span(whole).first(size))) tensor.write(whole);
+}
+
+// False if it stays zero.
+bool Trainer::State::fill(const PersistentTensor& tensor, DType as, std::span<std::byte> out) {
+  const Graph& graph = training.graph;
+  const Tensor& meant = graph[tensor.tensor];
   if (tensor.tensor == training.loss_gradient) {
     // The loss of a step is the mean over its micro-batches.
-    const float one = 1.0F / static_cast<float>(micro_batches);
-    return convert_values(std::as_bytes(std::span(&one, 1)), DType::F32, out, as);
+    const float one = 1.0F / static_cast<float>(data_parts);
+    convert_values(std::as_bytes(std::span(&one, 1)), DType::F32, out, as);
+    return true;
   }
   if (meant.constant >= 0) {
     const std::vector<double>& values = graph.constants[static_cast<size_t>(meant.constant)].values;
-    return store_values(values, as, out);
+    store_values(values, as, out);
+    return true;
   }
-  if (const std::optional<WeightLocation> location = location_of(tensor.tensor))
-    return read_weight(*location, as, out);
+  if (const std::optional<WeightLocation> location = location_of(tensor.tensor)) {
+    read_weight(*location, as, out);
+    return true;
+  }
   const auto found = initial.find(tensor.tensor);
-  if (found == initial.end()) return;  // zeros
+  if (found == initial.end()) return false;
   std::vector<float> values(static_cast<size_t>(element_count(meant.type.shape)));
   fill_initial(found->second, options.seed, tensor.tensor, values);
   convert_values(std::as_bytes(std::span(values)), DType::F32, out, as);
+  return true;
 }
 
 std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
@@ -189,13 +204,13 @@ std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load)
                             const auto found =
                                 std::ranges::find(resting, tensor, &PersistentTensor::tensor);
                             ensure(found != resting.end(), "a buffer is nowhere");
-                            std::memcpy(out.data(), found->bytes.data(), out.size());
+                            found->read(out);
                           });
 }
 
 void Trainer::State::explain_loss(const StepRequest& request) {
   std::optional<NotFinite> found;
-  for (int32_t m = 0; !found && m < micro_batches; ++m) {
+  for (int32_t m = 0; !found && m < data_parts; ++m) {
     const auto load = [&](TensorId tensor, std::span<std::byte> out) {
       request.load(tensor, m, out);
     };
@@ -216,7 +231,7 @@ Trainer::~Trainer() = default;
 TrainerStep Trainer::step() {
   State& state = *state_;
   const std::vector<int64_t> samples = state.samples_at(state.position.data);
-  const size_t each = samples.size() / static_cast<size_t>(state.micro_batches);
+  const size_t each = samples.size() / static_cast<size_t>(state.data_parts);
   TrainerStep done;
   done.step = state.position.step + 1;
   done.learning_rate = state.options.rate.at(done.step);
@@ -229,7 +244,7 @@ TrainerStep Trainer::step() {
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
     state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
   };
-  request.mean_counts = state.mean_counts(state.micro_batches, request.load);
+  request.mean_counts = state.mean_counts(state.data_parts, request.load);
   try {
     done.outcome = state.executor.run(request);
   } catch (const Error&) {
@@ -251,8 +266,8 @@ double Trainer::evaluate(int64_t batches) {
   const auto data = open_batches(state.options.data, state.model.graph, state.slots, part);
   const BatchFiller filler(*data, state.model.graph, state.slots);
   const int64_t each =
-      std::max<int64_t>(1, std::max<int64_t>(1, state.batch.samples) / state.micro_batches);
-  const int64_t count = std::min(batches * state.micro_batches, data->size() / each);
+      std::max<int64_t>(1, std::max<int64_t>(1, state.batch.samples) / state.data_parts);
+  const int64_t count = std::min(batches * state.data_parts, data->size() / each);
   if (count < 1)
     fail_input("{}: {} samples are kept for evaluation, fewer than a micro-batch of {}",
                state.options.data, data->size(), each);

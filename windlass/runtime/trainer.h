@@ -1,4 +1,4 @@
-// A training run on one device: weights, data, steps, evaluation, checkpoints.
+// A training run: weights, data, steps, evaluation, checkpoints.
 #pragma once
 
 #include <cstdint>

@@ -131,9 +131,12 @@ std::string failed_step(const std::string& strategy, const std::string& weight, 
   trained.losses(steps_before);
   for (const PersistentTensor& tensor : trained.trainer.executor().persistent())
     if (tensor.kind == BufferKind::Weight &&
-        trained.prepared.training.graph[tensor.tensor].name == weight)
+        trained.prepared.training.graph[tensor.tensor].name == weight) {
+      std::vector<std::byte> values = tensor.values();
       for (size_t i = 0; i < 8; ++i)
-        std::memcpy(tensor.bytes.data() + i * sizeof(float), &value, sizeof(float));
+        std::memcpy(values.data() + i * sizeof(float), &value, sizeof(float));
+      tensor.write(values);
+    }
   try {
     trained.losses(1);
   } catch (const Error& error) {

@@ -17,30 +17,6 @@ double combined(CombineFn fn, double a, double b) {
   return 0;
 }
 
-// The place of a member among those that hold partial results of the same.
-int64_t partial_place(const Layout& layout, int64_t member, CombineFn& combine) {
-  int64_t inner = 1, place = 0;
-  for (size_t d = layout.digits.size(); d-- > 0; inner *= layout.digits[d].parts) {
-    if (layout.digits[d].kind != Digit::Kind::Partial) continue;
-    place += member / inner % layout.digits[d].parts * inner;
-    combine = layout.digits[d].combine;
-  }
-  return place;
-}
-
-// Partial results of these digits have been combined.
-Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& digits) {
-  std::vector<Digit> result = layout.digits;
-  int64_t inner = 1;
-  for (size_t d = result.size(); d-- > 0;) {
-    const MemberDigit here = {inner, result[d].parts};
-    inner *= result[d].parts;
-    if (result[d].kind == Digit::Kind::Partial && std::ranges::find(digits, here) != digits.end())
-      result[d] = Digit{.parts = result[d].parts};
-  }
-  return layout_from(result);
-}
-
 class Mover {
  public:
   Mover(HeldValues& held, const TaskGraph& tasks, TaskId id)
@@ -115,10 +91,10 @@ class Mover {
     Array result(local_shape(wanted), std::nan(""));
     std::vector<Region> added;
     std::map<int64_t, Array> parts;  // by place among partial results
-    CombineFn combine = CombineFn::Sum;
+    const CombineFn combine = movement_.pairwise ? CombineFn::Sum : partial_combine(from);
     for (int64_t m : senders) {
       const HeldValues::Seen& there = seen[static_cast<size_t>(m)];
-      int64_t place = movement_.pairwise ? 0 : partial_place(from, m, combine);
+      int64_t place = movement_.pairwise ? 0 : partial_place(from, m);
       if (movement_.sums) {
         if (std::ranges::find(added, there.region) != added.end()) continue;
         added.push_back(there.region);

@@ -28,18 +28,6 @@ std::vector<std::vector<int64_t>> places_in(const Region& from, const Region& to
 
 }  // namespace
 
-Region region_of(const Layout& layout, const Shape& shape, int64_t member) {
-  const Box box = box_of(layout, shape, member);
-  Region region;
-  for (size_t a = 0; a < shape.size(); ++a) region.push_back({shape[a], box[a], 1});
-  for (const Digit& digit : layout.digits)
-    if (digit.kind == Digit::Kind::Axis)
-      region[static_cast<size_t>(digit.axis)].blocks = digit.blocks;
-  for (AxisPart& part : region)
-    if (part.range.end < part.range.begin) part.range.end = part.range.begin;
-  return region;
-}
-
 int64_t transfer(const Array& source, const Region& from, Array& target, const Region& to,
                  bool adds) {
   const auto places = places_in(from, to);
@@ -72,75 +60,7 @@ Array cut(const Array& source, const Region& from, const Region& to) {
 
 HeldValues::HeldValues(const TrainingGraph& training, const Machine& machine,
                        const TaskGraph& tasks)
-    : training_(training), machine_(machine), tasks_(tasks) {
-  if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
-}
-
-Region HeldValues::region(const Layout& layout, TensorId tensor, int32_t micro_batch,
-                          int64_t member) const {
-  const int32_t axis =
-      micro_batch < 0 || tasks_.micro_batches.empty() ? -1 : samples_.axis[tensor.index()];
-  if (axis < 0) return region_of(layout, shape(tensor), member);
-  const auto at = static_cast<size_t>(axis);
-  Region region = region_of(layout, shape(tensor), member);
-  region[at].range = samples_.part(region[at].size, region[at].range,
-                                   tasks_.micro_batches[static_cast<size_t>(micro_batch)]);
-  return region;
-}
-
-const Layout& HeldValues::layout(BufferId id) const {
-  const auto found = changed_.find(id.value);
-  if (found != changed_.end()) return found->second;
-  return tasks_.layouts[static_cast<size_t>(tasks_[id].layout)];
-}
-
-void HeldValues::set_layout(BufferId id, Layout layout) { changed_[id.value] = std::move(layout); }
-
-std::vector<int64_t> HeldValues::members(TeamId team, int32_t group) const {
-  const auto& devices = tasks_.groups[static_cast<size_t>(group)];
-  std::vector<int64_t> result;
-  for (DeviceId device : tasks_[team].devices) {
-    const auto found = std::ranges::find(devices, device);
-    ensure(found != devices.end(), "a team is not part of the group that its task names");
-    result.push_back(found - devices.begin());
-  }
-  std::ranges::sort(result);
-  return result;
-}
-
-std::vector<int64_t> HeldValues::members(BufferId id) const {
-  const Buffer& held = tasks_[id];
-  const TeamId team = tasks_[held.memory].team;
-  return members(team.valid() ? team : held.team, held.group);
-}
-
-int64_t HeldValues::key(BufferId id, int64_t member, int32_t share) const {
-  const Buffer& held = tasks_[id];
-  if (tasks_[held.memory].team.valid() || held.kind == BufferKind::Stash) return member;
-  // One copy on a host for all members of the team there that want the same of it.
-  const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
-  const auto node = [&](int64_t m) { return machine_[devices[static_cast<size_t>(m)]].node; };
-  const Shape& whole = shape(held.tensor);
-  const auto& digits = tasks_.digit_sets[static_cast<size_t>(share)];
-  const Region mine = region_of(layout(id), whole, member);
-  const int64_t elements = element_count(local_shape(mine));
-  // Which of several partial results a member has.
-  const auto place = [&](int64_t m) {
-    int64_t inner = 1, found = 0;
-    for (size_t d = layout(id).digits.size(); d-- > 0;) {
-      const Digit& digit = layout(id).digits[d];
-      if (digit.kind == Digit::Kind::Partial) found += m / inner % digit.parts * inner;
-      inner *= digit.parts;
-    }
-    return found;
-  };
-  for (int64_t m : members(id))
-    if (m < member && node(m) == node(member) && place(m) == place(member) &&
-        region_of(layout(id), whole, m) == mine &&
-        share_of(elements, digits, m) == share_of(elements, digits, member))
-      return m;
-  return member;
-}
+    : Holdings(training, machine, tasks), training_(training), tasks_(tasks) {}
 
 bool HeldValues::there(BufferId id, int64_t member) const {
   return held_.contains({id.value, key(id, member)});
@@ -159,10 +79,6 @@ HeldValues::Arrays& HeldValues::at(BufferId id, int64_t member) {
 
 void HeldValues::put(BufferId id, int64_t member, Arrays arrays) {
   held_[{id.value, key(id, member)}] = std::move(arrays);
-}
-
-Range HeldValues::share(BufferId id, int64_t member, int64_t elements) const {
-  return share_of(elements, tasks_.digit_sets[static_cast<size_t>(tasks_[id].share)], member);
 }
 
 HeldValues::Seen HeldValues::see(const Use& use, int64_t member) {
@@ -205,12 +121,8 @@ Array HeldValues::assemble(const std::vector<BufferId>& buffers, size_t array,
       const auto found = held_.find({id.value, key(id, member)});
       if (found == held_.end()) continue;
       const Region region = region_of(lies, whole, member);
-      int64_t inner = 1, part = 0;
-      for (size_t d = lies.digits.size(); d-- > 0; inner *= lies.digits[d + 0].parts) {
-        if (lies.digits[d].kind != Digit::Kind::Partial) continue;
-        part += member / inner % lies.digits[d].parts * inner;
-        combine = lies.digits[d].combine;
-      }
+      const int64_t part = partial_place(lies, member);
+      combine = partial_combine(lies);
       const auto [entry, fresh] = partial.try_emplace(part, whole, std::nan(""));
       Array& sum = entry->second;
       Array there = found->second[array];

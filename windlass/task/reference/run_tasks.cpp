@@ -16,7 +16,6 @@ namespace windlass {
 namespace {
 
 using reference::HeldValues;
-using reference::region_of;
 
 class TaskWalker {
  public:

@@ -1,0 +1,50 @@
+// Jobs: what a thread does at one time. A task that every device of a team does by itself is a job
+// for each of them; one that moves data between memories is one job for all. A job says what comes
+// after it, which gates let it in, and what it leaves behind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "windlass/runtime/memory_gate.h"
+#include "windlass/runtime/memory_order.h"
+#include "windlass/runtime/program.h"
+#include "windlass/task/task_graph.h"
+
+namespace windlass {
+
+struct Job {
+  TaskId task;
+  int32_t part = -1;  // of the task's parts; -1: all of them
+  int32_t worker = 0;
+  int32_t before = 0;              // jobs that come first
+  std::vector<int32_t> next = {};  // jobs that wait for it
+  struct Ask {
+    int32_t gate = 0, rank = 0;
+  };
+  std::vector<Ask> asks = {};
+  struct Leave {
+    int32_t gate = 0;
+    int64_t workspace = 0;
+    std::vector<int32_t> lives = {};
+    bool peak_over = false;
+  };
+  std::vector<Leave> leaves = {};
+};
+
+// A thread: of a device, whose kernels it runs, or of a lane that moves data or updates on a host.
+struct Worker {
+  LaneKind kind = LaneKind::Compute;
+  int32_t memory = -1;  // of Program::memories: that its results lie in; -1: none
+};
+
+struct JobGraph {
+  std::vector<Job> jobs;  // in the order of tasks
+  std::vector<Worker> workers;
+  std::vector<std::unique_ptr<MemoryGate>> gates;  // by Program::memories
+};
+
+JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order);
+
+}  // namespace windlass

@@ -1,0 +1,65 @@
+#include "windlass/runtime/link_pacer.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace windlass {
+namespace {
+
+// Of a chunk, on the slowest link of its way.
+constexpr double kChunkSeconds = 250e-6;
+
+}  // namespace
+
+LinkPacer::LinkPacer(const Machine& machine) : machine_(machine) {
+  for (const Link& link : machine.links)
+    for (int direction = 0; direction < 2; ++direction)
+      buckets_.push_back({.bandwidth = link.bandwidth.value});
+}
+
+LinkPacer::Bucket& LinkPacer::bucket(const LinkDirection& direction) {
+  return buckets_[direction.link.index() * 2 + (direction.forward ? 0 : 1)];
+}
+
+void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
+  const auto at = [&](double seconds) {
+    return epoch_ +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  };
+  double due = std::chrono::duration<double>(begin - epoch_).count() + traffic.latency.value;
+  double slowest = 0;
+  for (const LinkLoad& load : traffic.loads)
+    slowest =
+        std::max(slowest, static_cast<double>(load.bytes.value) / bucket(load.direction).bandwidth);
+  const auto chunks = std::max<int64_t>(1, static_cast<int64_t>(slowest / kChunkSeconds));
+  for (int64_t i = 0; i < chunks; ++i) {
+    double next = due;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const LinkLoad& load : traffic.loads) {
+        Bucket& link = bucket(load.direction);
+        const auto part = static_cast<double>(load.bytes.value) / static_cast<double>(chunks);
+        link.free_at = std::max(link.free_at, due) + part / link.bandwidth;
+        next = std::max(next, link.free_at);
+        if (i == 0) link.bytes += load.bytes.value;
+      }
+    }
+    due = next;
+    std::this_thread::sleep_until(at(due));
+  }
+}
+
+std::map<LinkDirection, int64_t> LinkPacer::bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::map<LinkDirection, int64_t> moved;
+  for (size_t i = 0; i < buckets_.size(); ++i)
+    if (buckets_[i].bytes > 0) moved[{LinkId(i / 2), i % 2 == 0}] = buckets_[i].bytes;
+  return moved;
+}
+
+void LinkPacer::reset_bytes() {
+  const std::lock_guard lock(mutex_);
+  for (Bucket& link : buckets_) link.bytes = 0;
+}
+
+}  // namespace windlass

@@ -1,0 +1,49 @@
+// Links that are as fast as a machine says: what moves over the same link at the same time shares
+// it.
+//
+// A link direction is a bucket that empties at its bandwidth. A transfer fills the buckets on its
+// way chunk by chunk and waits for the slowest, so that transfers that share a link get about equal
+// shares of it, whoever began first. What a transfer takes in all does not depend on how late its
+// thread wakes up.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "windlass/cost/traffic.h"
+#include "windlass/machine/machine.h"
+
+namespace windlass {
+
+class LinkPacer {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit LinkPacer(const Machine& machine);
+
+  // Returns when the traffic that began at `begin` would be done. May be called by several threads
+  // at the same time.
+  void wait(const Traffic& traffic, Clock::time_point begin);
+
+  // Bytes that have crossed each direction since the last call of reset_bytes().
+  std::map<LinkDirection, int64_t> bytes() const;
+  void reset_bytes();
+
+ private:
+  struct Bucket {
+    double bandwidth = 0;  // bytes a second
+    double free_at = 0;    // seconds since epoch_
+    int64_t bytes = 0;
+  };
+  Bucket& bucket(const LinkDirection& direction);
+
+  const Machine& machine_;
+  const Clock::time_point epoch_ = Clock::now();
+  mutable std::mutex mutex_;
+  std::vector<Bucket> buckets_;  // two for each link
+};
+
+}  // namespace windlass

@@ -1,0 +1,140 @@
+#include "windlass/runtime/resting_tensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "windlass/base/error.h"
+
+namespace windlass {
+namespace {
+
+Region whole_region(const Region& part) {
+  Region whole;
+  for (const AxisPart& axis : part) whole.push_back({axis.size, {0, axis.size}, 1});
+  return whole;
+}
+
+// Calls visit(in whole, in part, count) for runs of the elements `mine` of a part.
+template <class Visit>
+void for_runs(const Region& region, const Range& mine, Visit&& visit) {
+  Overlap(whole_region(region), region).for_each([&](int64_t from, int64_t to, int64_t count) {
+    const int64_t begin = std::max(to, mine.begin), end = std::min(to + count, mine.end);
+    if (begin < end) visit(from + begin - to, begin - mine.begin, end - begin);
+  });
+}
+
+// One tensor among those of a buffer, and where it begins in each part.
+struct Layered {
+  DType dtype = DType::F32;
+  int64_t elements = 0;
+};
+
+std::vector<Layered> tensors_of(const TrainingGraph& training, const Buffer& buffer) {
+  const Graph& graph = training.graph;
+  const int64_t elements = element_count(graph[buffer.tensor].type.shape);
+  if (buffer.kind != BufferKind::OptimizerState)
+    return {{graph[buffer.tensor].type.dtype, elements}};
+  std::vector<Layered> list;
+  for (size_t u = training.forward_ops + training.backward_ops; u < graph.ops.size(); ++u)
+    if (graph.ops[u].inputs[0] == buffer.tensor)
+      for (size_t k = 2; k < graph.ops[u].inputs.size(); ++k)
+        if (graph.ops[u].inputs[k].valid())
+          list.push_back({graph[graph.ops[u].inputs[k]].type.dtype, elements});
+  return list;
+}
+
+void gather(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
+            std::span<std::byte> whole) {
+  const int64_t each = element_bytes(dtype);
+  const std::byte* from = slots.bytes(placed.slot).data() + at;
+  for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
+    std::memcpy(whole.data() + there * each, from + here * each, static_cast<size_t>(count * each));
+  });
+}
+
+}  // namespace
+
+void scatter(Slots& slots, const Program& program, BufferId buffer, int64_t at, DType dtype,
+             std::span<const std::byte> whole) {
+  const int64_t each = element_bytes(dtype);
+  for (const Placed& placed : program.placed[buffer.index()]) {
+    std::byte* to = slots.bytes(placed.slot).data() + at;
+    for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
+      std::memcpy(to + here * each, whole.data() + there * each, static_cast<size_t>(count * each));
+    });
+  }
+}
+
+std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
+                                              const Program& program, Slots& slots) {
+  std::map<std::pair<BufferKind, TensorId>, std::vector<BufferId>> found;
+  std::vector<std::pair<BufferKind, TensorId>> order;
+  for (size_t b = 0; b < tasks.buffers.size(); ++b) {
+    const Buffer& buffer = tasks.buffers[b];
+    if (!buffer.at_start || !buffer.at_end) continue;
+    auto& list = found[{buffer.kind, buffer.tensor}];
+    if (list.empty()) order.emplace_back(buffer.kind, buffer.tensor);
+    list.emplace_back(b);
+  }
+  std::vector<PersistentTensor> tensors;
+  for (const auto& key : order) {
+    const std::vector<BufferId> buffers = found[key];
+    const std::vector<Layered> layers = tensors_of(training, tasks[buffers[0]]);
+    PersistentTensor tensor = {.kind = key.first, .tensor = key.second};
+    for (const Layered& layer : layers) tensor.bytes += layer.elements * element_bytes(layer.dtype);
+    for (BufferId id : buffers) {
+      const bool device = tasks[tasks[id].memory].team.valid();
+      const Placed& first = program.placed[id.index()][0];
+      if (!device || program.devices != 1 || first.mine.size() != layers[0].elements) continue;
+      tensor.on_device = slots.bytes(first.slot).first(static_cast<size_t>(tensor.bytes));
+    }
+    tensor.read = [&slots, &program, buffers, layers](std::span<std::byte> out) {
+      int64_t done = 0, base = 0;
+      for (size_t l = 0; l < layers.size(); ++l) {
+        const int64_t each = element_bytes(layers[l].dtype);
+        const int64_t size = layers[l].elements * each;
+        // Copies of what is there already are left out.
+        std::vector<const Placed*> taken;
+        done = 0;
+        for (BufferId id : buffers)
+          for (const Placed& placed : program.placed[id.index()]) {
+            const bool known = std::ranges::any_of(taken, [&](const Placed* other) {
+              return other->region == placed.region && other->mine == placed.mine;
+            });
+            if (known || done >= layers[l].elements) continue;
+            taken.push_back(&placed);
+            int64_t at = 0;
+            for (size_t k = 0; k < l; ++k)
+              at += placed.mine.size() * element_bytes(layers[k].dtype);
+            gather(slots, placed, at, layers[l].dtype,
+                   out.subspan(static_cast<size_t>(base), static_cast<size_t>(size)));
+            done += placed.mine.size();
+          }
+        ensure(done >= layers[l].elements, "part of a tensor is nowhere");
+        base += size;
+      }
+    };
+    tensor.write = [&slots, &program, buffers, layers](std::span<const std::byte> in) {
+      for (BufferId id : buffers)
+        for (const Placed& placed : program.placed[id.index()]) {
+          int64_t base = 0, at = 0;
+          for (const Layered& layer : layers) {
+            const int64_t each = element_bytes(layer.dtype);
+            std::byte* to = slots.bytes(placed.slot).data() + at;
+            for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
+              std::memcpy(to + here * each, in.data() + base + there * each,
+                          static_cast<size_t>(count * each));
+            });
+            base += layer.elements * each;
+            at += placed.mine.size() * each;
+          }
+        }
+    };
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace windlass
