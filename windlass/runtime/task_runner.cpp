@@ -127,12 +127,17 @@ void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> result
     if (list[i].buffer.valid() && !list[i].adds) slots_.adopt(list[i].buffer, results[i].take());
 }
 
+RandomKey TaskRunner::random_key(OpId id) const {
+  return {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
+                                     static_cast<uint64_t>(request_.step))};
+}
+
 // Micro-batches draw from one stream, each where its samples lie in the batch: cutting the batch
 // changes no number.
-RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
-  RandomKey key = {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
-                                              static_cast<uint64_t>(request_.step))};
-  if (losses_.size() == 1 || micro_batch < 0) return key;
+PieceFacts TaskRunner::facts_of(OpId id, int32_t micro_batch) const {
+  PieceFacts facts;
+  const auto parts = static_cast<int64_t>(losses_.size());
+  if (parts == 1) return facts;
   const Op& op = training_.graph[id];
   TensorId drawn;
   Shape shape;
@@ -144,25 +149,23 @@ RandomKey TaskRunner::random_key(OpId id, int32_t micro_batch) const {
     drawn = op.outputs[0];
     shape = training_.graph[drawn].type.shape;
   }
-  if (!drawn.valid()) return key;
+  if (!drawn.valid() || micro_batch < 0) return facts;
   const int32_t axis = options_.sample_axes.empty() ? 0 : options_.sample_axes[drawn.index()];
-  if (axis < 0) return key;
-  key.run = 1;
-  for (auto a = static_cast<size_t>(axis); a < shape.size(); ++a) key.run *= shape[a];
-  key.run = std::max<int64_t>(1, key.run);
-  key.stride = key.run * static_cast<int64_t>(losses_.size());
-  key.first = key.run * micro_batch;
-  return key;
+  if (axis < 0) return facts;
+  for (int64_t size : shape) facts.random.push_back({size, {0, size}});
+  AxisPart& samples = facts.random[static_cast<size_t>(axis)];
+  samples = {samples.size * parts, {samples.size * micro_batch, samples.size * (micro_batch + 1)}};
+  return facts;
 }
 
 void TaskRunner::compute(const ProgramTask& task) {
   const Op& op = training_.graph[task.op];
   const std::vector<at::Tensor> inputs = operands(task.reads);
   std::vector<Result> made = results(task.writes);
-  run_op(training_.graph, op, inputs, made,
-         random_key(op.forward.valid() ? op.forward : task.op, task.micro_batch),
-         task.kind == TaskKind::Recompute,
-         losses_.size() == 1 ? -1 : request_.mean_counts[task.op.index()]);
+  const OpId forward = op.forward.valid() ? op.forward : task.op;
+  run_op(training_.graph, op, inputs, made, random_key(forward), task.kind == TaskKind::Recompute,
+         facts_of(forward, task.micro_batch),
+         losses_.size() == 1 ? -1 : request_.mean_counts[forward.index()]);
   if (task.kind == TaskKind::Forward && !op.outputs.empty() &&
       op.outputs[0] == training_.graph.loss) {
     const double loss = made[0].tensor().item().toDouble();

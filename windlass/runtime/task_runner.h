@@ -42,7 +42,9 @@ class TaskRunner {
   std::vector<at::Tensor> operands(const std::vector<Operand>& list) const;
   void keep(const std::vector<Operand>& list, std::span<Result> results);
   std::vector<Result> results(const std::vector<Operand>& list) const;
-  RandomKey random_key(OpId op, int32_t micro_batch) const;
+  RandomKey random_key(OpId op) const;
+  // Where the random numbers of a micro-batch lie.
+  PieceFacts facts_of(OpId op, int32_t micro_batch) const;
   double gradient_scale(const ProgramTask& task);
   const Op& update_op(int32_t update) const {
     return training_.graph
