@@ -104,13 +104,17 @@ bool ForwardPass::run(OpId id_of_op, const Watch& watch) {
   for (TensorId id : op.outputs) outputs.emplace_back(graph_.type_of(id));
   std::vector<Result> auxiliaries(op.auxiliaries.size());
   const Attrs attrs = attributes_in(mode_, op);
+  const double count = mean_counts_.empty() ? -1 : mean_counts_[id_of_op.index()];
+  const bool divides = op.kind == OpKind::CrossEntropy;
+  const PieceFacts facts = {.mean_count = divides ? count : -1};
   ForwardCall call = {.kind = op.kind,
                       .attributes = attrs,
                       .inputs = inputs,
                       .outputs = outputs,
                       .auxiliaries = auxiliaries,
                       .again = true,
-                      .mean_count = mean_counts_.empty() ? -1 : mean_counts_[id_of_op.index()]};
+                      .facts = facts,
+                      .known_result = divides ? -1 : count};
   run_forward(call);
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (!op.outputs[i].valid()) continue;

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "windlass/graph/attributes.h"
-#include "windlass/graph/op_info.h"
+#include "windlass/graph/op_piece.h"
 
 namespace windlass {
 
@@ -17,15 +17,18 @@ inline constexpr int64_t kCausalRows = 128;  // fewer rows hide more keys, but m
 
 struct AttentionSizes {
   int64_t batch, heads, key_heads, queries, keys, depth, width;
+  const AxisPart &query_part, &key_part;  // of the whole op's
 
-  AttentionSizes(at::IntArrayRef q, at::IntArrayRef k, at::IntArrayRef v)
+  AttentionSizes(const PieceFacts& facts, at::IntArrayRef q, at::IntArrayRef k, at::IntArrayRef v)
       : batch(q[0]),
         heads(q[1]),
         key_heads(k[1]),
         queries(q[2]),
         keys(k[2]),
         depth(q[3]),
-        width(v[3]) {}
+        width(v[3]),
+        query_part(facts.positions),
+        key_part(facts.keys) {}
   int64_t shared() const { return heads / key_heads; }  // query heads to a key head
 };
 
@@ -36,11 +39,21 @@ struct QueryBlock {
   int64_t rows() const { return heads * queries / units; }  // of a key head
 };
 
-// Keys that a query can see.
+// How many of the keys here come before a place in the whole op.
+inline int64_t keys_before(const AttentionSizes& s, int64_t place) {
+  const AxisPart& part = s.key_part;
+  place = std::clamp<int64_t>(place, 0, part.whole_size(s.keys));
+  if (part.size == 0) return place;
+  const int64_t run = part.size / part.blocks, in_run = place % run - part.range.begin;
+  return place / run * part.range.size() + std::clamp<int64_t>(in_run, 0, part.range.size());
+}
+
+// Keys that a query can see, of those that are here: told by places in the whole op.
 inline Range visible_keys(const AttentionAttrs& attrs, const AttentionSizes& s, int64_t query) {
-  const int64_t position = query + s.keys - s.queries;
-  const int64_t end = attrs.causal ? std::clamp<int64_t>(position + 1, 0, s.keys) : s.keys;
-  const int64_t begin = attrs.window > 0 ? std::max<int64_t>(0, position - attrs.window + 1) : 0;
+  const int64_t position = s.query_part.to_whole(query) + s.key_part.whole_size(s.keys) -
+                           s.query_part.whole_size(s.queries);
+  const int64_t end = attrs.causal ? keys_before(s, position + 1) : s.keys;
+  const int64_t begin = attrs.window > 0 ? keys_before(s, position - attrs.window + 1) : 0;
   return {std::min(begin, end), end};
 }
 

@@ -24,9 +24,11 @@ struct ScoreRow {
   int64_t mask_stride = 0;  // 1, or 0: the same for all keys
 };
 
-// Dropout of the probabilities of a row: element j of the block takes word `first` + j.
+// Dropout of the probabilities of a row: element j of the block is element `first` + j of those
+// that draw.
 struct RowDropout {
   RandomKey key;
+  const DrawnElements* elements = nullptr;
   int64_t first = 0;
   uint32_t threshold = 0;  // 0: none
   double factor = 1;       // of what is kept
@@ -64,25 +66,34 @@ void for_each_dropped(const ScoreRow<T>& row, const RowDropout& dropout, const F
   std::array<uint32_t, kPiece> words;
   for (int64_t j = row.begin; j < row.end; j += kPiece) {
     const int64_t n = std::min(kPiece, row.end - j);
-    random_words(dropout.key, dropout.first + j, n, words.data());
+    random_words(dropout.key, *dropout.elements, dropout.first + j, n, words.data());
     f(j, j + n, words.data());
   }
 }
 
-// Turns products q k into probabilities, dropped and scaled; returns log sum exp of the scores,
-// -infinity for a row that sees nothing, whose probabilities are 0.
+// The greatest score of a row and the sum of the exponentials relative to it.
 template <class T>
-T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
-  constexpr T kNothing = -std::numeric_limits<T>::infinity();
+struct RowSums {
+  T top = -std::numeric_limits<T>::infinity();
+  T sum = 0;
+
+  bool nothing() const { return top == -std::numeric_limits<T>::infinity(); }
+  // log sum exp of the scores, -infinity for a row that sees nothing.
+  T lse() const { return nothing() && !(sum == 0) ? sum : top + std::log(sum); }
+};
+
+// Turns products q k into exponentials of the scores relative to the greatest. A row that sees
+// nothing has top -infinity and sum 0, and exponentials of 0.
+template <class T>
+RowSums<T> exponentials(const ScoreRow<T>& row, T* values) {
+  RowSums<T> found;
   hide(row, values);
-  T top = kNothing, sum = 0;
-  T* found_top = &top;
-  T* found_sum = &sum;
+  RowSums<T>* out = &found;
   vectorized([=]() WINDLASS_INLINE {
     to_scores(row, row.begin, row.end, values);
     const T greatest = greatest_of<T>(values + row.begin, row.end - row.begin);
     T total = 0;
-    if (greatest != kNothing) {
+    if (greatest != -std::numeric_limits<T>::infinity()) {
 #pragma omp simd reduction(+ : total)
       for (int64_t j = row.begin; j < row.end; ++j) {
         const T p = exp_negative(values[j] - greatest);
@@ -90,35 +101,47 @@ T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
         total += p;
       }
     }
-    *found_top = greatest;
-    *found_sum = total;
+    out->top = greatest;
+    out->sum = total;
   });
-  if (top == kNothing) {
-    // NaN compares with nothing: it must not look like a row without keys.
-    const bool poisoned =
-        std::any_of(values + row.begin, values + row.end, [](T x) { return std::isnan(x); });
-    std::fill(values + row.begin, values + row.end,
-              poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0));
-    return poisoned ? std::numeric_limits<T>::quiet_NaN() : kNothing;
-  }
-  const T inverse = T(1) / sum;
+  if (!found.nothing()) return found;
+  // NaN compares with nothing: it must not look like a row without keys.
+  const bool poisoned =
+      std::any_of(values + row.begin, values + row.end, [](T x) { return std::isnan(x); });
+  found.sum = poisoned ? std::numeric_limits<T>::quiet_NaN() : T(0);
+  std::fill(values + row.begin, values + row.end, found.sum);
+  return found;
+}
+
+// Multiplies what is not dropped of a row by `factor` and by what makes up for the dropped.
+template <class T>
+void drop_and_scale(const ScoreRow<T>& row, const RowDropout& dropout, T factor, T* values) {
   if (dropout.threshold == 0) {
+    if (factor == T(1)) return;
     vectorized([=]() WINDLASS_INLINE {
 #pragma omp simd
-      for (int64_t j = row.begin; j < row.end; ++j) values[j] *= inverse;
+      for (int64_t j = row.begin; j < row.end; ++j) values[j] *= factor;
     });
-  } else {
-    const T kept = inverse * static_cast<T>(dropout.factor);
-    const uint32_t threshold = dropout.threshold;
-    for_each_dropped(row, dropout, [=](int64_t begin, int64_t end, const uint32_t* words) {
-      vectorized([=]() WINDLASS_INLINE {
-#pragma omp simd
-        for (int64_t j = begin; j < end; ++j)
-          values[j] *= factor_if_kept(words[j - begin], threshold, kept);
-      });
-    });
+    return;
   }
-  return top + std::log(sum);
+  const T kept = factor * static_cast<T>(dropout.factor);
+  const uint32_t threshold = dropout.threshold;
+  for_each_dropped(row, dropout, [=](int64_t begin, int64_t end, const uint32_t* words) {
+    vectorized([=]() WINDLASS_INLINE {
+#pragma omp simd
+      for (int64_t j = begin; j < end; ++j)
+        values[j] *= factor_if_kept(words[j - begin], threshold, kept);
+    });
+  });
+}
+
+// Turns products q k into probabilities, dropped and scaled; returns log sum exp of the scores,
+// -infinity for a row that sees nothing, whose probabilities are 0.
+template <class T>
+T probabilities(const ScoreRow<T>& row, const RowDropout& dropout, T* values) {
+  const RowSums<T> found = exponentials(row, values);
+  if (!found.nothing()) drop_and_scale(row, dropout, T(1) / found.sum, values);
+  return found.lse();
 }
 
 // From products q k in `scores` and dy v in `slopes` (null if not wanted): the dropped

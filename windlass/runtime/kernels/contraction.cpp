@@ -198,7 +198,7 @@ void batch_gradient(const at::Tensor& left, const at::Tensor& right, const Batch
   result.set(all.view(with_matrix(batch.shape, matrix)).sum_to_size(shape));
 }
 
-// First row of each expert, and the end of the last.
+// First row of each expert of the whole op, and the end of the last.
 std::vector<int64_t> expert_starts(const at::Tensor& counts, int64_t rows) {
   const at::Tensor values = counts.to(at::kLong);
   std::vector<int64_t> starts = {0};
@@ -210,6 +210,10 @@ std::vector<int64_t> expert_starts(const at::Tensor& counts, int64_t rows) {
   if (starts.back() != rows)
     fail_input("the rows of all experts add up to {}, but there are {} rows", starts.back(), rows);
   return starts;
+}
+
+int64_t all_experts(const std::vector<int64_t>& starts) {
+  return static_cast<int64_t>(starts.size()) - 1;
 }
 
 }  // namespace
@@ -271,7 +275,7 @@ void linear_forward(ForwardCall& call) {
   Target to = target_of(call.outputs[0]);
   to.out = as_rows(to.out);
   multiply(as_rows(call.input(0)), transposed_if(call.input(1), !input_major),
-           call.has(2) ? call.input(2) : at::Tensor(), std::move(to));
+           call.has(2) && call.facts.adds_bias ? call.input(2) : at::Tensor(), std::move(to));
 }
 
 void linear_backward(BackwardCall& call) {
@@ -294,8 +298,11 @@ void grouped_linear_forward(ForwardCall& call) {
   const at::Tensor &x = call.input(0), &w = call.input(1);
   const std::vector<int64_t> starts = expert_starts(call.input(2), x.size(0));
   const Target to = target_of(call.outputs[0]);
+  // Rows of experts that are elsewhere.
+  if (!to.adds && all_experts(starts) != w.size(0)) to.out.zero_();
   for (int64_t e = 0; e < w.size(0); ++e) {
-    const int64_t start = starts[e], count = starts[e + 1] - start;
+    const auto expert = static_cast<size_t>(call.facts.rows.to_whole(e));
+    const int64_t start = starts[expert], count = starts[expert + 1] - start;
     if (count > 0)
       multiply(x.narrow(0, start, count), w[e].t(), {}, {to.out.narrow(0, start, count), to.adds});
   }
@@ -304,22 +311,26 @@ void grouped_linear_forward(ForwardCall& call) {
 void grouped_linear_backward(BackwardCall& call) {
   const at::Tensor& g = call.gradient();
   const std::vector<int64_t> starts = expert_starts(call.input(2), g.size(0));
-  const auto rows_of = [&](const at::Tensor& x, size_t e) {
-    return x.narrow(0, starts[e], starts[e + 1] - starts[e]);
+  const int64_t experts = call.shape(1)[0];
+  const auto count_of = [&](int64_t e) {
+    const auto expert = static_cast<size_t>(call.facts.rows.to_whole(e));
+    return starts[expert + 1] - starts[expert];
   };
-  const size_t experts = starts.size() - 1;
+  const auto rows_of = [&](const at::Tensor& x, int64_t e) {
+    return x.narrow(0, starts[static_cast<size_t>(call.facts.rows.to_whole(e))], count_of(e));
+  };
   if (call.wants(0)) {
     const Target to = target_of(call.results[0]);
-    for (size_t e = 0; e < experts; ++e)
-      if (starts[e + 1] > starts[e])
-        multiply(rows_of(g, e), call.input(1)[static_cast<int64_t>(e)], {},
-                 {rows_of(to.out, e), to.adds});
+    if (!to.adds && all_experts(starts) != experts) to.out.zero_();
+    for (int64_t e = 0; e < experts; ++e)
+      if (count_of(e) > 0)
+        multiply(rows_of(g, e), call.input(1)[e], {}, {rows_of(to.out, e), to.adds});
   }
   if (call.wants(1)) {
     const Target to = target_of(call.results[1]);
-    for (size_t e = 0; e < experts; ++e) {
-      const at::Tensor out = to.out[static_cast<int64_t>(e)];
-      if (starts[e + 1] > starts[e])
+    for (int64_t e = 0; e < experts; ++e) {
+      const at::Tensor out = to.out[e];
+      if (count_of(e) > 0)
         multiply_over_rows(rows_of(g, e), rows_of(call.input(0), e), {out, to.adds});
       else if (!to.adds)
         out.zero_();

@@ -111,7 +111,7 @@ void conv_forward(ForwardCall& call) {
   at::Tensor x = convolvable(attrs, call.input(0));
   if (!attrs.transposed && padding.uneven()) x = padded(x, padding);
   c10::optional<at::Tensor> bias;
-  if (call.has(2)) bias = convolvable(attrs, call.input(2));
+  if (call.has(2) && call.facts.adds_bias) bias = convolvable(attrs, call.input(2));
   at::Tensor y =
       at::convolution(x, convolvable(attrs, w), bias, attrs.stride, padding.shared, attrs.dilation,
                       attrs.transposed, output_padding_of(attrs), attrs.groups);

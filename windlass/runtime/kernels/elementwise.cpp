@@ -251,6 +251,7 @@ void dropout_forward(ForwardCall& call) {
   bool* mask = keeps ? call.auxiliaries[0].allocate().data_ptr<bool>() : nullptr;
   const uint32_t threshold = chance_threshold(ratio);
   const double scale = 1 / (1 - ratio);
+  const DrawnElements elements(call.facts.random);
   with_float_type(x.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     const T* from = x.data_ptr<T>();
@@ -259,7 +260,7 @@ void dropout_forward(ForwardCall& call) {
       std::array<uint32_t, kDropoutPiece> words;
       for (int64_t first = begin; first < end; first += kDropoutPiece) {
         const int64_t n = std::min(kDropoutPiece, end - first);
-        random_words(call.random, first, n, words.data());
+        random_words(call.random, elements, first, n, words.data());
         drop(from + first, words.data(), threshold, scale, n, to + first);
         if (keeps) keep_mask(words.data(), threshold, n, mask + first);
       }
@@ -288,11 +289,12 @@ void dropout_backward(BackwardCall& call) {
 
 void random_forward(ForwardCall& call) {
   const auto& attrs = call.attrs<RandomAttrs>();
+  const DrawnElements elements(call.facts.random);
   at::Tensor& y = call.outputs[0].allocate();
   switch (attrs.fn) {
-    case RandomFn::Uniform: fill_uniform(call.random, attrs.alpha, attrs.beta, y); break;
-    case RandomFn::Normal: fill_normal(call.random, attrs.alpha, attrs.beta, y); break;
-    case RandomFn::Bernoulli: fill_bernoulli(call.random, attrs.alpha, y); break;
+    case RandomFn::Uniform: fill_uniform(call.random, attrs.alpha, attrs.beta, y, elements); break;
+    case RandomFn::Normal: fill_normal(call.random, attrs.alpha, attrs.beta, y, elements); break;
+    case RandomFn::Bernoulli: fill_bernoulli(call.random, attrs.alpha, y, elements); break;
   }
 }
 

@@ -18,6 +18,9 @@ namespace {
 struct Kernels {
   ForwardKernel forward = nullptr;
   BackwardKernel backward = nullptr;  // null if the op has no gradient
+  // Null if pieces exchange nothing.
+  ForwardBegin begin = nullptr;
+  BackwardBegin begin_backward = nullptr;
 };
 
 Kernels kernels_of(OpKind kind) {
@@ -28,14 +31,20 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::Conv: return {conv_forward, conv_backward};
     case OpKind::Pool: return {pool_forward, pool_backward};
     case OpKind::Resize: return {resize_forward, resize_backward};
-    case OpKind::BatchNorm: return {batch_norm_forward, batch_norm_backward};
-    case OpKind::LayerNorm: return {layer_norm_forward, layer_norm_backward};
-    case OpKind::RmsNorm: return {rms_norm_forward, rms_norm_backward};
-    case OpKind::GroupNorm: return {group_norm_forward, group_norm_backward};
+    case OpKind::BatchNorm:
+      return {batch_norm_forward, batch_norm_backward, batch_norm_begin, batch_norm_begin_backward};
+    case OpKind::LayerNorm:
+      return {layer_norm_forward, layer_norm_backward, layer_norm_begin, layer_norm_begin_backward};
+    case OpKind::RmsNorm:
+      return {rms_norm_forward, rms_norm_backward, rms_norm_begin, rms_norm_begin_backward};
+    case OpKind::GroupNorm:
+      return {group_norm_forward, group_norm_backward, group_norm_begin, group_norm_begin_backward};
     case OpKind::LocalResponseNorm:
       return {local_response_norm_forward, local_response_norm_backward};
-    case OpKind::Softmax: return {softmax_forward, softmax_backward};
-    case OpKind::Attention: return {attention_forward, attention_backward};
+    case OpKind::Softmax:
+      return {softmax_forward, softmax_backward, softmax_begin, softmax_begin_backward};
+    case OpKind::Attention:
+      return {attention_forward, attention_backward, attention_begin, attention_begin_backward};
     case OpKind::Rotary: return {rotary_forward, rotary_backward};
     case OpKind::Unary: return {unary_forward, unary_backward};
     case OpKind::Binary: return {binary_forward, binary_backward};
@@ -54,7 +63,7 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::Split: return {split_forward, split_backward};
     case OpKind::Pad: return {pad_forward, pad_backward};
     case OpKind::Expand: return {expand_forward, expand_backward};
-    case OpKind::Reduce: return {reduce_forward, reduce_backward};
+    case OpKind::Reduce: return {reduce_forward, reduce_backward, nullptr, reduce_begin_backward};
     case OpKind::CumSum: return {cumsum_forward, cumsum_backward};
     case OpKind::ArgMax: return {argmax_forward};
     case OpKind::TopK: return {top_k_forward, top_k_backward};
@@ -63,7 +72,8 @@ Kernels kernels_of(OpKind kind) {
     case OpKind::Route: return {route_forward, route_backward};
     case OpKind::Dispatch: return {dispatch_forward, dispatch_backward};
     case OpKind::Combine: return {combine_forward, combine_backward};
-    case OpKind::CrossEntropy: return {cross_entropy_forward, cross_entropy_backward};
+    case OpKind::CrossEntropy:
+      return {cross_entropy_forward, cross_entropy_backward, cross_entropy_begin};
     case OpKind::MeanSquaredError: return {mean_squared_error_forward, mean_squared_error_backward};
     case OpKind::Accumulate: return {accumulate_forward};
     case OpKind::Update: return {};  // update_kernels.h
@@ -173,8 +183,7 @@ void run_forward(ForwardCall& call) {
     const ForwardKernel kernel = kernels_of(call.kind).forward;
     ensure(kernel != nullptr, "no kernel");
     kernel(call);
-    if (call.mean_count >= 0 && call.kind != OpKind::CrossEntropy)
-      call.outputs[0].fill(call.mean_count);
+    if (call.known_result >= 0) call.outputs[0].fill(call.known_result);
     check_results(call.outputs, "output");
     check_results(call.auxiliaries, "auxiliary");
   });
@@ -189,31 +198,20 @@ void run_backward(BackwardCall& call) {
   });
 }
 
-void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
-            std::span<Result> results, RandomKey random, bool again, double mean_count) {
-  if (!op.forward.valid()) {
-    ForwardCall call = {.kind = op.kind,
-                        .attributes = op.attrs,
-                        .inputs = inputs,
-                        .outputs = results.first(op.outputs.size()),
-                        .auxiliaries = results.subspan(op.outputs.size()),
-                        .random = random,
-                        .again = again,
-                        .mean_count = mean_count};
-    return run_forward(call);
-  }
-  std::vector<TensorType> types;
-  for (TensorId id : graph[op.forward].inputs) types.push_back(graph.type_of(id));
-  const size_t gradients = inputs.size() - op.saved.size();
-  BackwardCall call = {.kind = op.kind,
-                       .attributes = op.attrs,
-                       .input_types = types,
-                       .gradients = inputs.first(gradients),
-                       .saved_refs = op.saved,
-                       .saved = inputs.subspan(gradients),
-                       .results = results,
-                       .random = random};
-  run_backward(call);
+void begin_forward(const ForwardCall& call, at::Tensor& statistics) {
+  run_named(call.kind, [&] {
+    const ForwardBegin kernel = kernels_of(call.kind).begin;
+    ensure(kernel != nullptr, "the op exchanges nothing forward");
+    kernel(call, statistics);
+  });
+}
+
+void begin_backward(const BackwardCall& call, at::Tensor& statistics) {
+  run_named(call.kind, [&] {
+    const BackwardBegin kernel = kernels_of(call.kind).begin_backward;
+    ensure(kernel != nullptr, "the op exchanges nothing backward");
+    kernel(call, statistics);
+  });
 }
 
 }  // namespace windlass

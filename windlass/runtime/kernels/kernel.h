@@ -5,6 +5,10 @@
 // allocates its own result costs no copy), or sums that it adds to. What it allocates beside its
 // results is workspace, which counts against the device's limit: out-variants, in-place steps and
 // blocked loops keep it small. Kernels run below autograd.
+//
+// A kernel runs a piece of an op (graph/op_piece.h); a whole op is the piece whose facts are all
+// default. Of a coupled op (graph/coupled.h) the begin kernel makes the statistics of a piece, and
+// the other ends it, given the merged ones.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +19,22 @@
 
 #include "windlass/graph/graph.h"
 #include "windlass/graph/op_info.h"
+#include "windlass/graph/op_piece.h"
 
 namespace windlass {
 
 at::ScalarType scalar_type(DType dtype);
 
-// Names the random numbers of one op in one micro-batch of one step. The same key draws the same
-// numbers, element by element, however often it is asked and by however many threads: a
-// recomputed forward pass is identical to the first.
-//
-// A micro-batch draws what the batch would where its samples lie: element e of the op is element
-// first + e / run * stride + e % run of the whole batch's op, which draws word e of the stream
-// (philox_normal: the words of element e).
+// Names the random numbers of one op in one step. The same key draws the same numbers, element by
+// element, however often it is asked and by however many threads: a recomputed forward pass is
+// identical to the first. Pieces of the op draw theirs where they lie (PieceFacts::random).
 struct RandomKey {
   uint64_t seed = 0;
   uint64_t stream = 0;
-  int64_t first = 0;
-  int64_t run = INT64_MAX;
-  int64_t stride = 0;
 };
+
+// The facts of a whole op.
+inline const PieceFacts kWholeOp;
 
 // A result that a kernel is asked for.
 class Result {
@@ -76,9 +77,11 @@ struct ForwardCall {
   std::span<Result> auxiliaries;  // wanted in training only
   RandomKey random = {};
   bool again = false;  // a recomputation: inputs that the op overwrites stay as they are
-  // graph/reference/mean_counts.h: what a CrossEntropy divides by, of another op its result.
-  // Negative: what it counts, and computes.
-  double mean_count = -1;
+  const PieceFacts& facts = kWholeOp;
+  const at::Tensor* statistics = nullptr;  // merged ones, where the piece is coupled
+  // The result of an op that sums over the samples what the loss divides by, as the data of all
+  // micro-batches have it (graph/reference/mean_counts.h). Negative: what is computed.
+  double known_result = -1;
 
   template <typename T>
   const T& attrs() const {
@@ -99,6 +102,8 @@ struct BackwardCall {
   std::span<const at::Tensor> saved;
   std::span<Result> results;  // by forward input
   RandomKey random = {};
+  const PieceFacts& facts = kWholeOp;
+  const at::Tensor* statistics = nullptr;  // merged ones, where the piece is coupled
 
   template <typename T>
   const T& attrs() const {
@@ -122,6 +127,10 @@ struct BackwardCall {
 
 using ForwardKernel = void (*)(ForwardCall&);
 using BackwardKernel = void (*)(BackwardCall&);
+// Write the statistics of a piece, which are there in the type that the op table says. What
+// BackwardCall::wants says is wanted is not computed.
+using ForwardBegin = void (*)(const ForwardCall&, at::Tensor& statistics);
+using BackwardBegin = void (*)(const BackwardCall&, at::Tensor& statistics);
 
 // Runs an op. Every result that is wanted is set afterwards, with the type it was asked for
 // (Error{Internal} otherwise). Throws Error{Input} on values that make no sense, such as a token
@@ -130,12 +139,32 @@ using BackwardKernel = void (*)(BackwardCall&);
 void run_forward(ForwardCall& call);
 void run_backward(BackwardCall& call);
 
-// Runs an op of a training graph, forward or backward. `inputs` are parallel to the op's, undefined
-// where absent; `results` are its outputs, then its auxiliaries. `random` is that of the forward
-// op. `mean_count` is that of ForwardCall; backward ops know from their forward ops.
+void begin_forward(const ForwardCall& call, at::Tensor& statistics);
+void begin_backward(const BackwardCall& call, at::Tensor& statistics);
+
+// Runs an op of a training graph, forward or backward, whose tensors are those of `graph`: a whole
+// op, or by its facts a piece that has the attributes of the op. `inputs` are parallel to the op's,
+// undefined where absent; `results` are its outputs, then its auxiliaries. `random` is that of the
+// forward op. `mean_count` is what mean_counts (graph/reference/mean_counts.h) says of the forward
+// op: of a CrossEntropy it takes the place of PieceFacts::mean_count, of another op it is the
+// result. Negative: nothing.
 void run_op(const Graph& graph, const Op& op, std::span<const at::Tensor> inputs,
             std::span<Result> results, RandomKey random = {}, bool again = false,
-            double mean_count = -1);
+            const PieceFacts& facts = kWholeOp, double mean_count = -1);
+
+// Runs a piece of an op of a training graph, forward or backward. `op` says the pass, which results
+// are wanted and what is saved; `piece` is that of its forward signature. Operands are as in
+// run_op, in the shapes that the piece has here; so is `mean_count`. `statistics` are the merged
+// ones where exchange_of the piece is needed (Error{Internal} if they are absent then).
+void run_piece(const Op& op, const OpPiece& piece, std::span<const at::Tensor> inputs,
+               std::span<Result> results, RandomKey random = {}, bool again = false,
+               const at::Tensor* statistics = nullptr, double mean_count = -1);
+
+// The statistics of a coupled piece, made from the inputs that run_piece takes: written to
+// `statistics` if it is defined, which then is contiguous and of type exchange_of(piece, pass,
+// wanted).type, otherwise allocated.
+void begin_piece(const Op& op, const OpPiece& piece, std::span<const at::Tensor> inputs,
+                 RandomKey random, at::Tensor& statistics);
 
 // contraction.cpp
 void matmul_forward(ForwardCall& call);
@@ -158,12 +187,20 @@ void resize_backward(BackwardCall& call);
 // normalization.cpp
 void batch_norm_forward(ForwardCall& call);
 void batch_norm_backward(BackwardCall& call);
+void batch_norm_begin(const ForwardCall& call, at::Tensor& statistics);
+void batch_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics);
 void layer_norm_forward(ForwardCall& call);
 void layer_norm_backward(BackwardCall& call);
+void layer_norm_begin(const ForwardCall& call, at::Tensor& statistics);
+void layer_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics);
 void rms_norm_forward(ForwardCall& call);
 void rms_norm_backward(BackwardCall& call);
+void rms_norm_begin(const ForwardCall& call, at::Tensor& statistics);
+void rms_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics);
 void group_norm_forward(ForwardCall& call);
 void group_norm_backward(BackwardCall& call);
+void group_norm_begin(const ForwardCall& call, at::Tensor& statistics);
+void group_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics);
 void local_response_norm_forward(ForwardCall& call);
 void local_response_norm_backward(BackwardCall& call);
 
@@ -173,11 +210,19 @@ void lstm_backward(BackwardCall& call);
 void gru_forward(ForwardCall& call);
 void gru_backward(BackwardCall& call);
 
-// attention.cpp
+// softmax.cpp
 void softmax_forward(ForwardCall& call);
 void softmax_backward(BackwardCall& call);
+void softmax_begin(const ForwardCall& call, at::Tensor& statistics);
+void softmax_begin_backward(const BackwardCall& call, at::Tensor& statistics);
+
+// attention.cpp
 void attention_forward(ForwardCall& call);
 void attention_backward(BackwardCall& call);
+void attention_begin(const ForwardCall& call, at::Tensor& statistics);
+void attention_begin_backward(const BackwardCall& call, at::Tensor& statistics);
+
+// rotary.cpp
 void rotary_forward(ForwardCall& call);
 void rotary_backward(BackwardCall& call);
 
@@ -230,6 +275,7 @@ void expand_backward(BackwardCall& call);
 // reduction.cpp
 void reduce_forward(ForwardCall& call);
 void reduce_backward(BackwardCall& call);
+void reduce_begin_backward(const BackwardCall& call, at::Tensor& statistics);
 void cumsum_forward(ForwardCall& call);
 void cumsum_backward(BackwardCall& call);
 void argmax_forward(ForwardCall& call);
@@ -245,6 +291,7 @@ void combine_backward(BackwardCall& call);
 // loss.cpp
 void cross_entropy_forward(ForwardCall& call);
 void cross_entropy_backward(BackwardCall& call);
+void cross_entropy_begin(const ForwardCall& call, at::Tensor& statistics);
 void mean_squared_error_forward(ForwardCall& call);
 void mean_squared_error_backward(BackwardCall& call);
 

@@ -38,6 +38,11 @@ struct Formula {
   }
 };
 
+// Channels of the input that have an output here, which counts its channels from the first of them.
+Range outputs_of(const PieceFacts& facts, int64_t channels) {
+  return facts.channels.size() == 0 ? Range{0, channels} : facts.channels;
+}
+
 // Positions [begin, begin + count) of all channels of one sample.
 template <class T>
 struct NormBlock {
@@ -63,7 +68,7 @@ struct NormBlock {
   }
 };
 
-// Calls run(sample offset, block) for blocks that cover x, on several threads.
+// Calls run(sample, block) for blocks that cover x, on several threads.
 template <class T, class Run>
 void for_each_block(at::IntArrayRef x, Run&& run) {
   int64_t inner = 1;
@@ -72,22 +77,22 @@ void for_each_block(at::IntArrayRef x, Run&& run) {
   for_each_plane(x[0] * blocks, x[1] * kBlock, [&](int64_t i) {
     const int64_t begin = i % blocks * kBlock;
     const NormBlock<T> block{x[1], inner, begin, std::min(kBlock, inner - begin)};
-    run(i / blocks * x[1] * inner, block);
+    run(i / blocks, block);
   });
 }
 
 template <class T>
-void respond(const LrnAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
+void respond(const LrnAttrs& attrs, const Range& outputs, const at::Tensor& x, at::Tensor& y) {
   using S = Sum<T>;
   const Formula<S> formula(attrs);
-  for_each_block<T>(x.sizes(), [&](int64_t offset, const NormBlock<T>& block) {
-    const T* input = x.data_ptr<T>() + offset;
-    T* output = y.data_ptr<T>() + offset;
+  for_each_block<T>(x.sizes(), [&](int64_t sample, const NormBlock<T>& block) {
+    const T* input = x.data_ptr<T>() + sample * block.channels * block.inner;
+    T* output = y.data_ptr<T>() + sample * outputs.size() * block.inner;
     S d[kBlock];
-    for (int64_t c = 0; c < block.channels; ++c) {
+    for (int64_t c = outputs.begin; c < outputs.end; ++c) {
       block.denominators(formula, input, c, d);
       const T* from = block.row(input, c);
-      T* to = block.row(output, c);
+      T* to = block.row(output, c - outputs.begin);
       for (int64_t i = 0; i < block.count; ++i)
         to[i] = static_cast<T>(static_cast<S>(from[i]) * formula.power(d[i]));
     }
@@ -95,23 +100,26 @@ void respond(const LrnAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
 }
 
 template <class T>
-at::Tensor response_gradient(const LrnAttrs& attrs, const at::Tensor& g, const at::Tensor& x,
-                             const at::Tensor& y) {
+at::Tensor response_gradient(const LrnAttrs& attrs, const Range& outputs, const at::Tensor& g,
+                             const at::Tensor& x, const at::Tensor& y) {
   using S = Sum<T>;
   const Formula<S> formula(attrs);
   const S factor = 2 * formula.share * formula.beta;
   at::Tensor dx = at::empty(x.sizes(), x.scalar_type());
-  for_each_block<T>(x.sizes(), [&](int64_t offset, const NormBlock<T>& block) {
-    const T *input = x.data_ptr<T>() + offset, *output = y.data_ptr<T>() + offset;
-    const T* gradient = g.data_ptr<T>() + offset;
+  for_each_block<T>(x.sizes(), [&](int64_t sample, const NormBlock<T>& block) {
+    const int64_t offset = sample * block.channels * block.inner;
+    const int64_t output_offset = sample * outputs.size() * block.inner;
+    const T *input = x.data_ptr<T>() + offset, *output = y.data_ptr<T>() + output_offset;
+    const T* gradient = g.data_ptr<T>() + output_offset;
     T* result = dx.data_ptr<T>() + offset;
-    // By channel: dy y / D and dy D^-beta.
+    // By channel: dy y / D and dy D^-beta; 0 for channels whose output is elsewhere.
     const auto size = static_cast<size_t>(block.channels * kBlock);
-    std::vector<S> ratio(size), direct(size);
+    std::vector<S> ratio(size, 0), direct(size, 0);
     S d[kBlock];
-    for (int64_t c = 0; c < block.channels; ++c) {
+    for (int64_t c = outputs.begin; c < outputs.end; ++c) {
       block.denominators(formula, input, c, d);
-      const T *dy = block.row(gradient, c), *out = block.row(output, c);
+      const T* dy = block.row(gradient, c - outputs.begin);
+      const T* out = block.row(output, c - outputs.begin);
       for (int64_t i = 0; i < block.count; ++i) {
         const auto value = static_cast<S>(dy[i]);
         const auto at = static_cast<size_t>(c * kBlock + i);
@@ -142,16 +150,19 @@ at::Tensor response_gradient(const LrnAttrs& attrs, const at::Tensor& g, const a
 void local_response_norm_forward(ForwardCall& call) {
   const at::Tensor& x = call.input(0);
   at::Tensor& y = call.outputs[0].allocate();
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "lrn",
-                                  [&] { respond<scalar_t>(call.attrs<LrnAttrs>(), x, y); });
+  const Range outputs = outputs_of(call.facts, x.size(1));
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "lrn", [&] {
+    respond<scalar_t>(call.attrs<LrnAttrs>(), outputs, x, y);
+  });
 }
 
 void local_response_norm_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const at::Tensor& x = call.input(0);
+  const Range outputs = outputs_of(call.facts, x.size(1));
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "lrn", [&] {
-    call.results[0].set(
-        response_gradient<scalar_t>(call.attrs<LrnAttrs>(), call.gradient(), x, call.output(0)));
+    call.results[0].set(response_gradient<scalar_t>(call.attrs<LrnAttrs>(), outputs,
+                                                    call.gradient(), x, call.output(0)));
   });
 }
 

@@ -1,5 +1,6 @@
-// Rows of a table by index. Gradients add rows in place, one after the other in the order of the
-// indices; threads divide the columns, so that a sum never depends on how many there are.
+// Rows of a table by index; of a piece of the table those that it has, and zeros for others.
+// Gradients add rows in place, one after the other in the order of the indices; threads divide the
+// columns, so that a sum never depends on how many there are.
 
 #include <algorithm>
 #include <cstring>
@@ -28,9 +29,12 @@ AxisView view_axis(at::IntArrayRef shape, size_t axis) {
   return view;
 }
 
-// Row of each index; negative ones count from the end if `from_end`. `what` names an index.
-std::vector<int64_t> resolve(const at::Tensor& indices, int64_t size, bool from_end,
-                             std::string_view what, std::string_view of) {
+// Row of each index in a table of which `here` are there, so many as `local`; -1 for those that are
+// not. Negative indices count from the end if `from_end`. `what` names an index.
+std::vector<int64_t> resolve(const at::Tensor& indices, const AxisPart& here, int64_t local,
+                             bool from_end, std::string_view what, std::string_view of) {
+  const int64_t size = here.whole_size(local);
+  const bool whole = size == local;
   std::vector<int64_t> rows(static_cast<size_t>(indices.numel()));
   with_integer_type(indices.scalar_type(), [&](auto zero) {
     const auto* data = indices.data_ptr<decltype(zero)>();
@@ -38,7 +42,8 @@ std::vector<int64_t> resolve(const at::Tensor& indices, int64_t size, bool from_
       const auto index = static_cast<int64_t>(data[i]);
       if (index >= size || index < (from_end ? -size : 0))
         fail_input("{} {} at position {} is out of range for {} of {}", what, index, i, of, size);
-      rows[i] = index < 0 ? index + size : index;
+      const int64_t row = index < 0 ? index + size : index;
+      rows[i] = whole ? row : here.to_local(row);
     }
   });
   return rows;
@@ -53,8 +58,12 @@ void copy_rows(const at::Tensor& table, const AxisView& view, const std::vector<
   const int64_t grain = std::max<int64_t>(1, kLookupGrain / std::max<int64_t>(1, view.inner));
   at::parallel_for(0, view.outer * count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
-      const int64_t row = k / count * view.size + rows[static_cast<size_t>(k % count)];
-      std::memcpy(to + k * bytes, from + row * bytes, static_cast<size_t>(bytes));
+      const int64_t row = rows[static_cast<size_t>(k % count)];
+      if (row < 0)
+        std::memset(to + k * bytes, 0, static_cast<size_t>(bytes));
+      else
+        std::memcpy(to + k * bytes, from + (k / count * view.size + row) * bytes,
+                    static_cast<size_t>(bytes));
     }
   });
 }
@@ -67,8 +76,10 @@ void add_columns(const G* g, const AxisView& view, const std::vector<int64_t>& r
   const auto count = static_cast<int64_t>(rows.size());
   for (int64_t o = 0; o < view.outer; ++o) {
     for (int64_t k = 0; k < count; ++k) {
+      const int64_t row = rows[static_cast<size_t>(k)];
+      if (row < 0) continue;
       const G* from = g + (o * count + k) * view.inner;
-      T* to = sum + (o * view.size + rows[static_cast<size_t>(k)]) * view.inner;
+      T* to = sum + (o * view.size + row) * view.inner;
 #pragma omp simd
       for (int64_t i = first; i < last; ++i)
         to[i] = static_cast<T>(static_cast<wide_t<T>>(to[i]) + static_cast<wide_t<T>>(from[i]));
@@ -100,7 +111,7 @@ void add_rows(const at::Tensor& g, const AxisView& view, const std::vector<int64
 void embedding_forward(ForwardCall& call) {
   const at::Tensor& table = call.input(1);
   const std::vector<int64_t> rows =
-      resolve(call.input(0), table.size(0), false, "token", "a vocabulary");
+      resolve(call.input(0), call.facts.rows, table.size(0), false, "token", "a vocabulary");
   copy_rows(table, view_axis(table.sizes(), 0), rows, call.outputs[0].allocate());
 }
 
@@ -108,21 +119,23 @@ void embedding_backward(BackwardCall& call) {
   if (!call.wants(1)) return;
   const Shape& table = call.shape(1);
   const std::vector<int64_t> rows =
-      resolve(call.input(0), table[0], false, "token", "a vocabulary");
+      resolve(call.input(0), call.facts.rows, table[0], false, "token", "a vocabulary");
   add_rows(call.gradient(), view_axis(table, 0), rows, call.results[1]);
 }
 
 void gather_forward(ForwardCall& call) {
   const at::Tensor& table = call.input(0);
   const AxisView view = view_axis(table.sizes(), static_cast<size_t>(call.attrs<AxisAttrs>().axis));
-  const std::vector<int64_t> rows = resolve(call.input(1), view.size, true, "index", "an axis");
+  const std::vector<int64_t> rows =
+      resolve(call.input(1), call.facts.rows, view.size, true, "index", "an axis");
   copy_rows(table, view, rows, call.outputs[0].allocate());
 }
 
 void gather_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const AxisView view = view_axis(call.shape(0), static_cast<size_t>(call.attrs<AxisAttrs>().axis));
-  const std::vector<int64_t> rows = resolve(call.input(1), view.size, true, "index", "an axis");
+  const std::vector<int64_t> rows =
+      resolve(call.input(1), call.facts.rows, view.size, true, "index", "an axis");
   add_rows(call.gradient(), view, rows, call.results[0]);
 }
 

@@ -14,6 +14,7 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/sum.h>
 
+#include "windlass/runtime/kernels/channel_norm.h"
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/kernels/precision.h"
 #include "windlass/runtime/kernels/row_norm.h"
@@ -82,6 +83,7 @@ std::array<bool, 3> wishes(const BackwardCall& call) {
 }  // namespace
 
 void batch_norm_forward(ForwardCall& call) {
+  if (call.statistics != nullptr) return end_batch_norm(call);
   const auto& attrs = call.attrs<BatchNormAttrs>();
   OptionalTensor mean, variance;
   // Without running statistics ATen takes those of the batch and updates none.
@@ -102,6 +104,7 @@ void batch_norm_forward(ForwardCall& call) {
 }
 
 void batch_norm_backward(BackwardCall& call) {
+  if (call.statistics != nullptr) return end_batch_norm_gradient(call);
   const auto& attrs = call.attrs<BatchNormAttrs>();
   const at::Tensor& g = call.gradient();
   if (attrs.training ? call.wants(0) || call.wants(1) : call.wants(1)) {
@@ -132,7 +135,7 @@ void batch_norm_backward(BackwardCall& call) {
 
 void layer_norm_forward(ForwardCall& call) {
   const at::Tensor& x = call.input(0);
-  if (is_narrow(x)) {
+  if (is_narrow(x) || call.statistics != nullptr) {
     row_norm_forward(call, RowNorm::Centered);
     return;
   }
@@ -153,7 +156,7 @@ void layer_norm_backward(BackwardCall& call) {
     if (call.wants(2)) sum_into(g.view({-1, element_count(normalized)}), {0}, call.results[2]);
     return;
   }
-  if (is_narrow(g)) {
+  if (is_narrow(g) || call.statistics != nullptr) {
     row_norm_backward(call, RowNorm::Centered);
     return;
   }
@@ -166,10 +169,27 @@ void layer_norm_backward(BackwardCall& call) {
                           has_scale(call) ? scale_of(call) : c10::nullopt, bias, wishes(call)));
 }
 
+void layer_norm_begin(const ForwardCall& call, at::Tensor& statistics) {
+  row_norm_begin(call, RowNorm::Centered, statistics);
+}
+
+void layer_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics) {
+  row_norm_begin_backward(call, RowNorm::Centered, statistics);
+}
+
 void rms_norm_forward(ForwardCall& call) { row_norm_forward(call, RowNorm::Rms); }
 void rms_norm_backward(BackwardCall& call) { row_norm_backward(call, RowNorm::Rms); }
 
+void rms_norm_begin(const ForwardCall& call, at::Tensor& statistics) {
+  row_norm_begin(call, RowNorm::Rms, statistics);
+}
+
+void rms_norm_begin_backward(const BackwardCall& call, at::Tensor& statistics) {
+  row_norm_begin_backward(call, RowNorm::Rms, statistics);
+}
+
 void group_norm_forward(ForwardCall& call) {
+  if (call.statistics != nullptr) return end_group_norm(call);
   const auto& attrs = call.attrs<GroupNormAttrs>();
   const at::Tensor x = widened(call.input(0));
   const int64_t samples = x.size(0), channels = x.size(1);
@@ -182,6 +202,7 @@ void group_norm_forward(ForwardCall& call) {
 }
 
 void group_norm_backward(BackwardCall& call) {
+  if (call.statistics != nullptr) return end_group_norm_gradient(call);
   // Without a scale ATen cannot make the bias's gradient.
   const bool bias_alone = !call.wants(1);
   if (call.wants(2) && bias_alone) sum_channels(call.gradient(), call.results[2]);

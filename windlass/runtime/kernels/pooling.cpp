@@ -31,7 +31,7 @@ struct Geometry {
   std::array<std::vector<Window>, 3> windows;
   std::vector<Run> columns;  // by place along the last axis, of line 0
 
-  Geometry(const PoolAttrs& attrs, at::IntArrayRef x, at::IntArrayRef y)
+  Geometry(const PoolAttrs& attrs, const PieceFacts& facts, at::IntArrayRef x, at::IntArrayRef y)
       : in(spatial_sizes(x)), out(spatial_sizes(y)) {
     const size_t rank = attrs.kernel.size();
     for (size_t axis = 0; axis < 3 - rank; ++axis) windows[axis].resize(1);
@@ -39,7 +39,7 @@ struct Geometry {
       const size_t axis = 3 - rank + i;
       kernel[axis] = attrs.kernel[i];
       dilation[axis] = attrs.dilation[i];
-      for (int64_t o = 0; o < out[axis]; ++o) windows[axis].push_back(window(attrs, i, o));
+      for (int64_t o = 0; o < out[axis]; ++o) windows[axis].push_back(window(attrs, facts, i, o));
     }
     column_stride = attrs.stride.back();
     for (int64_t k = 0; k < kernel[2]; ++k) {
@@ -101,7 +101,7 @@ struct Geometry {
   }
 
  private:
-  Window window(const PoolAttrs& attrs, size_t i, int64_t o) const {
+  Window window(const PoolAttrs& attrs, const PieceFacts& facts, size_t i, int64_t o) const {
     const int64_t size = in[3 - attrs.kernel.size() + i], step = attrs.dilation[i];
     Window w;
     w.start = o * attrs.stride[i] - attrs.pad_begin[i];
@@ -111,7 +111,8 @@ struct Geometry {
     };
     w.begin = w.start >= 0 ? 0 : places_below(0);
     w.end = w.start >= size ? 0 : places_below(size);
-    const int64_t padded_end = size + attrs.pad_end[i];
+    const int64_t uncounted = facts.uncounted_padding.empty() ? 0 : facts.uncounted_padding[i];
+    const int64_t padded_end = size + attrs.pad_end[i] - uncounted;
     w.divisor = attrs.count_include_pad ? (w.start >= padded_end ? 0 : places_below(padded_end))
                                         : w.end - w.begin;
     return w;
@@ -252,7 +253,7 @@ void pool_forward(ForwardCall& call) {
   const auto& attrs = call.attrs<PoolAttrs>();
   const at::Tensor& x = call.input(0);
   at::Tensor& y = call.outputs[0].allocate();
-  const Geometry geometry(attrs, x.sizes(), y.sizes());
+  const Geometry geometry(attrs, call.facts, x.sizes(), y.sizes());
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "pool", [&] {
     if (attrs.fn == PoolFn::Average) {
       average_planes<scalar_t>(geometry, x, y);
@@ -270,7 +271,7 @@ void pool_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const auto& attrs = call.attrs<PoolAttrs>();
   const at::Tensor& g = call.gradient();
-  const Geometry geometry(attrs, call.shape(0), g.sizes());
+  const Geometry geometry(attrs, call.facts, call.shape(0), g.sizes());
   Result& result = call.results[0];
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, g.scalar_type(), "pool", [&] {
     if (attrs.fn == PoolFn::Average)

@@ -83,32 +83,20 @@ void random_groups(RandomKey key, int64_t first_group, int64_t groups, uint32_t*
   });
 }
 
-// Calls f(at, whole, count) for the runs of [first, first + count) that are neighbours in the whole
-// batch's op, where they begin with element `whole`.
-template <class F>
-void for_each_neighbours(RandomKey key, int64_t first, int64_t count, const F& f) {
-  const int64_t end = first + count;
-  while (first < end) {
-    const int64_t in_run = first % key.run;
-    const int64_t size = std::min(key.run - in_run, end - first);
-    f(first, key.first + first / key.run * key.stride + in_run, size);
-    first += size;
-  }
-}
-
 // Calls f(first, count, words, at) for pieces of the elements of a tensor, on several threads. A
 // group of elements takes `per_element` groups of words; the first element is number `at` of its
 // group.
 template <class F>
-void for_each_piece(RandomKey key, int64_t count, int64_t per_element, const F& f) {
+void for_each_piece(RandomKey key, const DrawnElements& elements, int64_t count,
+                    int64_t per_element, const F& f) {
   constexpr int64_t kPiece = 1024;
   const int64_t pieces = (count + kPiece - 1) / kPiece;
   at::parallel_for(0, pieces, kWordGrain / kPiece, [&](int64_t begin, int64_t end) {
     std::array<uint32_t, 2 * (kPiece + kGroupWords)> words{};
     const int64_t first = begin * kPiece;
     for (int64_t p = first; p < std::min(count, end * kPiece); p += kPiece)
-      for_each_neighbours(
-          key, p, std::min(kPiece, count - p), [&](int64_t from, int64_t whole, int64_t n) {
+      elements.for_each_run(
+          p, std::min(kPiece, count - p), [&](int64_t from, int64_t whole, int64_t n) {
             const int64_t group = whole / kGroupWords, at = whole % kGroupWords;
             const int64_t groups = (at + n + kGroupWords - 1) / kGroupWords;
             random_groups(key, group * per_element, groups * per_element, words.data());
@@ -119,25 +107,42 @@ void for_each_piece(RandomKey key, int64_t count, int64_t per_element, const F& 
 
 }  // namespace
 
-void random_words(RandomKey key, int64_t first, int64_t count, uint32_t* words) {
-  for_each_neighbours(key, first, count, [&](int64_t, int64_t whole, int64_t size) {
-    const int64_t end = whole + size;
-    while (whole < end) {
-      const int64_t offset = whole % kGroupWords;
-      if (offset == 0 && end - whole >= kGroupWords) {
-        const int64_t groups = (end - whole) / kGroupWords;
-        random_groups(key, whole / kGroupWords, groups, words);
-        whole += groups * kGroupWords;
-        words += groups * kGroupWords;
-      } else {
-        std::array<uint32_t, kGroupWords> group{};
-        random_groups(key, whole / kGroupWords, 1, group.data());
-        const int64_t part = std::min(kGroupWords - offset, end - whole);
-        std::copy_n(group.begin() + offset, part, words);
-        whole += part;
-        words += part;
-      }
+DrawnElements::DrawnElements(const Region& region) {
+  int64_t run = 1;
+  for (size_t axis = region.size(); axis-- > 0;) {
+    if (!region[axis].whole()) {
+      region_ = &region;
+      run_ = std::max<int64_t>(1, run * region[axis].range.size());
+      return;
     }
+    run *= region[axis].size;
+  }
+}
+
+void random_words(RandomKey key, int64_t first, int64_t count, uint32_t* words) {
+  const int64_t end = first + count;
+  while (first < end) {
+    const int64_t offset = first % kGroupWords;
+    if (offset == 0 && end - first >= kGroupWords) {
+      const int64_t groups = (end - first) / kGroupWords;
+      random_groups(key, first / kGroupWords, groups, words);
+      first += groups * kGroupWords;
+      words += groups * kGroupWords;
+    } else {
+      std::array<uint32_t, kGroupWords> group{};
+      random_groups(key, first / kGroupWords, 1, group.data());
+      const int64_t part = std::min(kGroupWords - offset, end - first);
+      std::copy_n(group.begin() + offset, part, words);
+      first += part;
+      words += part;
+    }
+  }
+}
+
+void random_words(RandomKey key, const DrawnElements& elements, int64_t first, int64_t count,
+                  uint32_t* words) {
+  elements.for_each_run(first, count, [&](int64_t at, int64_t whole, int64_t size) {
+    random_words(key, whole, size, words + (at - first));
   });
 }
 
@@ -145,49 +150,54 @@ uint32_t chance_threshold(double probability) {
   return static_cast<uint32_t>(std::min(std::ceil(probability * 0x1p32), 0x1p32 - 1));
 }
 
-void fill_uniform(RandomKey key, double low, double high, at::Tensor& tensor) {
+void fill_uniform(RandomKey key, double low, double high, at::Tensor& tensor,
+                  const DrawnElements& elements) {
   with_float_type(tensor.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using W = wide_t<T>;
     T* data = tensor.data_ptr<T>();
     const auto base = static_cast<W>(low), span = static_cast<W>(high - low);
-    for_each_piece(
-        key, tensor.numel(), 1, [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
-          // 24 bits, which fp32 holds exactly: never 1.
-          for (int64_t i = 0; i < n; ++i)
-            data[first + i] =
-                static_cast<T>(base + span * (static_cast<W>(words[at + i] >> 8) * W(0x1p-24)));
-        });
+    for_each_piece(key, elements, tensor.numel(), 1,
+                   [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
+                     // 24 bits, which fp32 holds exactly: never 1.
+                     for (int64_t i = 0; i < n; ++i)
+                       data[first + i] = static_cast<T>(
+                           base + span * (static_cast<W>(words[at + i] >> 8) * W(0x1p-24)));
+                   });
   });
 }
 
-void fill_normal(RandomKey key, double mean, double deviation, at::Tensor& tensor) {
+void fill_normal(RandomKey key, double mean, double deviation, at::Tensor& tensor,
+                 const DrawnElements& elements) {
   with_float_type(tensor.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     T* data = tensor.data_ptr<T>();
-    for_each_piece(
-        key, tensor.numel(), 2, [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
-          for (int64_t i = 0; i < n; ++i) {
-            const uint32_t* pair =
-                words + (at + i) / kGroupWords * 2 * kGroupWords + (at + i) % kGroupWords;
-            const double z = normal_of_words(pair[0], pair[kGroupWords]);
-            data[first + i] = static_cast<T>(static_cast<wide_t<T>>(mean + deviation * z));
-          }
-        });
+    for_each_piece(key, elements, tensor.numel(), 2,
+                   [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
+                     for (int64_t i = 0; i < n; ++i) {
+                       const uint32_t* pair = words + (at + i) / kGroupWords * 2 * kGroupWords +
+                                              (at + i) % kGroupWords;
+                       const double z = normal_of_words(pair[0], pair[kGroupWords]);
+                       data[first + i] =
+                           static_cast<T>(static_cast<wide_t<T>>(mean + deviation * z));
+                     }
+                   });
   });
 }
 
-void fill_bernoulli(RandomKey key, double probability, at::Tensor& tensor) {
+void fill_bernoulli(RandomKey key, double probability, at::Tensor& tensor,
+                    const DrawnElements& elements) {
   const uint32_t threshold = chance_threshold(probability);
   const bool always = probability >= 1;
   with_float_type(tensor.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     T* data = tensor.data_ptr<T>();
-    for_each_piece(
-        key, tensor.numel(), 1, [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
-          for (int64_t i = 0; i < n; ++i)
-            data[first + i] = static_cast<T>(always || words[at + i] < threshold ? 1.0f : 0.0f);
-        });
+    for_each_piece(key, elements, tensor.numel(), 1,
+                   [=](int64_t first, int64_t n, const uint32_t* words, int64_t at) {
+                     for (int64_t i = 0; i < n; ++i)
+                       data[first + i] =
+                           static_cast<T>(always || words[at + i] < threshold ? 1.0f : 0.0f);
+                   });
   });
 }
 

@@ -69,17 +69,18 @@ TEST(Random, AnyPartIsTheSame) {
 // A part of an inner axis draws what the whole does there.
 TEST(Random, PartsOfAnAxisAreTheSame) {
   const int64_t outer = 3, size = 700, inner = 5;
-  const auto fill = [](int which, RandomKey key, at::Tensor& x) {
-    if (which == 0) fill_normal(key, 1, 2, x);
-    if (which == 1) fill_uniform(key, -1, 1, x);
-    if (which == 2) fill_bernoulli(key, 0.3, x);
+  const auto fill = [](int which, const Region& region, at::Tensor& x) {
+    const DrawnElements elements(region);
+    if (which == 0) fill_normal({3, 4}, 1, 2, x, elements);
+    if (which == 1) fill_uniform({3, 4}, -1, 1, x, elements);
+    if (which == 2) fill_bernoulli({3, 4}, 0.3, x, elements);
   };
   for (int which = 0; which < 3; ++which) {
     at::Tensor all = at::empty({outer, size, inner}, at::kFloat);
-    fill(which, {3, 4}, all);
+    fill(which, {}, all);
     for (const auto& [begin, end] : {std::pair{0, 70}, {69, 70}, {100, 133}, {300, 700}}) {
       at::Tensor part = at::empty({outer, end - begin, inner}, at::kFloat);
-      fill(which, {3, 4, begin * inner, (end - begin) * inner, size * inner}, part);
+      fill(which, {{outer, {0, outer}}, {size, {begin, end}}, {inner, {0, inner}}}, part);
       EXPECT_TRUE(part.equal(all.slice(1, begin, end)));
     }
   }

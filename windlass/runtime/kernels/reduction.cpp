@@ -87,10 +87,16 @@ at::Tensor prod_gradient(const ReduceAttrs& attrs, const at::Tensor& x, const at
   return parted(attrs, result, x.sizes());
 }
 
-// Integers in fp64, as far as it is exact, and truncated; fp16 in fp32.
-void reduce_wide(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y);
+// What a mean divides by.
+double mean_divisor(const ReduceAttrs& attrs, const PieceFacts& facts, at::IntArrayRef x) {
+  return facts.mean_count < 0 ? static_cast<double>(reduced_count(attrs, x)) : facts.mean_count;
+}
 
-void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
+// Integers in fp64, as far as it is exact, and truncated; fp16 in fp32.
+void reduce_wide(const ReduceAttrs& attrs, double divisor, const at::Tensor& x, at::Tensor& y);
+
+// Means divide by `divisor`.
+void reduce(const ReduceAttrs& attrs, double divisor, const at::Tensor& x, at::Tensor& y) {
   const bool floats = c10::isFloatingType(x.scalar_type());
   if (attrs.axes.empty()) {  // each element alone; ATen reads no axes as all
     switch (attrs.fn) {
@@ -116,9 +122,16 @@ void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
     }
     default: break;
   }
-  if (!floats || x.scalar_type() == at::kHalf) return reduce_wide(attrs, x, y);
+  if (!floats || x.scalar_type() == at::kHalf) return reduce_wide(attrs, divisor, x, y);
   switch (attrs.fn) {
-    case ReduceFn::Mean: at::mean_out(y, x, attrs.axes, attrs.keep_dims); return;
+    case ReduceFn::Mean:
+      if (divisor == static_cast<double>(reduced_count(attrs, x.sizes()))) {
+        at::mean_out(y, x, attrs.axes, attrs.keep_dims);
+      } else {
+        at::sum_out(y, x, attrs.axes, attrs.keep_dims);
+        y.div_(divisor);
+      }
+      return;
     case ReduceFn::L1: at::linalg_vector_norm_out(y, x, 1, attrs.axes, attrs.keep_dims); return;
     case ReduceFn::L2: at::linalg_vector_norm_out(y, x, 2, attrs.axes, attrs.keep_dims); return;
     case ReduceFn::SumSquare:
@@ -131,10 +144,10 @@ void reduce(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
   fail(ErrorKind::Internal, "internal error: unknown reduction {}", static_cast<int>(attrs.fn));
 }
 
-void reduce_wide(const ReduceAttrs& attrs, const at::Tensor& x, at::Tensor& y) {
+void reduce_wide(const ReduceAttrs& attrs, double divisor, const at::Tensor& x, at::Tensor& y) {
   const at::ScalarType type = x.scalar_type() == at::kHalf ? at::kFloat : at::kDouble;
   at::Tensor wide = at::empty(y.sizes(), y.options().dtype(type));
-  reduce(attrs, x.to(type), wide);
+  reduce(attrs, divisor, x.to(type), wide);
   y.copy_(wide);
 }
 
@@ -149,10 +162,26 @@ void set_slope(Result& result, const at::Tensor& g, const at::Tensor& slope, dou
   }
 }
 
+// How many elements equal the extremum.
+at::Tensor ties_of(const BackwardCall& call, const at::Tensor& chosen) {
+  if (call.statistics != nullptr) return *call.statistics;
+  return at::sum(chosen, call.attrs<ReduceAttrs>().axes, true);
+}
+
 }  // namespace
 
+void reduce_begin_backward(const BackwardCall& call, at::Tensor& statistics) {
+  const auto& attrs = call.attrs<ReduceAttrs>();
+  const std::vector<int64_t> kept = kept_shape(attrs, call.shape(0));
+  const at::Tensor chosen = at::eq(call.input(0), call.output(0).view(kept));
+  at::Tensor ties = statistics.view(kept);
+  at::sum_out(ties, chosen, attrs.axes, true, ties.scalar_type());
+}
+
 void reduce_forward(ForwardCall& call) {
-  reduce(call.attrs<ReduceAttrs>(), call.input(0), call.outputs[0].allocate());
+  const auto& attrs = call.attrs<ReduceAttrs>();
+  const at::Tensor& x = call.input(0);
+  reduce(attrs, mean_divisor(attrs, call.facts, x.sizes()), x, call.outputs[0].allocate());
 }
 
 void reduce_backward(BackwardCall& call) {
@@ -165,8 +194,8 @@ void reduce_backward(BackwardCall& call) {
   switch (attrs.fn) {
     case ReduceFn::Sum:
     case ReduceFn::Mean: {
-      const int64_t count =
-          attrs.fn == ReduceFn::Sum ? 1 : reduced_count(attrs, at::IntArrayRef(call.shape(0)));
+      const double count =
+          attrs.fn == ReduceFn::Sum ? 1 : mean_divisor(attrs, call.facts, call.shape(0));
       const at::Tensor share = count == 1 ? g : at::div(g, count);
       if (result.adds())
         result.sum().add_(share);
@@ -202,10 +231,9 @@ void reduce_backward(BackwardCall& call) {
     case ReduceFn::Max:
     case ReduceFn::Min: {
       const at::Tensor chosen = at::eq(call.input(0), y());
-      // Equal extrema share.
+      // Equal extrema share, those of other pieces too.
       const at::Tensor share =
-          attrs.axes.empty() ? g
-                             : at::div(g, at::sum(chosen, attrs.axes, true).to(g.scalar_type()));
+          attrs.axes.empty() ? g : at::div(g, ties_of(call, chosen).view(kept).to(g.scalar_type()));
       set_slope(result, share, chosen.to(g.scalar_type()), 1);
       return;
     }

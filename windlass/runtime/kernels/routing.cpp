@@ -35,10 +35,9 @@ void choose(const T* row, int64_t experts, int64_t k, std::vector<int64_t>& ids)
   });
 }
 
-// Flat index token * k + choice that each sorted row came from.
-std::vector<int64_t> sources_of(const at::Tensor& order) {
+// Flat index token * k + choice, one of `count`, that each sorted row came from.
+std::vector<int64_t> sources_of(const at::Tensor& order, int64_t count) {
   std::vector<int64_t> sources(static_cast<size_t>(order.numel()));
-  const auto count = order.numel();
   with_integer_type(order.scalar_type(), [&](auto zero) {
     const auto* data = order.data_ptr<decltype(zero)>();
     for (size_t r = 0; r < sources.size(); ++r) {
@@ -51,10 +50,10 @@ std::vector<int64_t> sources_of(const at::Tensor& order) {
   return sources;
 }
 
-// Sorted row of each flat index. Throws unless the order is a permutation: tokens are summed in
-// parallel, each from its own rows.
-std::vector<int64_t> rows_of(const std::vector<int64_t>& sources) {
-  std::vector<int64_t> rows(sources.size(), -1);
+// Sorted row of each of `count` flat indices, -1 for those whose row is elsewhere. Throws if an
+// index has two rows: tokens are summed in parallel, each from its own rows.
+std::vector<int64_t> rows_of(const std::vector<int64_t>& sources, int64_t count) {
+  std::vector<int64_t> rows(static_cast<size_t>(count), -1);
   for (size_t r = 0; r < sources.size(); ++r) {
     int64_t& row = rows[static_cast<size_t>(sources[r])];
     if (row >= 0) fail_input("the expert order names entry {} twice", sources[r]);
@@ -63,21 +62,24 @@ std::vector<int64_t> rows_of(const std::vector<int64_t>& sources) {
   return rows;
 }
 
-// y[token] = sum over its k rows of weight * row, in the order of choice; weights may be null.
+// y[token] = sum over those of its k rows that are here of weight * row, in the order of choice;
+// weights may be null. Of the tokens of the whole op, y and weights have those `here`.
 template <class T, class V>
-void sum_rows(const T* rows, const V* weights, const std::vector<int64_t>& row_of, int64_t k,
-              int64_t width, bool add, T* y) {
+void sum_rows(const T* rows, const V* weights, const std::vector<int64_t>& row_of,
+              const AxisPart& here, int64_t tokens, int64_t k, int64_t width, bool add, T* y) {
   using W = wide_t<T>;
-  const auto tokens = static_cast<int64_t>(row_of.size()) / k;
   at::parallel_for(0, tokens, grain_of(width * k), [&](int64_t begin, int64_t end) {
     std::vector<W> total(static_cast<size_t>(width));
     for (int64_t t = begin; t < end; ++t) {
       T* to = y + t * width;
+      const int64_t whole = here.to_whole(t);
       for (int64_t i = 0; i < width; ++i)
         total[static_cast<size_t>(i)] = add ? static_cast<W>(to[i]) : W(0);
       for (int64_t j = 0; j < k; ++j) {
         const W weight = weights != nullptr ? static_cast<W>(weights[t * k + j]) : W(1);
-        const T* from = rows + row_of[static_cast<size_t>(t * k + j)] * width;
+        const int64_t row = row_of[static_cast<size_t>(whole * k + j)];
+        if (row < 0) continue;
+        const T* from = rows + row * width;
         W* sum = total.data();
 #pragma omp simd
         for (int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<W>(from[i]);
@@ -190,9 +192,9 @@ void route_backward(BackwardCall& call) {
 
 void dispatch_forward(ForwardCall& call) {
   const at::Tensor& x = call.input(0);
-  const std::vector<int64_t> sources = sources_of(call.input(1));
-  const auto count = static_cast<int64_t>(sources.size());
-  const int64_t k = count / x.size(0);
+  const auto count = call.input(1).numel(), all = call.facts.rows.whole_size(count);
+  const std::vector<int64_t> sources = sources_of(call.input(1), all);
+  const int64_t k = all / x.size(0);
   const auto bytes = static_cast<size_t>(x.size(1)) * x.element_size();
   const auto* from = static_cast<const char*>(x.data_ptr());
   auto* to = static_cast<char*>(call.outputs[0].allocate().data_ptr());
@@ -207,13 +209,14 @@ void dispatch_forward(ForwardCall& call) {
 void dispatch_backward(BackwardCall& call) {
   if (!call.wants(0)) return;
   const at::Tensor& g = call.gradient();
-  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(1)));
+  const int64_t all = call.facts.rows.whole_size(call.input(1).numel());
+  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(1), all), all);
   Result& result = call.results[0];
   at::Tensor& dx = result.adds() ? result.sum() : result.allocate();
-  const int64_t k = static_cast<int64_t>(row_of.size()) / dx.size(0);
+  const int64_t tokens = dx.size(0), k = all / tokens;
   with_float_type(dx.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
-    sum_rows<T, T>(g.data_ptr<T>(), nullptr, row_of, k, dx.size(1), result.adds(),
+    sum_rows<T, T>(g.data_ptr<T>(), nullptr, row_of, {}, tokens, k, dx.size(1), result.adds(),
                    dx.data_ptr<T>());
   });
 }
@@ -221,24 +224,26 @@ void dispatch_backward(BackwardCall& call) {
 void combine_forward(ForwardCall& call) {
   const at::Tensor& rows = call.input(0);
   const at::Tensor& weights = call.input(1);
-  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(2)));
+  const int64_t all = call.input(2).numel();
+  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(2), all), all);
   at::Tensor& y = call.outputs[0].allocate();
   with_float_type(rows.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     with_float_type(weights.scalar_type(), [&](auto weight_zero) {
       sum_rows(rows.data_ptr<T>(), weights.data_ptr<decltype(weight_zero)>(), row_of,
-               weights.size(1), rows.size(1), false, y.data_ptr<T>());
+               call.facts.rows, weights.size(0), weights.size(1), rows.size(1), false,
+               y.data_ptr<T>());
     });
   });
 }
 
 void combine_backward(BackwardCall& call) {
   const at::Tensor& g = call.gradient();
-  const std::vector<int64_t> sources = sources_of(call.input(2));
-  const auto count = static_cast<int64_t>(sources.size());
+  const int64_t count = call.input(2).numel();
+  const std::vector<int64_t> sources = sources_of(call.input(2), count);
   const int64_t width = call.shape(0)[1], k = call.shape(1)[1];
   const bool wants_rows = call.wants(0), wants_weights = call.wants(1);
-  if (wants_weights) rows_of(sources);  // each weight is written by one row
+  if (wants_weights) rows_of(sources, count);  // each weight is written by one row
   const auto target = [&](size_t i) -> at::Tensor {
     if (!call.wants(i)) return {};
     return call.results[i].adds() ? call.results[i].sum() : call.results[i].allocate();
@@ -258,8 +263,15 @@ void combine_backward(BackwardCall& call) {
       const bool add_weights = wants_weights && call.results[1].adds();
       at::parallel_for(0, count, grain_of(width), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
-          const int64_t source = sources[static_cast<size_t>(r)];
-          const T* dy = gradient + source / k * width;
+          const int64_t whole = sources[static_cast<size_t>(r)];
+          const int64_t token = call.facts.rows.to_local(whole / k);
+          if (token < 0) {  // it is elsewhere
+            if (wants_rows && !add_rows)
+              std::fill_n(to_rows + r * width, width, static_cast<T>(0.0f));
+            continue;
+          }
+          const int64_t source = token * k + whole % k;
+          const T* dy = gradient + token * width;
           if (wants_rows) {
             const auto weight = static_cast<W>(weights[source]);
             T* to = to_rows + r * width;
