@@ -337,6 +337,8 @@ void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::by
                 piece.bytes.data() + static_cast<size_t>(i - piece.mine.begin) * each, each);
 }
 
+bool Executor::needs_counts() const { return state_->program.needs_counts(); }
+
 double Executor::last_loss() const { return state_->runner->loss(); }
 
 void Executor::watch_gradients(std::function<void(const GradientPiece&)> watch) {

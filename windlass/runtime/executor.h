@@ -31,7 +31,7 @@ struct StepRequest {
   UpdateHyperparameters hyperparameters = {};
   // Writes the piece of an input or label that a micro-batch reads.
   std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)> load = {};
-  // Of load_mean_counts, which whoever has several micro-batches must ask.
+  // Of load_mean_counts, if needs_counts() says so.
   std::vector<double> mean_counts = {};
 };
 
@@ -59,6 +59,9 @@ class Executor {
 
   // Everything persistent, each tensor once.
   std::vector<PersistentTensor> persistent();
+
+  // Whether the step is cut, and must be told what its means divide by.
+  bool needs_counts() const;
 
   // Runs one step. An error of any thread ends the step and is thrown here, with the task's name;
   // after that no step can be run.

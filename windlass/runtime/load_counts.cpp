@@ -38,7 +38,6 @@ Array as_array(const TensorType& type, std::span<const std::byte> bytes) {
 std::vector<double> load_mean_counts(
     const Graph& graph, const BatchAxes& batch, int64_t micro_batches,
     const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load) {
-  if (micro_batches < 2) return {};
   return mean_counts(graph, batch, static_cast<int32_t>(micro_batches),
                      [&](TensorId id, int32_t micro_batch) {
                        const TensorType& type = graph[id].type;

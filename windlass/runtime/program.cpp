@@ -142,6 +142,20 @@ void ProgramMaker::make_task(TaskId id) {
   made.apart = tasks_[tasks_.lanes_of(id)[0]].kind == LaneKind::Compute && !together;
 }
 
+// Teams on one host share its lane: what is done there is done for those that the buffers are of.
+TeamId ProgramMaker::team_of(TaskId id) const {
+  const Lane& lane = tasks_[tasks_.lanes_of(id)[0]];
+  if (lane.kind != LaneKind::Host) return lane.team;
+  // Packs have one copy for all teams.
+  const auto& group = tasks_.groups[static_cast<size_t>(tasks_[id].group)];
+  for (const Use& use : tasks_.uses_of(id)) {
+    const TeamId team = tasks_[use.buffer].team;
+    if (team.valid() && std::ranges::find(group, tasks_[team].devices[0]) != group.end())
+      return team;
+  }
+  return lane.team;
+}
+
 void ProgramMaker::make_parts(TaskId id) {
   const Task& task = tasks_[id];
   ProgramTask& made = program_.tasks[id.index()];

@@ -176,7 +176,8 @@ struct Program {
   std::vector<ProgramTask> tasks;  // by task id
   int64_t devices = 0;
 
-  bool parts() const { return in_parts; }
+  // One device with all samples counts labels by itself.
+  bool needs_counts() const { return devices > 1 || micro_batches > 1 || in_parts; }
   bool in_parts = false;  // micro-batches are parts of the batch that the training graph is of
   int32_t micro_batches = 1;
 };

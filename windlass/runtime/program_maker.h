@@ -25,7 +25,8 @@ class ProgramMaker {
   void make_parts(TaskId id);
   int32_t slot(BufferId buffer, int64_t member) const;
   const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
-  TeamId team_of(TaskId id) const { return tasks_[tasks_.lanes_of(id)[0]].team; }
+  // Whose members do it.
+  TeamId team_of(TaskId id) const;
   const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
   // What a use is to a member, all of it, dense.
   struct Seen {

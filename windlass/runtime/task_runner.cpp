@@ -47,18 +47,17 @@ void TaskRunner::begin_step(const StepRequest& request) {
   norm_ = 0;
   pacer_.reset_bytes();
   for (auto& list : losses_) std::ranges::fill(list, 0);
-  // One device with all samples counts for itself.
-  const bool alone = program_.devices == 1 && program_.micro_batches == 1;
-  if (!alone && request.mean_counts.size() != training_.graph.ops.size())
-    fail_unsupported("the batch cannot be cut: it is not known what its means divide by");
+  ensure(!program_.needs_counts() || request.mean_counts.size() == training_.graph.ops.size(),
+         "pieces do not know what their means divide by");
   for (ProgramPiece& run : program_.pieces) {
-    const OpKind kind = run.piece.kind;
-    const double count = alone ? -1 : request.mean_counts[run.forward.index()];
-    if (kind == OpKind::CrossEntropy) {
+    const Op& op = training_.graph[run.forward];
+    const double count = program_.needs_counts() ? request.mean_counts[run.forward.index()] : -1;
+    if (op.kind == OpKind::CrossEntropy) {
       run.piece.facts.mean_count = count;
-      if (!alone && count < 0 && program_.devices > 1)
+      const bool cut = run.piece.inputs[1].shape != training_.graph[op.inputs[1]].type.shape;
+      if (count < 0 && cut)
         fail_unsupported("\"{}\": its labels are computed, and cannot be counted beforehand",
-                         training_.graph[run.forward].name);
+                         op.name);
     } else if (count >= 0) {
       if (program_.in_parts)
         fail_unsupported("\"{}\": the loss divides by a sum over the samples",

@@ -195,7 +195,7 @@ std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
 }
 
 std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load) {
-  if (!batch.obstacle.empty()) return {};
+  if (count > 1 && !batch.obstacle.empty()) return {};
   const std::vector<PersistentTensor> resting = executor.persistent();
   return load_mean_counts(training.graph, batch, count,
                           [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
@@ -244,7 +244,8 @@ TrainerStep Trainer::step() {
         std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
     state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
   };
-  request.mean_counts = state.mean_counts(state.data_parts, request.load);
+  if (state.executor.needs_counts())
+    request.mean_counts = state.mean_counts(state.data_parts, request.load);
   try {
     done.outcome = state.executor.run(request);
   } catch (const Error&) {

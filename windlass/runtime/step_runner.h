@@ -1,0 +1,138 @@
+// Runs steps of a task graph on devices of this host, from given values and data. For tests.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "windlass/cost/cost_model.h"
+#include "windlass/graph/batch.h"
+#include "windlass/model/convert.h"
+#include "windlass/runtime/executor.h"
+#include "windlass/runtime/load_counts.h"
+#include "windlass/sim/simulate.h"
+#include "windlass/task/reference/run_tasks.h"
+
+namespace windlass::testing_runs {
+
+inline void store_array(const Array& array, DType dtype, std::span<std::byte> out) {
+  if (is_float(dtype))
+    return convert_values(std::as_bytes(std::span(array.values)), DType::F64, out, dtype);
+  const auto each = static_cast<size_t>(element_bytes(dtype));
+  for (size_t i = 0; i < array.values.size(); ++i) {
+    const auto whole = static_cast<int64_t>(array.values[i]);
+    std::memcpy(out.data() + i * each, &whole, each);
+  }
+}
+
+inline std::vector<double> load_array(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<double> values(bytes.size() / static_cast<size_t>(element_bytes(dtype)));
+  convert_values(bytes, dtype, std::as_writable_bytes(std::span(values)), DType::F64);
+  return values;
+}
+
+// What a run ends with.
+struct RunEnd {
+  std::vector<double> losses;                            // by step
+  std::vector<double> norms;                             // by step: before clipping
+  std::map<std::string, std::vector<double>> gradients;  // of the first step
+  std::map<std::string, std::vector<double>> weights;    // and buffers
+  std::map<std::string, std::vector<double>> states;
+  std::vector<std::byte> bits;  // of everything that lasts
+  std::vector<int64_t> peaks;   // by memory, of the last step
+};
+
+struct RunSettings {
+  int steps = 2;
+  uint64_t seed = 3;
+  bool paranoid = false;
+  bool pace = false;
+  std::function<void(int32_t, int32_t)> delay = {};
+};
+
+// `start` has values and data of the first step; the others have the same data. `batch` is of the
+// network that is not cut, or empty.
+inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
+                        const TaskGraph& tasks, const TaskTimes& times, const SimResult& simulated,
+                        const StepStart& start, const BatchAxes& batch,
+                        const RunSettings& settings = {}) {
+  const Graph& graph = training.graph;
+  Executor executor(training, tasks, times, simulated, machine,
+                    {.threads = 1,
+                     .seed = settings.seed,
+                     .sample_axes = batch.axis,
+                     .pace_copies = settings.pace,
+                     .paranoid = settings.paranoid,
+                     .delay = settings.delay});
+  const size_t first_update = training.forward_ops + training.backward_ops;
+  for (const PersistentTensor& tensor : executor.persistent()) {
+    std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes));
+    const Tensor& meant = graph[tensor.tensor];
+    if (tensor.kind == BufferKind::OptimizerState) {
+      size_t at = 0;
+      for (size_t u = first_update; u < graph.ops.size(); ++u)
+        if (graph.ops[u].inputs[0] == tensor.tensor)
+          for (size_t k = 2; k < graph.ops[u].inputs.size(); ++k) {
+            const TensorId id = graph.ops[u].inputs[k];
+            if (!id.valid()) continue;
+            const auto size = static_cast<size_t>(byte_size(graph[id].type).value);
+            store_array(start.values[id.index()], graph[id].type.dtype,
+                        std::span(bytes).subspan(at, size));
+            at += size;
+          }
+    } else if (tensor.tensor == training.loss_gradient) {
+      store_array(Array(meant.type.shape, 1.0 / start.micro_batches), meant.type.dtype, bytes);
+    } else if (meant.constant >= 0) {
+      store_array(
+          Array(meant.type.shape, graph.constants[static_cast<size_t>(meant.constant)].values),
+          meant.type.dtype, bytes);
+    } else {
+      store_array(start.values[tensor.tensor.index()], meant.type.dtype, bytes);
+    }
+    tensor.write(bytes);
+  }
+  RunEnd end;
+  StepRequest request;
+  request.hyperparameters = start.hyperparameters;
+  request.load = [&](TensorId id, int32_t micro_batch, std::span<std::byte> out) {
+    store_array(start.data(id, std::max(0, micro_batch)), graph[id].type.dtype, out);
+  };
+  request.mean_counts = load_mean_counts(graph, batch, start.micro_batches, request.load);
+  for (int step = 1; step <= settings.steps; ++step) {
+    request.step = step;
+    std::map<std::string, std::vector<std::byte>> gradients;
+    if (step == 1)
+      executor.watch_gradients([&](const GradientPiece& piece) {
+        const Tensor& tensor = graph[piece.weight];
+        collect(piece, tensor.type.shape, gradients[tensor.name]);
+      });
+    const StepOutcome outcome = executor.run(request);
+    executor.watch_gradients({});
+    end.losses.push_back(outcome.loss);
+    end.norms.push_back(outcome.gradient_norm);
+    end.peaks = outcome.peaks;
+    for (const auto& [name, bytes] : gradients) {
+      const auto found = std::ranges::find(graph.tensors, name, &Tensor::name);
+      const TensorId id(static_cast<size_t>(found - graph.tensors.begin()));
+      for (size_t u = first_update; u < graph.ops.size(); ++u)
+        if (graph.ops[u].inputs[0] == id)
+          end.gradients[name] = load_array(bytes, graph[graph.ops[u].inputs[1]].type.dtype);
+    }
+  }
+  for (const PersistentTensor& tensor : executor.persistent()) {
+    const Tensor& meant = graph[tensor.tensor];
+    if (meant.role != TensorRole::Weight && meant.role != TensorRole::Buffer) continue;
+    const std::vector<std::byte> bytes = tensor.values();
+    end.bits.insert(end.bits.end(), bytes.begin(), bytes.end());
+    if (tensor.kind == BufferKind::OptimizerState)
+      end.states[meant.name] = load_array(bytes, DType::F32);
+    else if (is_float(meant.type.dtype))
+      end.weights[meant.name] = load_array(bytes, meant.type.dtype);
+  }
+  return end;
+}
+
+}  // namespace windlass::testing_runs
