@@ -19,10 +19,10 @@ AnalyticOptions local_options() {
 
 }  // namespace
 
-Pricing::Pricing(bool measured, int threads)
+Pricing::Pricing(bool measured, int threads, int devices)
     : cost_(analytic_cost_model(measured ? local_options() : AnalyticOptions{})),
       threads_(threads) {
-  if (measured) profile_ = std::make_unique<KernelProfile>(threads);
+  if (measured) profile_ = std::make_unique<KernelProfile>(threads, devices);
 }
 
 Reprice Pricing::reprice() {

@@ -19,9 +19,9 @@ inline constexpr std::string_view kMeasured = "measured";
 
 class Pricing {
  public:
-  // `measured`: kernels of ops and updates are run on this host, with so many threads, when their
-  // price is asked for; copies follow the machine's figures.
-  Pricing(bool measured, int threads);
+  // `measured`: kernels of ops and updates are run on this host, with so many threads on each of so
+  // many devices, when their price is asked for; copies follow the machine's figures.
+  Pricing(bool measured, int threads, int devices = 1);
 
   const CostModel& cost() const { return *cost_; }
   Reprice reprice();  // empty if nothing is measured

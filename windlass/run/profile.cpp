@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -27,20 +28,6 @@ UpdateVariant variant_of(const Graph& graph, const Op& update) {
           graph[update.inputs[1]].type.dtype, update.inputs.size() > 2 && update.inputs[2].valid()};
 }
 
-std::string key_of(const TrainingGraph& training, const Op& op, uint64_t adds) {
-  std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
-                                format_attrs(op.attrs), adds);
-  for (const auto* list : {&op.inputs, &op.outputs, &op.auxiliaries})
-    for (TensorId id : *list) {
-      key += id.valid() ? ' ' + format_type(training.graph[id].type) : " -";
-    }
-  // Gradients of inputs that are not wanted leave no trace in the types.
-  if (op.forward.valid())
-    for (TensorId id : training.graph[op.forward].inputs)
-      key += id.valid() ? '/' + format_type(training.graph[id].type) : "/-";
-  return key;
-}
-
 }  // namespace
 
 const KernelPrice& KernelProfile::known_or(const std::string& key,
@@ -54,10 +41,8 @@ const KernelPrice& KernelProfile::known_or(const std::string& key,
   return prices_.emplace(key, measured).first->second;
 }
 
-const KernelPrice& KernelProfile::price(const TrainingGraph& training, OpId op, uint64_t adds) {
-  return known_or(key_of(training, training.graph[op], adds), [&] {
-    return runtime_().measure_op(training.graph, training.graph[op], adds, threads_);
-  });
+const KernelPrice& KernelProfile::price(const KernelRun& run) {
+  return known_or(key_of(run), [&] { return runtime_().measure_op(run, threads_, devices_); });
 }
 
 Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t elements,
@@ -66,7 +51,8 @@ Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t el
     const std::string key = key_of(variant, kUpdateSizes[size]);
     if (used) used(key);
     const auto measure = [&] {
-      return KernelPrice{runtime_().measure_update(variant, kUpdateSizes[size], threads_), 0};
+      return KernelPrice{runtime_().measure_update(variant, kUpdateSizes[size], threads_, devices_),
+                         0};
     };
     return static_cast<double>(known_or(key, measure).time);
   };
@@ -80,20 +66,8 @@ Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t el
 }
 
 template <typename Visit>
-void KernelProfile::for_kernels(const TaskGraph& tasks, Visit&& visit) {
-  for (size_t i = 0; i < tasks.size(); ++i) {
-    const Task& task = tasks.tasks[i];
-    if (!task.op.valid() || moves(task.kind) || task.begins) continue;
-    uint64_t adds = 0;
-    for (const Use& use : tasks.uses_of(TaskId(i)))
-      if (use.adds && use.index < 64) adds |= uint64_t{1} << use.index;
-    visit(i, task.op, adds);
-  }
-}
-
-template <typename Visit>
 void KernelProfile::for_updates(const TrainingGraph& training, const TaskGraph& tasks,
-                                Visit&& visit) {
+                                const TaskKernels& kernels, Visit&& visit) {
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (size_t i = 0; i < tasks.size(); ++i) {
     const TaskKind kind = tasks.tasks[i].kind;
@@ -101,7 +75,8 @@ void KernelProfile::for_updates(const TrainingGraph& training, const TaskGraph& 
     bool first = true;
     for (const Use& use : tasks.uses_of(TaskId(i))) {
       if (use.kind != UseKind::Weight) continue;
-      visit(i, training.graph.ops[first_update + use.index], first);
+      const Op& update = training.graph.ops[first_update + use.index];
+      visit(i, update, kernels.updated_elements(TaskId(i), use, update), first);
       first = false;
     }
   }
@@ -111,27 +86,40 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
                             TaskTimes& times) {
   for (size_t i = 0; i < tasks.size(); ++i)
     if (!moves(tasks.tasks[i].kind)) times.workspace[i] = 0;  // updates and sums work in place
-  // Most ops have one variant, which is looked up once.
+  const TaskKernels kernels(training, tasks);
+  // Most whole ops have one variant, which is looked up once.
   struct Known {
     uint64_t adds = 0;
     const KernelPrice* price = nullptr;
   };
   std::vector<Known> known(training.graph.ops.size());
-  for_kernels(tasks, [&](size_t task, OpId op, uint64_t adds) {
-    Known& entry = known[op.index()];
-    if (entry.price == nullptr || entry.adds != adds) entry = {adds, &price(training, op, adds)};
-    times.duration[task] = entry.price->time;
-    times.workspace[task] = entry.price->workspace;
-  });
+  std::map<TaskKernels::Number, const KernelPrice*> pieces;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const TaskId id(i);
+    if (!kernels.has(id)) continue;
+    const KernelPrice* price = nullptr;
+    if (kernels.whole(id)) {
+      Known& entry = known[tasks[id].op.index()];
+      const uint64_t adds = kernels.adds(id);
+      if (entry.price == nullptr || entry.adds != adds)
+        entry = {adds, &this->price(kernels.run(id))};
+      price = entry.price;
+    } else {
+      const KernelPrice*& entry = pieces[kernels.number(id)];
+      if (entry == nullptr) entry = &this->price(kernels.run(id));
+      price = entry;
+    }
+    times.duration[i] = price->time;
+    times.workspace[i] = price->workspace;
+  }
   if (!prices_updates_) return;
-  std::vector<Nanoseconds> updates(training.graph.tensors.size(), 0);  // by weight
-  for_updates(training, tasks, [&](size_t task, const Op& update, bool first) {
-    Nanoseconds& time = updates[update.inputs[0].index()];
-    if (time == 0)
-      time = update_price(variant_of(training.graph, update),
-                          element_count(training.graph[update.inputs[0]].type.shape));
-    times.duration[task] = time + (first ? 0 : times.duration[task]);
-  });
+  std::map<std::pair<TensorId, int64_t>, Nanoseconds> updates;  // by weight and elements
+  for_updates(training, tasks, kernels,
+              [&](size_t task, const Op& update, int64_t elements, bool first) {
+                Nanoseconds& time = updates[{update.inputs[0], elements}];
+                if (time == 0) time = update_price(variant_of(training.graph, update), elements);
+                times.duration[task] = time + (first ? 0 : times.duration[task]);
+              });
 }
 
 void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
@@ -146,18 +134,20 @@ void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
 std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training,
                                                    const TaskGraph& tasks) {
   std::map<std::string, MeasuredKernel> used;
-  for_kernels(tasks, [&](size_t, OpId op, uint64_t adds) {
-    price(training, op, adds);
-    const std::string key = key_of(training, training.graph[op], adds);
+  const TaskKernels kernels(training, tasks);
+  std::set<TaskKernels::Number> seen;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    if (!kernels.has(TaskId(i)) || !seen.insert(kernels.number(TaskId(i))).second) continue;
+    const KernelRun run = kernels.run(TaskId(i));
+    price(run);
+    const std::string key = key_of(run);
     used[key] = {key, 0, 0};
-  });
+  }
   if (prices_updates_)
-    for_updates(training, tasks, [&](size_t, const Op& update, bool) {
-      update_price(variant_of(training.graph, update),
-                   element_count(training.graph[update.inputs[0]].type.shape),
-                   [&](const std::string& key) {
-                     used[key] = {key, 0, 0};
-                   });
+    for_updates(training, tasks, kernels, [&](size_t, const Op& update, int64_t elements, bool) {
+      update_price(variant_of(training.graph, update), elements, [&](const std::string& key) {
+        used[key] = {key, 0, 0};
+      });
     });
   for (auto& [key, kernel] : used) kernel = {key, prices_.at(key).time, prices_.at(key).workspace};
   std::vector<MeasuredKernel> list;

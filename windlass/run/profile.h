@@ -1,5 +1,6 @@
-// What kernels really take on this host: time and workspace of each op of a training graph,
-// measured by running it once alone. Predictions made from it are of the same kernels that train.
+// What kernels really take on this host: time and workspace of each op of a training graph, or of
+// the piece of it that a device has, measured by running it alone, or on all devices at once.
+// Predictions made from it are of the same kernels that train.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/plan/plan.h"
+#include "windlass/run/kernel_run.h"
 #include "windlass/run/runtime.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
@@ -21,23 +23,27 @@ namespace windlass {
 // afterwards: one profile serves many graphs. Not shared between threads.
 class KernelProfile {
  public:
-  // `runtime` is called when a kernel has to be measured: who knows all prices needs none.
-  explicit KernelProfile(int threads = 1, std::function<Runtime&()> runtime = open_runtime)
-      : threads_(threads), runtime_(std::move(runtime)) {}
+  // Kernels are run with so many threads on each of so many devices of this host, which share its
+  // memory and caches. `runtime` is called when a kernel has to be measured: who knows all prices
+  // needs none.
+  explicit KernelProfile(int threads = 1, int devices = 1,
+                         std::function<Runtime&()> runtime = open_runtime)
+      : threads_(threads), devices_(devices), runtime_(std::move(runtime)) {}
+  KernelProfile(int threads, std::function<Runtime&()> runtime)
+      : KernelProfile(threads, 1, std::move(runtime)) {}
 
   // Called before each kernel that has to be measured: how many are known so far.
   std::function<void(size_t known)> progress;
 
-  // The kernel of a forward or backward op. Bit i of `adds`: result i is added to a sum.
-  const KernelPrice& price(const TrainingGraph& training, OpId op, uint64_t adds);
+  const KernelPrice& price(const KernelRun& run);
 
   // Of one weight with so many elements, on the device or on the host: the same cores update. A few
   // sizes are measured. `used` is told the names of those that count.
   Nanoseconds update_price(const UpdateVariant& variant, int64_t elements,
                            const std::function<void(const std::string&)>& used = {});
 
-  // Replaces, in the times of a graph that was lowered for one device of this host, those of all
-  // tasks that run kernels of ops or update weights.
+  // Replaces, in the times of a graph that was lowered for devices of this host, those of all tasks
+  // that run kernels of ops or update weights.
   void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
 
   // Prices known from elsewhere: a plan. If it has kernels but no updates, its updates were not
@@ -51,16 +57,14 @@ class KernelProfile {
   Seconds spent() const { return Seconds(static_cast<double>(spent_) * 1e-9); }
 
  private:
-  // Calls visit(task, op, adds) for each task that runs the kernel of an op.
+  // Calls visit(task, update op, elements, whether it is the first of the task) for each weight of
+  // each task that updates weights.
   template <typename Visit>
-  static void for_kernels(const TaskGraph& tasks, Visit&& visit);
-  // Calls visit(task, update op, whether it is the first of the task) for each weight of each task
-  // that updates weights.
-  template <typename Visit>
-  static void for_updates(const TrainingGraph& training, const TaskGraph& tasks, Visit&& visit);
+  static void for_updates(const TrainingGraph& training, const TaskGraph& tasks,
+                          const TaskKernels& kernels, Visit&& visit);
   const KernelPrice& known_or(const std::string& key, const std::function<KernelPrice()>& measure);
 
-  const int threads_;
+  const int threads_, devices_;
   const std::function<Runtime&()> runtime_;
   std::map<std::string, KernelPrice> prices_;
   bool prices_updates_ = true;

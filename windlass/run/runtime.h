@@ -11,6 +11,7 @@
 #include "windlass/machine/machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/step.h"
+#include "windlass/run/kernel_run.h"
 #include "windlass/run/training.h"
 #include "windlass/sim/simulate.h"
 
@@ -33,14 +34,14 @@ class Runtime {
  public:
   virtual ~Runtime() = default;
 
-  // Runs a forward or backward op with so many threads. Bit i of `adds`: result i is added to a
-  // sum.
-  virtual KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads) = 0;
+  // Runs a kernel on so many devices at the same time, as far as there are cores, each with
+  // operands of its own and so many threads: what the slowest of them takes.
+  virtual KernelPrice measure_op(const KernelRun& run, int threads, int devices) = 0;
 
-  // Updates one weight with so many elements. Its tensors are not in the caches, as when a step
-  // updates one weight after the other.
-  virtual Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements,
-                                     int threads) = 0;
+  // Updates one weight with so many elements, likewise. Its tensors are not in the caches, as when
+  // a step updates one weight after the other.
+  virtual Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
+                                     int devices) = 0;
 
   // A Trainer (runtime/trainer.h), which says what is expected of the arguments.
   virtual std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,

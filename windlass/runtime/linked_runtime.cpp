@@ -9,11 +9,12 @@ namespace {
 
 class LinkedRuntime final : public Runtime {
  public:
-  KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads) override {
-    return windlass::measure_op(graph, op, adds, threads);
+  KernelPrice measure_op(const KernelRun& run, int threads, int devices) override {
+    return windlass::measure_op(run, threads, devices);
   }
-  Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads) override {
-    return windlass::measure_update(variant, elements, threads);
+  Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
+                             int devices) override {
+    return windlass::measure_update(variant, elements, threads, devices);
   }
   std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,
                                   const SimulatedStep& step, const Machine& machine,

@@ -1,10 +1,13 @@
 #include "windlass/runtime/measure.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <ctime>
 #include <exception>
 #include <functional>
+#include <latch>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -61,24 +64,74 @@ at::Tensor operand(const TensorType& type, int64_t integer = 0) {
   return tensor;
 }
 
-// Runs `work` on a thread of its own, as a device has it.
-void on_device_thread(int threads, const std::function<void(Arena&)>& work) {
+// Devices that run the same at the same time, each on a thread of its own.
+struct Together {
+  explicit Together(int devices) : ready(devices), busy(devices) {}
+  std::latch ready;
+  std::atomic<int> busy;
+};
+
+// One device of them. One that fails keeps nobody waiting.
+class DeviceTurn {
+ public:
+  explicit DeviceTurn(Together& all) : all_(all) {}
+  ~DeviceTurn() {
+    if (!started_) all_.ready.count_down();
+    end();
+  }
+  DeviceTurn(const DeviceTurn&) = delete;
+  DeviceTurn& operator=(const DeviceTurn&) = delete;
+
+  // Waits until all are ready.
+  void start() {
+    started_ = true;
+    all_.ready.arrive_and_wait();
+  }
+  // This one has measured. It goes on as long as others measure, so that they share what they share
+  // in a step.
+  template <class Run>
+  void end_with(const Run& run) {
+    end();
+    while (all_.busy > 0) run();
+  }
+
+ private:
+  void end() {
+    if (!ended_) --all_.busy;
+    ended_ = true;
+  }
+
+  Together& all_;
+  bool started_ = false, ended_ = false;
+};
+
+// Runs `work` on a thread of each of so many devices, as far as there are cores, and throws what
+// one of them threw.
+void on_device_threads(int devices, int threads,
+                       const std::function<void(Arena&, DeviceTurn&)>& work) {
   install_allocator();
-  std::exception_ptr error;
-  std::thread worker([&] {
-    try {
-      use_threads(threads);
-      set_blas_threads(threads);
-      Arena arena("profile", kNoLimit, kAllocationUnit);
-      const ArenaScope scope(arena);
-      const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      work(arena);
-    } catch (...) {
-      error = std::current_exception();
-    }
-  });
-  worker.join();
-  if (error) std::rethrow_exception(error);
+  const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int count = std::clamp(devices, 1, cores);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(count));
+  std::vector<std::thread> workers;
+  Together together(count);
+  for (std::exception_ptr& error : errors)
+    workers.emplace_back([&] {
+      try {
+        DeviceTurn device(together);
+        use_threads(threads);
+        set_blas_threads(threads);
+        Arena arena("profile", kNoLimit, kAllocationUnit);
+        const ArenaScope scope(arena);
+        const at::AutoDispatchBelowADInplaceOrView below_autograd;
+        work(arena, device);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  for (std::thread& worker : workers) worker.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 template <class Run>
@@ -103,47 +156,47 @@ Nanoseconds shortest(int threads, Run&& run) {
 // kernel needs most memory.
 enum class Routing : uint8_t { Even, Crowded };
 
-// What the choice of experts says must make sense: an order of rows, and the rows of each expert.
-at::Tensor operand(const Graph& graph, TensorId id, Routing routing) {
-  at::Tensor tensor = operand(graph.type_of(id));
-  const OpId producer = id.valid() ? graph[id].producer : OpId();
-  if (!producer.valid() || graph[producer].kind != OpKind::Route || graph[producer].forward.valid())
-    return tensor;
-  const std::vector<TensorId>& routed = graph[producer].outputs;
-  const auto value = [&](int64_t i) -> int64_t& { return tensor.data_ptr<int64_t>()[i]; };
-  if (id == routed[1])
-    for (int64_t i = 0; i < tensor.numel(); ++i) value(i) = i;
-  if (id == routed[2]) {
-    const int64_t rows = element_count(graph.type_of(routed[1]).shape), experts = tensor.numel();
-    for (int64_t i = 0; i < rows; ++i) ++value(routing == Routing::Even ? i % experts : 0);
-  }
-  return tensor;
-}
-
-// An op with operands made up for it, ready to be run again and again.
+// A kernel with operands made up for it, ready to be run again and again.
 class Rehearsal {
  public:
-  Rehearsal(const Graph& graph, const Op& op, uint64_t adds, Routing routing = Routing::Even)
-      : graph_(graph), op_(op) {
-    for (TensorId id : op.inputs) inputs_.push_back(operand(graph, id, routing));
+  explicit Rehearsal(const KernelRun& run, Routing routing = Routing::Even)
+      : run_(run), types_(operands_of(run).results) {
+    const KernelOperands operands = operands_of(run);
+    const Op& op = *run.op;
+    // Indices name a row that is here.
+    const AxisPart& rows = run.piece.facts.rows;
+    const bool looks_up = op.kind == OpKind::Embedding || op.kind == OpKind::Gather ||
+                          op.kind == OpKind::CrossEntropy;
+    for (size_t i = 0; i < op.inputs.size(); ++i) {
+      inputs_.push_back(operand(operands.inputs[i], looks_up ? rows.to_whole(0) : 0));
+      if (inputs_[i].defined())
+        route(op.inputs[i], *operands.input_regions[i], routing, inputs_[i]);
+    }
     // Nothing divides by 0.
     if (op.kind == OpKind::Binary && op.pass == Pass::Forward)
-      inputs_[1] = operand(graph.type_of(op.inputs[1]), 1);
+      inputs_[1] = operand(operands.inputs[1], 1);
     for (size_t i = 0; i < op.outputs.size(); ++i) {
-      const bool adds_to = i < 64 && (adds >> i & 1) != 0;
-      sums_.push_back(adds_to ? operand(graph.type_of(op.outputs[i])) : at::Tensor());
+      const bool adds_to = i < 64 && (run.adds >> i & 1) != 0;
+      sums_.push_back(adds_to ? operand(types_[i]) : at::Tensor());
     }
+    exchange_ = run.exchange();
+    if (exchange_.needed() && !run.begins) statistics_ = operand(exchange_.type);
   }
 
   // Bytes of the results, as they are counted.
   int64_t run(const Arena& arena) {
-    std::vector<Result> made;
-    for (size_t i = 0; i < op_.outputs.size(); ++i) {
-      const TensorType type = graph_.type_of(op_.outputs[i]);
-      made.push_back(sums_[i].defined() ? Result(type, sums_[i]) : Result(type));
+    if (run_.begins) {
+      at::Tensor made;
+      begin_piece(*run_.op, run_.piece, inputs_, {}, made);
+      return arena.rounded(byte_size(exchange_.type).value);
     }
-    for (TensorId id : op_.auxiliaries) made.emplace_back(graph_.type_of(id));
-    run_op(graph_, op_, inputs_, made);
+    std::vector<Result> made;
+    for (size_t i = 0; i < types_.size(); ++i) {
+      const bool adds = i < sums_.size() && sums_[i].defined();
+      made.push_back(adds ? Result(types_[i], sums_[i]) : Result(types_[i]));
+    }
+    run_piece(*run_.op, run_.piece, inputs_, made, {}, false,
+              statistics_.defined() ? &statistics_ : nullptr);
     int64_t bytes = 0;
     for (const Result& result : made)
       if (result.wanted() && !result.adds()) bytes += arena.rounded(byte_size(result.type()).value);
@@ -151,40 +204,68 @@ class Rehearsal {
   }
 
  private:
-  const Graph& graph_;
-  const Op& op_;
+  // What the choice of experts says must make sense: an order of rows, and the rows of each expert.
+  void route(TensorId id, const Region& region, Routing routing, at::Tensor& tensor) const {
+    const Graph& graph = *run_.graph;
+    const OpId producer = graph[id].producer;
+    if (!producer.valid() || graph[producer].kind != OpKind::Route ||
+        graph[producer].forward.valid())
+      return;
+    const std::vector<TensorId>& routed = graph[producer].outputs;
+    const auto value = [&](int64_t i) -> int64_t& { return tensor.data_ptr<int64_t>()[i]; };
+    if (id == routed[1])
+      for (int64_t i = 0; i < tensor.numel(); ++i) value(i) = whole_element(region, i);
+    if (id == routed[2]) {
+      const int64_t rows = element_count(graph.type_of(routed[1]).shape), experts = tensor.numel();
+      for (int64_t i = 0; i < rows; ++i) ++value(routing == Routing::Even ? i % experts : 0);
+    }
+  }
+
+  const KernelRun& run_;
+  const std::vector<TensorType> types_;  // of the results
   std::vector<at::Tensor> inputs_, sums_;
+  Exchange exchange_;
+  at::Tensor statistics_;
 };
 
 }  // namespace
 
-KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads) {
+KernelPrice measure_op(const KernelRun& run, int threads, int devices) {
   KernelPrice price;
-  on_device_thread(threads, [&](Arena& arena) {
+  std::mutex mutex;
+  on_device_threads(devices, threads, [&](Arena& arena, DeviceTurn& device) {
+    KernelPrice own;
     const auto note_workspace = [&](Rehearsal& rehearsal) {
       arena.reset_peak();
       const int64_t before = arena.statistics().live;
       const int64_t results = rehearsal.run(arena);
-      price.workspace = std::max(price.workspace, arena.statistics().peak - before - results);
+      own.workspace = std::max(own.workspace, arena.statistics().peak - before - results);
     };
-    if (op.kind == OpKind::GroupedLinear) {
-      Rehearsal crowded(graph, op, adds, Routing::Crowded);
+    if (run.op->kind == OpKind::GroupedLinear) {
+      Rehearsal crowded(run, Routing::Crowded);
       note_workspace(crowded);
     }
-    Rehearsal rehearsal(graph, op, adds);
-    const Nanoseconds first = time_of(threads, [&] { note_workspace(rehearsal); });
-    price.time = first > kLong ? first : shortest(threads, [&] { rehearsal.run(arena); });
+    Rehearsal rehearsal(run);
+    const auto again = [&] { rehearsal.run(arena); };
+    device.start();
+    own.time = time_of(threads, [&] { note_workspace(rehearsal); });
+    if (own.time <= kLong) own.time = shortest(threads, again);
+    device.end_with(again);
+    const std::lock_guard lock(mutex);
+    price.time = std::max(price.time, own.time);
+    price.workspace = std::max(price.workspace, own.workspace);
   });
   return price;
 }
 
-Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads) {
+Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
+                           int devices) {
   // So many weights, one after the other, that caches do not hold them; but not more tiny ones than
   // it takes to time them.
   constexpr int64_t kElements = int64_t{1} << 22, kMostWeights = 4096;
   const int64_t weights = std::clamp<int64_t>(kElements / elements, 1, kMostWeights);
-  Nanoseconds time = 0;
-  on_device_thread(threads, [&](Arena&) {
+  std::atomic<Nanoseconds> time = 1;
+  on_device_threads(devices, threads, [&](Arena&, DeviceTurn& device) {
     const auto pool = [&](DType dtype) { return operand({dtype, {weights * elements}}); };
     const at::Tensor weight = pool(variant.weight), gradient = pool(variant.gradient);
     const at::Tensor master = variant.master ? pool(DType::F32) : at::Tensor();
@@ -204,9 +285,14 @@ Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int t
       }
     };
     run();
-    time = shortest(threads, run) / weights;
+    device.start();
+    const Nanoseconds own = shortest(threads, run) / weights;
+    device.end_with(run);
+    Nanoseconds most = time;
+    while (most < own && !time.compare_exchange_weak(most, own)) {
+    }
   });
-  return std::max<Nanoseconds>(1, time);
+  return time;
 }
 
 }  // namespace windlass

@@ -4,13 +4,13 @@
 
 #include <cstdint>
 
-#include "windlass/graph/graph.h"
 #include "windlass/run/runtime.h"
 #include "windlass/sim/simulate.h"
 
 namespace windlass {
 
-KernelPrice measure_op(const Graph& graph, const Op& op, uint64_t adds, int threads);
-Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads);
+KernelPrice measure_op(const KernelRun& run, int threads, int devices = 1);
+Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
+                           int devices = 1);
 
 }  // namespace windlass

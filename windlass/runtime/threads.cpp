@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <dlfcn.h>
+#include <mutex>
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -29,19 +30,35 @@ const Blas& blas() {
   return found;
 }
 
+// BLAS uses one thread as long as one of these is there: devices multiply at the same time.
 class OneBlasThread {
  public:
-  OneBlasThread() : before_(blas().get()) {
-    if (before_ != 1) blas().set(1);
+  OneBlasThread() {
+    const std::lock_guard lock(mutex());
+    if (count()++ > 0) return;
+    before() = blas().get();
+    if (before() != 1) blas().set(1);
   }
   ~OneBlasThread() {
-    if (before_ != 1) blas().set(before_);
+    const std::lock_guard lock(mutex());
+    if (--count() == 0 && before() != 1) blas().set(before());
   }
   OneBlasThread(const OneBlasThread&) = delete;
   OneBlasThread& operator=(const OneBlasThread&) = delete;
 
  private:
-  const int before_;
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static int& count() {
+    static int here = 0;
+    return here;
+  }
+  static int& before() {
+    static int threads = 1;
+    return threads;
+  }
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ void set_blas_threads(int threads);
 // Calls f(begin, end) for parts of [0, size), on all threads that the caller's kernels may use, to
 // work out a matrix product by parts: within f, BLAS uses one thread. `work` is the number of
 // multiplications of the whole: a small product stays in one part, as does one that the BLAS
-// library divides well itself. Not for two kernels at a time.
+// library divides well itself.
 void divide_product(int64_t size, int64_t work, const std::function<void(int64_t, int64_t)>& f);
 
 }  // namespace windlass

@@ -10,15 +10,9 @@
 #include <vector>
 
 #include "windlass/graph/reference/pieces.h"
+#include "windlass/graph/reference/random_cuts.h"
 
 namespace windlass::reference {
-
-// One loop cut into ranges, of each of its blocks.
-struct Cut {
-  size_t loop = 0;
-  int64_t blocks = 1;
-  std::vector<Range> ranges;
-};
 
 class PieceRun {
  public:
@@ -34,10 +28,7 @@ class PieceRun {
 
  private:
   using Key = std::vector<size_t>;
-  struct Member {
-    Key index;  // by cut
-    OpPiece piece;
-  };
+  using Member = CutPiece;
   // Gradients that arrive (without values where none does) and the rule for those that are wanted.
   struct Wishes {
     std::vector<bool> wanted;

@@ -30,22 +30,9 @@ const Region& saved_region_of(const OpPiece& piece, const SavedRef& ref) {
 }  // namespace
 
 PieceRun::PieceRun(const Subject& subject, std::vector<Cut> cuts)
-    : s_(subject), cuts_(std::move(cuts)) {
-  size_t count = 1;
-  for (const Cut& cut : cuts_) count *= cut.ranges.size();
-  for (size_t m = 0; m < count; ++m) {
-    std::vector<LoopPart> parts = whole_parts(s_.nest);
-    Member member;
-    size_t rest = m;
-    for (const Cut& cut : cuts_) {
-      member.index.push_back(rest % cut.ranges.size());
-      parts[cut.loop] = {cut.ranges[member.index.back()], cut.blocks};
-      rest /= cut.ranges.size();
-    }
-    member.piece = piece_of(s_.signature, s_.nest, parts);
-    members_.push_back(std::move(member));
-  }
-}
+    : s_(subject),
+      cuts_(std::move(cuts)),
+      members_(cut_pieces(subject.signature, subject.nest, cuts_)) {}
 
 template <class Function>
 auto PieceRun::with_operands(const Wishes& wishes, const OpPiece* piece,

@@ -102,11 +102,28 @@ void bias_gradient(const at::Tensor& g, Result& result) {
   at::sum_out(out, g, axes, /*keepdim=*/false, out.scalar_type());
 }
 
+// Of a piece whose windows lie in the padding altogether, which ATen refuses.
+bool is_empty(at::IntArrayRef x) {
+  return std::any_of(x.begin(), x.end(), [](int64_t size) { return size == 0; });
+}
+
+void put_zeros(Result& result) {
+  if (!result.adds()) result.allocate().zero_();
+}
+
 }  // namespace
 
 void conv_forward(ForwardCall& call) {
   const auto& attrs = call.attrs<ConvAttrs>();
   const at::Tensor& w = call.input(1);
+  if (is_empty(call.input(0).sizes())) {
+    put_zeros(call.outputs[0]);
+    Shape shape(w.sizes().size(), 1);
+    shape[1] = -1;
+    if (call.has(2) && call.facts.adds_bias)
+      call.outputs[0].tensor().add_(call.input(2).view(shape));
+    return;
+  }
   const Padding padding = padding_of(attrs, call.input(0).sizes(), w.sizes());
   at::Tensor x = convolvable(attrs, call.input(0));
   if (!attrs.transposed && padding.uneven()) x = padded(x, padding);
@@ -125,6 +142,11 @@ void conv_backward(BackwardCall& call) {
   // The sum alone is faster than what convolutions compute it with, and needs no fp32 copy.
   if (call.wants(2)) bias_gradient(call.gradient(), call.results[2]);
   if (!call.wants(0) && !call.wants(1)) return;
+  if (is_empty(call.shape(0))) {
+    for (const size_t i : {0, 1})
+      if (call.wants(i)) put_zeros(call.results[i]);
+    return;
+  }
   const Padding padding = padding_of(attrs, call.shape(0), call.shape(1));
   const bool uneven = padding.uneven();
   at::Tensor g = convolvable(attrs, call.gradient());

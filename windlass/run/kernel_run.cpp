@@ -1,0 +1,246 @@
+#include "windlass/run/kernel_run.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/op_info.h"
+#include "windlass/strategy/layout.h"
+#include "windlass/strategy/redistribute.h"
+
+namespace windlass {
+namespace {
+
+bool is_backward(const Op& op) { return op.forward.valid(); }
+
+// Type and region of what a backward op reads of its forward op.
+std::pair<const TensorType*, const Region*> saved_operand(const OpPiece& piece,
+                                                          const SavedRef& ref) {
+  const auto i = static_cast<size_t>(ref.index);
+  switch (ref.source) {
+    case SavedRef::Source::Input: return {&piece.inputs[i], &piece.input_regions[i]};
+    case SavedRef::Source::Output: return {&piece.outputs[i], &piece.output_regions[i]};
+    case SavedRef::Source::Auxiliary: break;
+  }
+  return {&piece.auxiliaries[i], &piece.auxiliary_regions[i]};
+}
+
+// Neighbouring elements that draw neighbouring random numbers; 0 if all are.
+int64_t drawn_run(const Region& region) {
+  int64_t run = 1;
+  for (size_t axis = region.size(); axis-- > 0;) {
+    if (!region[axis].whole()) return run * region[axis].range.size();
+    run *= region[axis].size;
+  }
+  return 0;
+}
+
+bool draws(const OpPiece& piece) {
+  if (const auto* attrs = std::get_if<AttentionAttrs>(&piece.attrs)) return attrs->dropout > 0;
+  return piece.kind == OpKind::Dropout || piece.kind == OpKind::Random;
+}
+
+std::string format_part(const AxisPart& part) {
+  return fmt::format("{}-{}x{}/{}", part.range.begin, part.range.end, part.blocks, part.size);
+}
+
+// What pieces of the same sizes differ in.
+std::string facts_of(const KernelRun& run) {
+  const OpPiece& piece = run.piece;
+  const PieceFacts& facts = piece.facts;
+  std::string text;
+  if (run.begins)
+    text += " begins";
+  else if (run.exchange().needed())
+    text += " ends";
+  if (!facts.adds_bias && !is_backward(*run.op)) text += " no-bias";
+  if (facts.rows.size > 0 && !facts.rows.whole())
+    text += fmt::format(" of-rows {}", facts.rows.size);
+  if (const auto* attrs = std::get_if<AttentionAttrs>(&piece.attrs);
+      attrs != nullptr && (attrs->causal || attrs->window > 0))
+    text +=
+        fmt::format(" queries {} keys {}", format_part(facts.positions), format_part(facts.keys));
+  if (draws(piece) && drawn_run(facts.random) > 0 &&
+      !(is_backward(*run.op) && piece.kind == OpKind::Dropout))
+    text += fmt::format(" draws {}", drawn_run(facts.random));
+  return text;
+}
+
+}  // namespace
+
+Exchange KernelRun::exchange() const {
+  if (!piece.coupled) return {};
+  return is_backward(*op) ? exchange_of(piece, Pass::Backward, wanted_of(*op))
+                          : exchange_of(piece, Pass::Forward);
+}
+
+KernelOperands operands_of(const KernelRun& run) {
+  const Op& op = *run.op;
+  const OpPiece& piece = run.piece;
+  KernelOperands operands;
+  // Elements as the training graph has them: the gradient of a 16-bit weight may have 32.
+  const auto type = [&](TensorId id, const TensorType& local) {
+    return id.valid() ? TensorType{run.graph->type_of(id).dtype, local.shape} : TensorType{};
+  };
+  const size_t gradients = is_backward(op) ? op.inputs.size() - op.saved.size() : 0;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    std::pair<const TensorType*, const Region*> local;
+    if (!is_backward(op))
+      local = {&piece.inputs[i], &piece.input_regions[i]};
+    else if (i < gradients)
+      local = {&piece.outputs[i], &piece.output_regions[i]};
+    else
+      local = saved_operand(piece, op.saved[i - gradients]);
+    operands.inputs.push_back(type(op.inputs[i], *local.first));
+    operands.input_regions.push_back(local.second);
+  }
+  const std::vector<TensorType>& made = is_backward(op) ? piece.inputs : piece.outputs;
+  for (size_t i = 0; i < op.outputs.size(); ++i)
+    operands.results.push_back(type(op.outputs[i], made[i]));
+  for (size_t i = 0; i < op.auxiliaries.size(); ++i)
+    operands.results.push_back(type(op.auxiliaries[i], piece.auxiliaries[i]));
+  return operands;
+}
+
+std::string key_of(const KernelRun& run) {
+  const Op& op = *run.op;
+  const KernelOperands operands = operands_of(run);
+  std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
+                                format_attrs(run.whole ? op.attrs : run.piece.attrs), run.adds);
+  const auto add = [&](char mark, const TensorType& type) {
+    key += mark;
+    key += type.present() ? format_type(type) : "-";
+  };
+  for (const auto* list : {&operands.inputs, &operands.results})
+    for (const TensorType& type : *list) add(' ', type);
+  // Gradients of inputs that are not wanted leave no trace in the types.
+  if (is_backward(op))
+    for (const TensorType& type : run.piece.inputs) add('/', type);
+  return run.whole ? key : key + facts_of(run);
+}
+
+TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
+    : training_(training), tasks_(tasks) {
+  if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
+}
+
+bool TaskKernels::has(TaskId id) const { return tasks_[id].op.valid() && !moves(tasks_[id].kind); }
+
+uint64_t TaskKernels::adds(TaskId id) const {
+  uint64_t bits = 0;
+  for (const Use& use : tasks_.uses_of(id))
+    if (use.adds && use.index < 64) bits |= uint64_t{1} << use.index;
+  return bits;
+}
+
+bool TaskKernels::whole(TaskId id) const {
+  const int32_t group = tasks_[id].group;
+  return tasks_.micro_batches.empty() &&
+         (group < 0 || tasks_.groups[static_cast<size_t>(group)].size() == 1);
+}
+
+int64_t TaskKernels::first_member(TaskId id) const {
+  if (whole(id) || tasks_[id].group < 0) return 0;
+  const auto& devices = tasks_.groups[static_cast<size_t>(tasks_[id].group)];
+  int64_t first = static_cast<int64_t>(devices.size());
+  for (DeviceId device : tasks_[tasks_[tasks_.lanes_of(id)[0]].team].devices)
+    first = std::min<int64_t>(first, std::ranges::find(devices, device) - devices.begin());
+  ensure(first < static_cast<int64_t>(devices.size()), "a team is not part of its task's group");
+  return first;
+}
+
+Range TaskKernels::samples(TaskId id) const {
+  return tasks_.micro_batches[static_cast<size_t>(tasks_[id].micro_batch)];
+}
+
+TaskKernels::Number TaskKernels::number(TaskId id) const {
+  const Task& task = tasks_[id];
+  return {task.op.value,    task.how,
+          first_member(id), tasks_.micro_batches.empty() ? -1 : task.micro_batch,
+          task.begins,      adds(id)};
+}
+
+// Terms that lie like their sum.
+OpPiece TaskKernels::sum_piece(TaskId id, int64_t member) const {
+  const Op& op = training_.graph[tasks_[id].op];
+  const TensorType& whole = training_.graph[op.outputs[0]].type;
+  Region region;
+  for (int64_t size : whole.shape) region.push_back({size, {0, size}});
+  for (const Use& use : tasks_.uses_of(id)) {
+    if (use.kind != UseKind::Sum || tasks_[use.buffer].layout < 0) continue;
+    const Layout& layout = tasks_.layouts[static_cast<size_t>(tasks_[use.buffer].layout)];
+    const Box box = box_of(layout, whole.shape, member);
+    for (size_t a = 0; a < region.size(); ++a) region[a].range = box[a];
+    for (const Digit& digit : layout.digits)
+      if (digit.kind == Digit::Kind::Axis)
+        region[static_cast<size_t>(digit.axis)].blocks = digit.blocks;
+  }
+  if (!tasks_.micro_batches.empty())
+    if (const int32_t axis = samples_.axis[op.outputs[0].index()]; axis >= 0) {
+      AxisPart& part = region[static_cast<size_t>(axis)];
+      part.range = samples_.part(part.size, part.range, samples(id));
+    }
+  OpPiece piece;
+  piece.kind = op.kind;
+  piece.attrs = op.attrs;
+  for (TensorId input : op.inputs) {
+    piece.inputs.push_back({training_.graph[input].type.dtype, local_shape(region)});
+    piece.input_regions.push_back(region);
+  }
+  piece.outputs = {{whole.dtype, local_shape(region)}};
+  piece.output_regions = {region};
+  return piece;
+}
+
+KernelRun TaskKernels::run(TaskId id) const {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  const int64_t member = first_member(id);
+  KernelRun run = {.graph = &training_.graph, .op = &op, .begins = task.begins, .adds = adds(id)};
+  if (op.kind == OpKind::Accumulate) {
+    run.piece = sum_piece(id, member);
+    run.whole = run.piece.outputs[0] == training_.graph[op.outputs[0]].type;
+    return run;
+  }
+  const OpId forward = is_backward(op) ? op.forward : task.op;
+  const Signature signature = signature_of(training_.graph, op);
+  const LoopNest nest = loops_of(training_.graph, op);
+  std::vector<LoopPart> parts = whole_parts(nest);
+  if (task.how >= 0)
+    parts = loop_parts(nest, tasks_.shardings[static_cast<size_t>(task.how)], member);
+  if (!tasks_.micro_batches.empty() && task.micro_batch >= 0)
+    take_samples(samples_, forward, nest, samples(id), parts);
+  for (size_t l = 0; l < parts.size(); ++l)
+    run.whole &= parts[l].range.size() * parts[l].blocks == nest.loops[l].size;
+  run.piece = piece_of(signature, nest, parts);
+  return run;
+}
+
+int64_t TaskKernels::updated_elements(TaskId id, const Use& weight, const Op& update) const {
+  const Task& task = tasks_[id];
+  const Buffer& held = tasks_[weight.buffer];
+  const Graph& graph = training_.graph;
+  const TensorType& type = graph[update.inputs[0]].type;
+  const int64_t all = element_count(type.shape);
+  if (task.group < 0 || tasks_.groups[static_cast<size_t>(task.group)].size() == 1) return all;
+  if (task.kind == TaskKind::HostUpdate) {
+    // Hosts have the gradients of all their members side by side, and do not round.
+    const auto same = [&](const Use& use) {
+      return use.kind == UseKind::Gradient && use.index == weight.index;
+    };
+    const auto uses = tasks_.uses_of(id);
+    const auto gradient = std::ranges::find_if(uses, same);
+    ensure(gradient != uses.end(), "an update lacks its gradient");
+    const TensorType element = {graph[update.inputs[1]].type.dtype, {}};
+    return tasks_[gradient->buffer].bytes.value / byte_size(element).value;
+  }
+  if (held.layout < 0) return all;
+  const Layout& layout = tasks_.layouts[static_cast<size_t>(held.layout)];
+  const int64_t elements = largest_elements(layout, type.shape);
+  if (task.how <= 0) return elements;
+  return share_of(elements, tasks_.digit_sets[static_cast<size_t>(task.how)], first_member(id))
+      .size();
+}
+
+}  // namespace windlass
