@@ -1,5 +1,4 @@
 #include "windlass/cli/model_flags.h"
-#include "windlass/cli/number_in.h"
 
 #include <charconv>
 
@@ -7,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/cli/number_in.h"
 
 namespace windlass {
 namespace {

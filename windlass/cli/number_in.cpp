@@ -9,8 +9,7 @@ CLI::Validator number_in(double low, double high) {
   return CLI::Validator(
       [low, high, range](std::string& text) {
         double value = 0;
-        const bool inside =
-            CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+        const bool inside = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
         return inside ? std::string() : fmt::format("\"{}\" is no number {}", text, range);
       },
       range);

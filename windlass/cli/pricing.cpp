@@ -66,7 +66,7 @@ void Pricing::watch(Progress* progress) {
 }
 
 bool runs_here(const Machine& machine) {
-  return machine.name == "local" && machine.devices.size() == 1;
+  return machine.name == "local" && machine.nodes.size() == 1;
 }
 
 int default_threads(size_t devices) {

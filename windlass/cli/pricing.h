@@ -42,7 +42,7 @@ class Pricing {
   int threads_;
 };
 
-// Whether a machine is one device of this host, whose kernels can be measured and run here.
+// Whether the devices of a machine are this host's, whose kernels can be measured and run here.
 bool runs_here(const Machine& machine);
 // Threads that the kernels of each device of this host use by default: as many as libtorch would,
 // shared among the devices.

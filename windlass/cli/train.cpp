@@ -41,7 +41,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
   const auto check_machine = [](const Machine& machine) {
     if (!runs_here(machine))
       fail_unsupported(
-          "{}: training runs on one device of this host so far: plan with --on local --devices 1",
+          "{}: training runs on the devices of this host so far: plan with --on local --devices N",
           machine.name);
   };
   if (is_plan_file(flags.model.request.source)) {
@@ -55,15 +55,17 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
     prepared.subject = subject_from_plan(flags.model.request.source, machine);
     check_machine(prepared.subject.machine);
     if (!memory.empty()) {
-      // A tighter limit than the plan was made for.
+      // Another limit than the plan was made for.
       MachineFlags limited = flags.machine;
       limited.machine = "local";
-      limited.devices = 1;
-      prepared.subject.machine.devices[0].limit = limited.load().devices[0].limit;
+      limited.devices = static_cast<int64_t>(prepared.subject.machine.devices.size());
+      const Bytes limit = limited.load().devices[0].limit;
+      for (Device& device : prepared.subject.machine.devices) device.limit = limit;
     }
-    threads = flags.threads > 0 ? flags.threads : default_threads(1);
+    const size_t devices = prepared.subject.machine.devices.size();
+    threads = flags.threads > 0 ? flags.threads : default_threads(devices);
     // Whatever the plan was priced with, what runs here is measured here.
-    Pricing pricing(true, threads);
+    Pricing pricing(true, threads, static_cast<int>(devices));
     pricing.know(prepared.subject.plan->kernels);
     simulate(pricing);
     return prepared;
@@ -71,18 +73,19 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
   MachineFlags named = flags.machine;
   if (named.machine.empty()) named.machine = "local";
   if (named.machine == "local" && !named.devices) named.devices = 1;
-  threads = flags.threads > 0 ? flags.threads : default_threads(1);
+  const auto devices = static_cast<size_t>(named.devices.value_or(1));
+  threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   named.threads = threads;
   if (!flags.strategy.empty()) {
     prepared.subject = subject_from_flags(flags.model, named, flags.strategy);
     check_machine(prepared.subject.machine);
-    Pricing pricing(true, threads);
+    Pricing pricing(true, threads, static_cast<int>(devices));
     simulate(pricing);
     return prepared;
   }
   const Machine machine = named.load();
   check_machine(machine);
-  Pricing pricing(true, threads);
+  Pricing pricing(true, threads, static_cast<int>(devices));
   // Prices are measured anew and may favour another cut of the batch, which rounds differently.
   const std::string resumed = find_checkpoint(flags.resume).path;
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);

@@ -88,9 +88,12 @@ class TrainingRun {
     fmt::print("  data: {}\n  weights: {}\n", trainer_->describe_data(),
                trainer_->describe_weights());
     if (!resumed_.empty()) fmt::print("  resumed after step {}\n", trainer_->steps_done());
-    fmt::print("  predicted: {} a step, peak {} of {}\n",
-               format_seconds(prepared_.step.step_time()),
-               format_bytes(Bytes(prepared_.step.result.peaks[0].bytes)),
+    std::vector<int64_t> peaks;
+    for (const MemoryPeak& peak : prepared_.step.result.peaks) peaks.push_back(peak.bytes);
+    fmt::print("  predicted: {} a step on {} device{}, peak {} of {}\n",
+               format_seconds(prepared_.step.step_time()), subject.machine.devices.size(),
+               subject.machine.devices.size() == 1 ? "" : "s",
+               format_bytes(Bytes(highest_peak(peaks))),
                format_bytes(subject.machine.devices[0].limit));
   }
 
@@ -107,11 +110,8 @@ class TrainingRun {
                            {"loss", done.outcome.loss},
                            {"learning_rate", done.learning_rate},
                            {"step_time_s", seconds},
-                           {"samples_per_s", rate},
-                           {"devices",
-                            {{{"name", prepared_.subject.machine.devices[0].name},
-                              {"peak_bytes", done.outcome.peaks[0]}}}}};
-      if (done.outcome.peaks.size() > 1) line["host"] = {{"peak_bytes", done.outcome.peaks[1]}};
+                           {"samples_per_s", rate}};
+      add_peaks(done.outcome.peaks, line);
       if (prepared_.subject.training.options.clip_norm > 0)
         line["gradient_norm"] = done.outcome.gradient_norm;
       if (evaluated) line["eval_loss"] = *evaluated;
@@ -123,13 +123,39 @@ class TrainingRun {
           "{} {}/{}  loss {:.4f}  {:.1f} samples/s  {}  {} left",
           Progress::bar(static_cast<double>(done.step) / static_cast<double>(flags_.steps)),
           done.step, flags_.steps, done.outcome.loss, rate,
-          format_bytes(Bytes(done.outcome.peaks[0])), remaining_time(left)));
+          format_bytes(Bytes(highest_peak(done.outcome.peaks))), remaining_time(left)));
       print_now_and_then(done, rate, evaluated);
     }
     if (log_) log_->add(done, seconds, rate, evaluated);
     if (!flags_.checkpoints.empty() && flags_.checkpoint_every > 0 &&
         done.step % flags_.checkpoint_every == 0)
       checkpoint();
+  }
+
+  // Of the device that had most; by memory of the task graph.
+  int64_t highest_peak(const std::vector<int64_t>& peaks) const {
+    const TaskGraph& tasks = prepared_.step.tasks;
+    int64_t highest = 0;
+    for (size_t m = 0; m < peaks.size(); ++m)
+      if (tasks.memories[m].team.valid()) highest = std::max(highest, peaks[m]);
+    return highest;
+  }
+
+  void add_peaks(const std::vector<int64_t>& peaks, ordered_json& line) const {
+    const TaskGraph& tasks = prepared_.step.tasks;
+    const Machine& machine = prepared_.subject.machine;
+    std::vector<int64_t> by_device(machine.devices.size(), 0);
+    std::optional<int64_t> host;
+    for (size_t m = 0; m < peaks.size(); ++m) {
+      if (!tasks.memories[m].team.valid()) host = peaks[m];
+      if (tasks.memories[m].team.valid())
+        for (DeviceId device : tasks[tasks.memories[m].team].devices)
+          by_device[device.index()] = peaks[m];
+    }
+    line["devices"] = ordered_json::array();
+    for (size_t d = 0; d < by_device.size(); ++d)
+      line["devices"].push_back({{"name", machine.devices[d].name}, {"peak_bytes", by_device[d]}});
+    if (host) line["host"] = {{"peak_bytes", *host}};
   }
 
   // About ten lines of a run for those who read it later.

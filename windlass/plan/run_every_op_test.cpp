@@ -1,85 +1,34 @@
 // Every op kind under every sharding over 2, 3 and 4 members, carried out by the slow executor,
 // against the op that is not split.
 
-#include <algorithm>
-#include <map>
+#include <optional>
 
 #include <gtest/gtest.h>
 
-#include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
-#include "windlass/graph/reference/op_networks.h"
-#include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
+#include "windlass/plan/every_sharding.h"
 #include "windlass/plan/same_step.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
 
-// All ways to cut loops of an op over the members, copies among them.
-std::vector<Sharding> legal_shardings(const Op& op, const LoopNest& nest, int32_t members) {
-  std::vector<Sharding> result;
-  const auto add = [&](Sharding sharding) {
-    try {
-      check_sharding(op, nest, sharding, static_cast<size_t>(members));
-    } catch (const Error&) {
-      return;
-    }
-    result.push_back(std::move(sharding));
-  };
-  const auto loops = static_cast<int32_t>(nest.loops.size());
-  for (int32_t a = -1; a < loops; ++a) {
-    add({{{a, members}}});
-    if (members == 4)
-      for (int32_t b = -1; b < loops; ++b) add({{{a, 2}, {b, 2}}});
-  }
-  return result;
-}
-
-StepStart start_of(const TrainingGraph& training, const reference::OpNetwork& network) {
-  const Graph& graph = training.graph;
-  const std::map<std::string, Array> by_name(network.values.begin(), network.values.end());
-  StepStart start;
-  start.values.resize(graph.tensors.size());
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    const Tensor& tensor = graph.tensors[t];
-    if (tensor.role == TensorRole::Weight && by_name.contains(tensor.name))
-      start.values[t] = by_name.at(tensor.name);
-  }
-  start.data = [&graph, by_name](TensorId id, int32_t) { return by_name.at(graph[id].name); };
-  start.random = [](OpId op, int32_t) { return RandomState{5, op.index()}; };
-  return start;
-}
-
 void run_case(const reference::OpCase& c, size_t& runs) {
-  const reference::OpNetwork network = network_around(c);
-  if (parameter_count(network.graph) == 0) return;
-  const TrainingGraph training = differentiate(network.graph, {.optimizer = OptimizerKind::Sgd});
-  const StepStart start = start_of(training, network);
-  const StepEnd expected = run_plainly(training, start);
-  const auto op = static_cast<size_t>(std::ranges::find(training.graph.ops, "op", &Op::name) -
-                                      training.graph.ops.begin());
-  ASSERT_LT(op, training.forward_ops);
-  const LoopNest nest = loops_of(training.graph, training.graph.ops[op]);
-  for (int32_t members = 2; members <= 4; ++members) {
-    const Machine machine = cases::machine(members);
-    for (const Sharding& sharding : legal_shardings(training.graph.ops[op], nest, members)) {
-      Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
-      for (int32_t d = 1; d < members; ++d)
-        strategy.groups[0].push_back(DeviceId(static_cast<size_t>(d)));
-      strategy.shardings = {{{{-1, members}}}, sharding};
-      strategy.ops[op] = 1;
-      SCOPED_TRACE(format_sharding(sharding, nest));
-      const TaskGraph tasks = lower(training, strategy, machine);
-      const auto findings = check_tasks(training, machine, strategy, tasks);
-      ASSERT_TRUE(findings.empty()) << findings.front();
-      expect_same_end(
-          training, [&] { return run_tasks(training, machine, tasks, start); }, expected);
-      if (testing::Test::HasFatalFailure()) return;
-      ++runs;
-    }
-  }
+  std::optional<StepEnd> expected;
+  cases::for_every_sharding(
+      c, [&](const TrainingGraph& training, const StepStart& start, const Machine& machine,
+             const Strategy& strategy, const std::string& what) {
+        if (testing::Test::HasFatalFailure()) return;
+        SCOPED_TRACE(what);
+        if (!expected) expected = run_plainly(training, start);
+        const TaskGraph tasks = lower(training, strategy, machine);
+        const auto findings = check_tasks(training, machine, strategy, tasks);
+        ASSERT_TRUE(findings.empty()) << findings.front();
+        expect_same_end(
+            training, [&] { return run_tasks(training, machine, tasks, start); }, *expected);
+        ++runs;
+      });
 }
 
 TEST(RunEveryOp, UnderEverySharding) {

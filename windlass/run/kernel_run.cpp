@@ -5,9 +5,12 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/cost/allocation.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/strategy/layout.h"
 #include "windlass/strategy/redistribute.h"
+#include "windlass/task/holdings.h"
+#include "windlass/task/overlap.h"
 
 namespace windlass {
 namespace {
@@ -123,6 +126,52 @@ std::string key_of(const KernelRun& run) {
 TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
     : training_(training), tasks_(tasks) {
   if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
+  for (const View& view : tasks.views) {
+    const bool before = view.of >= 0 && cuts_[static_cast<size_t>(view.of)];
+    const bool part =
+        view.of >= 0 && tasks.views[static_cast<size_t>(view.of)].tensor == view.tensor;
+    cuts_.push_back(before || part);
+  }
+}
+
+Region TaskKernels::region(int32_t layout, TensorId tensor, int32_t micro_batch,
+                           int64_t member) const {
+  Region found = region_of(tasks_.layouts[static_cast<size_t>(layout)],
+                           training_.graph[tensor].type.shape, member);
+  if (micro_batch < 0 || tasks_.micro_batches.empty()) return found;
+  if (const int32_t axis = samples_.axis[tensor.index()]; axis >= 0) {
+    AxisPart& part = found[static_cast<size_t>(axis)];
+    part.range = samples_.part(part.size, part.range,
+                               tasks_.micro_batches[static_cast<size_t>(micro_batch)]);
+  }
+  return found;
+}
+
+int64_t TaskKernels::copied_bytes(TaskId id) const {
+  int64_t bytes = 0;
+  for (const Use& use : tasks_.uses_of(id)) {
+    const Buffer& buffer = tasks_[use.buffer];
+    if (use.view < 0 || buffer.share != 0 || buffer.layout < 0) continue;
+    std::vector<const View*> chain;
+    for (int32_t v = use.view; v >= 0; v = chain.back()->of)
+      chain.push_back(&tasks_.views[static_cast<size_t>(v)]);
+    if (!cuts_[static_cast<size_t>(use.view)] && chain.back()->tensor != buffer.tensor) continue;
+    const int64_t member = first_member(id);
+    TensorId tensor = buffer.tensor;
+    Region now = region(buffer.layout, tensor, buffer.micro_batch, member);
+    bool copied = false;
+    for (size_t i = chain.size(); i-- > 0;) {
+      Region part = region(chain[i]->layout, chain[i]->tensor, buffer.micro_batch, member);
+      if (chain[i]->tensor == tensor && part != now) {
+        copied |= Overlap(now, part).contiguous_from() < 0;
+        const TensorType type = {training_.graph[tensor].type.dtype, local_shape(part)};
+        if (copied) bytes += allocated(byte_size(type).value).value;
+      }
+      tensor = chain[i]->tensor;
+      now = std::move(part);
+    }
+  }
+  return bytes;
 }
 
 bool TaskKernels::has(TaskId id) const { return tasks_[id].op.valid() && !moves(tasks_[id].kind); }

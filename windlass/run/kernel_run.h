@@ -56,6 +56,9 @@ class TaskKernels {
   using Number = std::tuple<uint32_t, int32_t, int64_t, int32_t, bool, uint64_t>;
   Number number(TaskId id) const;
 
+  // Bytes of operands that a device must make dense first: parts of what it has.
+  int64_t copied_bytes(TaskId id) const;
+
   // Elements of a weight that a task updates at once: the share of a member, or what one host has
   // of all its members. `weight` is a use of the task, `update` the op.
   int64_t updated_elements(TaskId id, const Use& weight, const Op& update) const;
@@ -64,10 +67,12 @@ class TaskKernels {
   int64_t first_member(TaskId id) const;
   Range samples(TaskId id) const;  // of the task's micro-batch
   OpPiece sum_piece(TaskId id, int64_t member) const;
+  Region region(int32_t layout, TensorId tensor, int32_t micro_batch, int64_t member) const;
 
   const TrainingGraph& training_;
   const TaskGraph& tasks_;
-  SampleAxes samples_;  // if the training graph is of all micro-batches
+  SampleAxes samples_;      // if the training graph is of all micro-batches
+  std::vector<bool> cuts_;  // by view: it, or one that it is a view of, is a part of something
 };
 
 }  // namespace windlass

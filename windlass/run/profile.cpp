@@ -112,6 +112,8 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
     times.duration[i] = price->time;
     times.workspace[i] = price->workspace;
   }
+  for (size_t i = 0; i < tasks.size(); ++i)
+    if (!moves(tasks.tasks[i].kind)) times.workspace[i] += kernels.copied_bytes(TaskId(i));
   if (!prices_updates_) return;
   std::map<std::pair<TensorId, int64_t>, Nanoseconds> updates;  // by weight and elements
   for_updates(training, tasks, kernels,

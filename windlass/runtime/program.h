@@ -56,7 +56,8 @@ struct Operand {
   bool present() const { return slot >= 0; }
 };
 
-// A weight and what is updated with it: flat parts of the same length.
+// A weight and what is updated with it: flat parts of the same length; of a gradient that is cut
+// out first, all of the region.
 struct WeightUpdate {
   int32_t update = 0;                   // which update op of the training graph
   std::vector<Operand> gradients = {};  // to be added up

@@ -74,9 +74,11 @@ void ProgramMaker::update(TaskId id, Part& part) const {
       if (tasks_[use.buffer].share == 0) {
         gradient = operand(use, part.member, update.region);
         gradient.type.dtype = graph[op.inputs[1]].type.dtype;
-        ensure(gradient.cuts.empty(), "a gradient does not lie like its weight");
-        gradient.offset += range.begin * element_bytes(gradient.type.dtype);
-        gradient.type.shape = {range.size()};
+        // What is no dense part is copied, all of it.
+        if (gradient.cuts.empty()) {
+          gradient.offset += range.begin * element_bytes(gradient.type.dtype);
+          gradient.type.shape = {range.size()};
+        }
       } else {
         gradient = flat(slot(use.buffer, part.member), 0, graph[op.inputs[1]].type.dtype, range);
       }

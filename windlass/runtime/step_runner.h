@@ -39,11 +39,30 @@ struct RunEnd {
   std::vector<double> losses;                            // by step
   std::vector<double> norms;                             // by step: before clipping
   std::map<std::string, std::vector<double>> gradients;  // of the first step
-  std::map<std::string, std::vector<double>> weights;    // and buffers
-  std::map<std::string, std::vector<double>> states;
-  std::vector<std::byte> bits;  // of everything that lasts
-  std::vector<int64_t> peaks;   // by memory, of the last step
+  // What lasts, after the first step and after the last one.
+  struct Lasting {
+    std::map<std::string, std::vector<double>> weights;  // and buffers
+    std::map<std::string, std::vector<double>> states;
+    std::vector<std::byte> bits;
+  };
+  Lasting first, last;
+  std::vector<int64_t> peaks;  // by memory, of the last step
 };
+
+inline RunEnd::Lasting lasting_of(const Graph& graph, Executor& executor) {
+  RunEnd::Lasting found;
+  for (const PersistentTensor& tensor : executor.persistent()) {
+    const Tensor& meant = graph[tensor.tensor];
+    if (meant.role != TensorRole::Weight && meant.role != TensorRole::Buffer) continue;
+    const std::vector<std::byte> bytes = tensor.values();
+    found.bits.insert(found.bits.end(), bytes.begin(), bytes.end());
+    if (tensor.kind == BufferKind::OptimizerState)
+      found.states[meant.name] = load_array(bytes, DType::F32);
+    else if (is_float(meant.type.dtype))
+      found.weights[meant.name] = load_array(bytes, meant.type.dtype);
+  }
+  return found;
+}
 
 struct RunSettings {
   int steps = 2;
@@ -121,17 +140,9 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
         if (graph.ops[u].inputs[0] == id)
           end.gradients[name] = load_array(bytes, graph[graph.ops[u].inputs[1]].type.dtype);
     }
+    if (step == 1) end.first = lasting_of(graph, executor);
   }
-  for (const PersistentTensor& tensor : executor.persistent()) {
-    const Tensor& meant = graph[tensor.tensor];
-    if (meant.role != TensorRole::Weight && meant.role != TensorRole::Buffer) continue;
-    const std::vector<std::byte> bytes = tensor.values();
-    end.bits.insert(end.bits.end(), bytes.begin(), bytes.end());
-    if (tensor.kind == BufferKind::OptimizerState)
-      end.states[meant.name] = load_array(bytes, DType::F32);
-    else if (is_float(meant.type.dtype))
-      end.weights[meant.name] = load_array(bytes, meant.type.dtype);
-  }
+  end.last = lasting_of(graph, executor);
   return end;
 }
 

@@ -262,26 +262,38 @@ double TaskRunner::gradient_scale(const Part& part) {
   return clip_scale(training_.options.clip_norm, squares);
 }
 
+at::Tensor TaskRunner::gradient(const WeightUpdate& update) const {
+  const auto term = [&](const Operand& operand) {
+    const at::Tensor found = slots_.operand(operand);
+    if (operand.cuts.empty()) return found;
+    return found.view({-1}).narrow(0, update.mine.begin, update.mine.size());
+  };
+  at::Tensor sum = term(update.gradients[0]);
+  for (size_t i = 1; i < update.gradients.size(); ++i) sum.add_(term(update.gradients[i]));
+  return sum;
+}
+
 void TaskRunner::update(const Part& part) {
+  std::vector<at::Tensor> gradients;
   for (const WeightUpdate& entry : part.updates) {
-    at::Tensor gradient = slots_.operand(entry.gradients[0]);
-    for (size_t i = 1; i < entry.gradients.size(); ++i)
-      gradient.add_(slots_.operand(entry.gradients[i]));
-    if (watch) {
-      // Devices and the host may be updating at the same time.
-      const std::lock_guard lock(watch_mutex_);
-      const auto* data = static_cast<const std::byte*>(gradient.data_ptr());
-      watch(
-          {update_op(entry.update).inputs[0], entry.region, entry.mine, {data, gradient.nbytes()}});
-    }
+    gradients.push_back(gradient(entry));
+    if (!watch) continue;
+    // Devices and the host may be updating at the same time.
+    const std::lock_guard lock(watch_mutex_);
+    const auto* data = static_cast<const std::byte*>(gradients.back().data_ptr());
+    watch({update_op(entry.update).inputs[0],
+           entry.region,
+           entry.mine,
+           {data, gradients.back().nbytes()}});
   }
   const double scale = gradient_scale(part);
-  for (const WeightUpdate& entry : part.updates) {
+  for (size_t i = 0; i < part.updates.size(); ++i) {
+    const WeightUpdate& entry = part.updates[i];
     at::Tensor weight = slots_.operand(entry.weight), master = slots_.operand(entry.master);
     std::vector<at::Tensor> states = operands(entry.states);
     update_weight(std::get<UpdateAttrs>(update_op(entry.update).attrs).optimizer,
-                  request_.hyperparameters, request_.step, scale, weight,
-                  slots_.operand(entry.gradients[0]), master.defined() ? &master : nullptr, states);
+                  request_.hyperparameters, request_.step, scale, weight, gradients[i],
+                  master.defined() ? &master : nullptr, states);
   }
 }
 

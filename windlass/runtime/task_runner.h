@@ -43,6 +43,8 @@ class TaskRunner {
   void sum(TaskId id, const Part& part);
   void add_squares(const Part& part);
   void update(const Part& part);
+  // The sum of a weight's gradients, where it is updated.
+  at::Tensor gradient(const WeightUpdate& update) const;
   void copy(const Part& part, bool alone);
   void compress(TaskId id, const Part& part);
   void allocate(const std::vector<int32_t>& slots);
