@@ -146,6 +146,16 @@ def outside_of(text, shape):
     return function, list(shape), -1 if kind == "bce" else 0
 
 
+def ends_in_softmax(text, value):
+    """Whether the loss that --loss means would go before the last function; without an axis, any softmax but one over
+    the samples says where the classes are."""
+    kind, _, parameters = text.partition(":")
+    given = dict(part.split("=") for part in parameters.split(",") if part)
+    axes = [int(given["axis"])] if "axis" in given else range(1, value.dim())
+    return kind == "cross-entropy" and bool((value >= 0).all()) and any(
+        torch.allclose(value.sum(axis), torch.ones(())) for axis in axes)
+
+
 def draw_data(description, name, shape, bound, narrow=False, truth=False):
     """Of all steps, [steps, ...]."""
     generator = torch.Generator().manual_seed(seed_of(description, name))
@@ -198,6 +208,9 @@ class Network(nn.Module):
             first, *others = (values[name] for name in description["outputs"])
             if any(torch.equal(first, other) for other in others):
                 raise Unsuitable("one output twice, which counts once or not by how it was made")
+            for value in (first, *(other for other in others if other.shape == first.shape)):
+                if ends_in_softmax(description["outside"], value):
+                    raise Unsuitable("a softmax over classes before a loss that makes one, which windlass leaves out")
             self.outside, shape, bound = outside_of(
                 description["outside"], values[description["outputs"][0]].shape)
             name = "labels" if bound > 0 else "target"
