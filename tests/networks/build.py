@@ -193,6 +193,7 @@ class Network(nn.Module):
         for i, given in enumerate(description["inputs"]):
             values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"],
                                              given.get("narrow", False), given.get("truth", False))
+        inputs = list(values.values())
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
         self.variances = nn.ParameterDict()
@@ -208,6 +209,9 @@ class Network(nn.Module):
             first, *others = (values[name] for name in description["outputs"])
             if any(torch.equal(first, other) for other in others):
                 raise Unsuitable("one output twice, which counts once or not by how it was made")
+            if any(torch.equal(output, given) for output in (first, *others) for given in inputs
+                   if given.shape == output.shape):
+                raise Unsuitable("an output that is an input, which windlass has no loss for")
             for value in (first, *(other for other in others if other.shape == first.shape)):
                 if ends_in_softmax(description["outside"], value):
                     raise Unsuitable("a softmax over classes before a loss that makes one, which windlass leaves out")
