@@ -50,7 +50,7 @@ def product_buffer(p, shapes):
     return made
 
 
-@layer("table of waves", lambda r, shapes: {"form": r.choice(["plain", "sliced", "batched", "times"])}
+@layer("table of waves", lambda r, shapes: {"form": r.choice(["plain", "sliced", "batched", "times", "layer"])}
        if len(shapes[0]) == 3 and shapes[0][1] >= 6 and shapes[0][2] >= 6 else None, weight=2)
 def waves(p, shapes):
     _, length, width = shapes[0]
@@ -61,6 +61,8 @@ def waves(p, shapes):
         return Weighted(lambda self, x: x + self.pe, {"pe": table[None]})
     if p["form"] == "times":
         return Weighted(lambda self, x: x * self.pe, {"pe": table})
+    if p["form"] == "layer":
+        return Weighted(lambda self, x: x + F.linear(self.pe, self.w), {"pe": table}, w=(width, width))
     return Weighted(lambda self, x: x + self.pe[:x.shape[1]], {"pe": table})
 
 
@@ -99,15 +101,23 @@ def fixed_filter(p, shapes):
     count = shapes[0][1]
     row = torch.tensor([1.0, 2.0, 1.0]) / 4
     kernel = (row[:, None] * row)[None, None].repeat(count, 1, 1, 1)
-    return Weighted(lambda self, x: F.conv2d(x, self.told_k, stride=p["stride"], padding=1, groups=count),
-                    told(k=kernel))
+    # One that is the same for all channels tells itself.
+    name = "kernel" if count > 1 else TOLD + "kernel"
+    return Weighted(lambda self, x: F.conv2d(x, getattr(self, name), stride=p["stride"], padding=1, groups=count),
+                    {name: kernel})
 
 
-@layer("frozen batch norm", lambda r, shapes: {"form": r.choice(["written", "function"])}
+@layer("frozen batch norm", lambda r, shapes: {"form": r.choice(["written", "function", "named"])}
        if len(shapes[0]) >= 3 else None)
 def frozen_norm(p, shapes):
     count, tall = shapes[0][1], (1, shapes[0][1]) + (1,) * (len(shapes[0]) - 2)
     made = told(w=torch.rand(count) + 0.5, b=torch.randn(count), m=torch.randn(count) * 0.1, v=torch.rand(count) + 0.5)
+
+    if p["form"] == "named":  # as torchvision has it
+        def named(self, x):
+            scale = self.weight.view(tall) * (self.running_var.view(tall) + 1e-5).rsqrt()
+            return x * scale + (self.bias.view(tall) - self.running_mean.view(tall) * scale)
+        return Weighted(named, dict(zip(("weight", "bias", "running_mean", "running_var"), made.values())))
 
     def norm(self, x):
         scale = self.told_w * (self.told_v + 1e-5).rsqrt()
@@ -116,6 +126,18 @@ def frozen_norm(p, shapes):
         return Weighted(norm, made)
     return Weighted(lambda self, x: self.told_w.view(tall) * ((x - self.told_m.view(tall)) / torch.sqrt(
         self.told_v.view(tall) + 1e-5)) + self.told_b.view(tall), made)
+
+
+@layer("stored grid", lambda r, shapes: {"form": r.choice(["row by row", "normalised", "times"])}
+       if len(shapes[0]) >= 3 and min(shapes[0][-2:]) >= 3 else None, weight=0.7)
+def stored_grid(p, shapes):
+    high, wide = shapes[0][-2:]
+    grid = torch.arange(high)[:, None] * 0.5 + torch.arange(wide)[None] * (-0.25 if p["form"] == "times" else 0.5)
+    if p["form"] == "normalised":
+        grid = grid / grid.max() * 2 - 1
+    if p["form"] == "times":
+        return Weighted(lambda self, x: x * (self.grid * self.w), {"grid": grid}, w=(wide,))
+    return Weighted(lambda self, x: x + self.w * self.grid, {"grid": grid}, w=(wide,))
 
 
 @layer("stored places", lambda r, shapes: {"axis": axis_of(r, shapes[0]), "form": r.choice(

@@ -30,12 +30,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import networks.blocks  # noqa: F401: these fill the catalogue
+import networks.architectures  # noqa: F401: these fill the catalogue
+import networks.blocks  # noqa: F401
 import networks.buffers  # noqa: F401
 import networks.layers  # noqa: F401
 import networks.sequences  # noqa: F401
 import networks.spellings  # noqa: F401
 import networks.tensors  # noqa: F401
+from networks.architectures import PaddedEmbedding
 from networks.catalogue import CATALOGUE, TOLD, Unsuitable
 from networks.layers import ConvolutionAndNorm
 from networks.ties import Ties
@@ -146,6 +148,15 @@ def outside_of(text, shape):
     return function, list(shape), -1 if kind == "bce" else 0
 
 
+def ends_in_softmax(text, value):
+    """Whether --loss would go before the last function: without an axis, any softmax but one over samples says it."""
+    kind, _, parameters = text.partition(":")
+    given = dict(part.split("=") for part in parameters.split(",") if part)
+    axes = [int(given["axis"])] if "axis" in given else range(1, value.dim())
+    return kind == "cross-entropy" and bool((value >= 0).all()) and any(
+        torch.allclose(value.sum(axis), torch.ones(())) for axis in axes)
+
+
 def draw_data(description, name, shape, bound, narrow=False, truth=False):
     """Of all steps, [steps, ...]."""
     generator = torch.Generator().manual_seed(seed_of(description, name))
@@ -183,6 +194,7 @@ class Network(nn.Module):
         for i, given in enumerate(description["inputs"]):
             values[f"x{i}"] = self.add_input(f"x{i}", input_shape(description, given), given["bound"],
                                              given.get("narrow", False), given.get("truth", False))
+        inputs = list(values.values())
         for node in description["nodes"]:
             values[f"n{node['id']}"] = self.add_node(node, values)
         self.variances = nn.ParameterDict()
@@ -198,6 +210,11 @@ class Network(nn.Module):
             first, *others = (values[name] for name in description["outputs"])
             if any(torch.equal(first, other) for other in others):
                 raise Unsuitable("one output twice, which counts once or not by how it was made")
+            if any(torch.equal(output, given) for output in (first, *others) for given in inputs):
+                raise Unsuitable("an output that is an input, which windlass has no loss for")
+            if any(ends_in_softmax(description["outside"], value) for value in (first, *others)
+                   if value.shape == first.shape):
+                raise Unsuitable("a softmax over classes before a loss that makes one, which windlass leaves out")
             self.outside, shape, bound = outside_of(
                 description["outside"], values[description["outputs"][0]].shape)
             name = "labels" if bound > 0 else "target"
@@ -234,11 +251,12 @@ class Network(nn.Module):
                     if self.stands_at_kinks():
                         raise Unsuitable("the same quarters twice")
                     make_unique(made)
-                    made.settle()
                 elif isinstance(made, ConvolutionAndNorm):
                     make_unique(made.convolution)
                 else:
                     make_unique(made)
+                if isinstance(made, (Ties, PaddedEmbedding)):
+                    made.settle()
                 self.add_module(name, made)
         with torch.no_grad():
             value = made(*operands)
@@ -255,8 +273,7 @@ class Network(nn.Module):
         for node in self.description["nodes"]:
             operands = [values[name] for name in node["of"]]
             values[f"n{node['id']}"] = self.functions[f"n{node['id']}"](*operands)
-        outputs = tuple(values[name] for name in self.description["outputs"])
-        total = None
+        outputs, total = tuple(values[name] for name in self.description["outputs"]), None
         for i, loss in enumerate(self.description["losses"]):
             targets = [values[f"t{i}"]] if f"t{i}" in values else []
             term = LOSSES[loss["kind"]][1](values[loss["of"]], *targets)

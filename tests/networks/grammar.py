@@ -45,18 +45,17 @@ def kind_of(given):
 
 
 def draw_outside(r, shape, layer, ends):
-    """A loss by --loss. `layer`, `ends`: the last layer, and the function there; of a final softmax or sigmoid windlass
-    takes what goes into it."""
+    """A loss by --loss. `layer`, `ends`: the last layer, and the function there; of a final sigmoid windlass takes what
+    goes into it (of a softmax as well: `ends_in_softmax` sees to it)."""
     choices = ["mse", "mse", "l1", "huber", "huber:delta=0.4"]
     if ends != "sigmoid":
         choices += ["bce", "bce"]
-    if ends not in ("softmax", "softmin"):
-        axes = [axis for axis in range(1, len(shape)) if shape[axis] > 1]
-        plain = len(shape) == 2 or len(shape) >= 4 or layer in ("convolution", "convolution and norm")
-        if plain and (len(shape) - 1 if len(shape) == 2 else 1) in axes:
-            choices += ["cross-entropy"] * 4 + ["cross-entropy:ignore=1"]
-        for axis in axes:
-            choices += [f"cross-entropy:axis={axis}", f"cross-entropy:axis={axis - len(shape)},ignore=0"]
+    axes = [axis for axis in range(1, len(shape)) if shape[axis] > 1]
+    plain = len(shape) == 2 or len(shape) >= 4 or layer in ("convolution", "convolution and norm")
+    if plain and (len(shape) - 1 if len(shape) == 2 else 1) in axes:
+        choices += ["cross-entropy"] * 4 + ["cross-entropy:ignore=1"]
+    for axis in axes:
+        choices += [f"cross-entropy:axis={axis}", f"cross-entropy:axis={axis - len(shape)},ignore=0"]
     return r.choice(choices)
 
 
@@ -158,7 +157,7 @@ class Draft:
             description["outside"] = draw_outside(r, self.shapes[last][0], end["layer"], end["p"].get("function"))
             description["outputs"] = [last]
             others = [f"n{node['id']}" for node in description["nodes"]
-                      if node["p"].get("function") not in ("softmax", "softmin", "sigmoid")]
+                      if node["p"].get("function") != "sigmoid"]
             inferred = description["outside"].startswith("cross-entropy") and "axis" not in description["outside"]
             if r.random() < 0.3 and others and not (inferred and len(self.shapes[last][0]) == 3):
                 description["outputs"].append(r.choice(others))

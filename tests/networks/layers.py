@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from networks.catalogue import Weighted, divisors, layer
+from networks.catalogue import Unsuitable, Weighted, divisors, layer
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -224,7 +224,19 @@ def pool(p, shapes):
         made = {1: nn.MaxPool1d, 2: nn.MaxPool2d, 3: nn.MaxPool3d}[axes]
         return made(p["kernel"], p["stride"], p["padding"], ceil_mode=p["ceil"])
     made = {1: nn.AvgPool1d, 2: nn.AvgPool2d, 3: nn.AvgPool3d}[axes]
+    if p["ceil"] and p["count"] and any(
+            windows(size, *p_of_axis, True) != windows(size, *p_of_axis, False)
+            for size, *p_of_axis in zip(shapes[0][2:], p["kernel"], p["stride"], p["padding"])):
+        raise Unsuitable("average pooling that PyTorch exports with a window too many")
     return made(p["kernel"], p["stride"], p["padding"], p["ceil"], p["count"])
+
+
+def windows(size, kernel, stride, padding, inside):
+    """How many windows there are where the last may reach over the border. PyTorch's begin before the padding at the
+    end (`inside`); those of its exporter, which pads first and then pools what has no padding, anywhere."""
+    count = -(-(size + 2 * padding - kernel) // stride) + 1
+    end = size + (padding if inside else 2 * padding)
+    return count - 1 if (count - 1) * stride >= end else count
 
 
 @layer("adaptive pool", lambda r, shapes: {"which": r.random(), "max": r.random() < 0.3}

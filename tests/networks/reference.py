@@ -2,7 +2,9 @@
 
 The truth is PyTorch in double precision. How near is near is seen from PyTorch in single precision, with
 weights and data as they are and with their last bits changed: where a network magnifies rounding, or stands
-at a kink, these differ from the truth as much as anybody may.
+at a kink, these differ from the truth as much as anybody may. Weights that make values tie on purpose begin as
+they are: ties have a rule that all must follow. After a step that moves some of them, the others may have moved by
+their last bits: Adam makes a step of a gradient that is 0 but for rounding.
 """
 
 import copy
@@ -12,6 +14,7 @@ import numpy
 import torch
 
 from networks.build import Unsuitable
+from networks.ties import Ties
 
 LAST_BIT = 2.0 ** -23  # of single precision
 
@@ -39,15 +42,19 @@ def train(network, dtype=torch.float64, noise=0):
     module = copy.deepcopy(network).to(dtype)
     generator = torch.Generator().manual_seed(noise)
 
+    def shift(tensor):
+        return LAST_BIT * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.dtype)
+
     def disturb(tensor):
         if noise and tensor.is_floating_point():
-            shift = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-            tensor.mul_(1 + LAST_BIT * shift.to(tensor.dtype))
+            tensor.mul_(1 + shift(tensor))
     module.data = {name: rows.double() if rows.is_floating_point() else rows
                    for name, rows in module.data.items()}
+    tying = [part.w for part in module.modules() if isinstance(part, Ties)]
     with torch.no_grad():
         for tensor in [*module.parameters(), *module.data.values()]:
-            disturb(tensor)
+            if not any(tensor is weight for weight in tying):
+                disturb(tensor)
     train_as = module.description["train"]
     for name, weight in module.named_parameters():
         weight.requires_grad_(name not in network.frozen())
@@ -64,6 +71,10 @@ def train(network, dtype=torch.float64, noise=0):
             gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
             run.tensors[f"gradient.{step + 1}.{name}"] = gradient.double().numpy().copy()
         optimizer.step()
+        with torch.no_grad():
+            for weight in tying if noise else []:
+                if weight.grad is not None and weight.grad.any():
+                    weight.add_(shift(weight))
     for name, value in module.state_dict().items():
         run.tensors[f"weight.{name}"] = value.detach().double().numpy().copy()
     run.finite = all(numpy.isfinite(t).all() for t in run.tensors.values()) and numpy.isfinite(run.losses).all()
@@ -80,8 +91,7 @@ class Reference:
         self.more(2)
 
     def more(self, count):
-        """Values that tie on purpose must go on doing so: then there is one neighbour."""
-        while len(self.neighbours) < (1 if self.network.stands_at_kinks() else count):
+        while len(self.neighbours) < count:
             self.neighbours.append(train(self.network, torch.float32, len(self.neighbours)))
 
     def usable(self):

@@ -114,6 +114,11 @@ std::string_view loss_title(LossKind kind) {
 int64_t class_axis(const Graph& graph, TensorId logits) {
   const size_t rank = graph[logits].type.shape.size();
   const auto last = static_cast<int64_t>(rank) - 1;
+  if (graph[logits].producer.valid()) {
+    const Op& op = graph[graph[logits].producer];
+    const auto* softmax = std::get_if<SoftmaxAttrs>(&op.attrs);
+    if (op.kind == OpKind::Softmax && softmax && softmax->axis > 0) return softmax->axis;
+  }
   if (rank >= 4) return 1;
   if (rank < 3) return last;
   // Where axis k of the tensor looked at is in the logits.

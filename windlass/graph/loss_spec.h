@@ -37,9 +37,10 @@ std::string format_loss(const LossSpec& spec);
 // "mean squared error": for people.
 std::string_view loss_title(LossKind kind);
 
-// The axis of classes of logits: of images [b, c, h, w] the second, as PyTorch has it; of [b, a, b]
-// the one that the last product or convolution made its features, followed through transposes and
-// elementwise ops; else the last.
+// The axis of classes of logits: that of a softmax which makes them, unless it goes over the
+// samples; of images [b, c, h, w] the second, as PyTorch has it; of [b, a, b] the one that the last
+// product or convolution made its features, followed through transposes and elementwise ops; else
+// the last.
 int64_t class_axis(const Graph& graph, TensorId logits);
 
 // Attaches the loss to `prediction`, with a new label input, and returns it.

@@ -88,6 +88,8 @@ Model load_model(const std::string& name, const ModelOptions& options) {
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
     attach_checkpoint(model, name);
     choose_trained(model.graph, options);
+    if (model.source == "onnx" && model.graph.loss.valid())
+      std::ranges::move(keep_padding_rows(model, options.train), std::back_inserter(model.notes));
     std::ranges::move(note_padding_rows(model), std::back_inserter(model.notes));
     return model;
   } catch (const Error& error) {

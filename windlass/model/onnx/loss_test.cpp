@@ -55,6 +55,34 @@ TEST(OnnxLoss, GoesBeforeAFinalSoftmax) {
             OpKind::Softmax);
 }
 
+TEST(OnnxLoss, ASoftmaxOverSomethingElseThanTheClassesStays) {
+  const std::string file = scorer({2, 5, 3}, "Softmax", attribute("axis", 2));
+  const auto before_loss = [&](const ModelOptions& options) {
+    const Model model = import(file, options);
+    return model.graph[model.graph[loss_op(model).inputs[0]].producer].kind;
+  };
+  LossSpec classes(LossKind::CrossEntropy);
+  for (const int64_t axis : {1, -2}) {
+    classes.axis = axis;
+    EXPECT_EQ(before_loss({.loss = classes}), OpKind::Softmax);
+  }
+  for (const int64_t axis : {2, -1}) {
+    classes.axis = axis;
+    EXPECT_EQ(before_loss({.loss = classes}), OpKind::Linear);
+  }
+}
+
+TEST(OnnxLoss, AFinalSoftmaxSaysWhereTheClassesAre) {
+  // Of images that have their channels last; of rows that have softmax over the batch it says
+  // nothing.
+  const Model model = import(scorer({2, 4, 5, 3}, "Softmax", attribute("axis", 3)));
+  EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(model).attrs).axis, 3);
+  EXPECT_TRUE(has_note(model, "before the final softmax"));
+  const Model rows = import(scorer({2, 3}, "Softmax", attribute("axis", 0)));
+  EXPECT_EQ(std::get<CrossEntropyAttrs>(loss_op(rows).attrs).axis, 1);
+  EXPECT_FALSE(has_note(rows, "before the final softmax"));
+}
+
 TEST(OnnxLoss, OutputsThatLookAlikeAreTrainedTogether) {
   const Model model =
       import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + output("aux", {2, 3}) +

@@ -124,8 +124,10 @@ void OnnxImporter::attach_outputs_and_loss() {
     fail_input("no output is a floating-point tensor that the model computes: nothing to train");
 
   const size_t rank = builder_.shape(*first).size();
-  const LossSpec spec =
+  LossSpec spec =
       options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy : LossKind::MeanSquaredError);
+  if (spec.kind == LossKind::CrossEntropy && rank >= 2 && !spec.axis)
+    spec.axis = class_axis(builder_.graph(), *first);
   // Auxiliary classifiers look like the main output and are trained with it.
   std::vector<TensorId> predictions;
   for (TensorId id : outputs)
@@ -135,9 +137,11 @@ void OnnxImporter::attach_outputs_and_loss() {
   TensorId total;
   std::string classes;
   for (TensorId prediction : predictions) {
-    // A model that ends in softmax or sigmoid is trained on what goes into it.
+    // A model that ends in a softmax over its classes or a sigmoid is trained on what goes into it.
     const Op& op = builder_.graph()[builder_.graph()[prediction].producer];
-    if (spec.kind == LossKind::CrossEntropy && op.kind == OpKind::Softmax) {
+    if (spec.axis && op.kind == OpKind::Softmax &&
+        static_cast<int64_t>(normalize_axis(*spec.axis, rank)) ==
+            std::get<SoftmaxAttrs>(op.attrs).axis) {
       prediction = op.inputs[0];
       note_once("the loss is attached before the final softmax");
     } else if (spec.kind == LossKind::BinaryCrossEntropy && is_sigmoid(op)) {

@@ -117,11 +117,28 @@ bool hands_on(const Op& op, size_t input) {
   }
 }
 
+// Tensors that no input reaches.
+std::vector<bool> find_stored(const Graph& graph) {
+  std::vector<bool> stored(graph.tensors.size());
+  for (size_t t = 0; t < stored.size(); ++t) {
+    const TensorRole role = graph.tensors[t].role;
+    stored[t] = !graph.tensors[t].producer.valid() && role != TensorRole::Input &&
+                role != TensorRole::Label;
+  }
+  for (const Op& op : graph.ops) {
+    const bool all = std::all_of(op.inputs.begin(), op.inputs.end(),
+                                 [&](TensorId id) { return !id.valid() || stored[id.index()]; });
+    for (TensorId id : op.outputs) stored[id.index()] = all;
+  }
+  return stored;
+}
+
 // Whether all that becomes of a stored tensor is elementwise: it is combined with other values or,
 // if `functions`, a function is taken of it before. Weights of products, convolutions and norms are
-// none of these, whatever their values.
+// none of these, whatever their values; if `stored` is given, a product with another stored tensor
+// will do.
 bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& consumers,
-                      TensorId weight, bool functions) {
+                      TensorId weight, bool functions, const std::vector<bool>* stored = nullptr) {
   constexpr size_t kMaxSteps = 100;
   std::vector<TensorId> open = {weight};
   for (size_t next = 0; next < open.size(); ++next) {
@@ -133,6 +150,9 @@ bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& 
       const Op& op = graph[consumer];
       if (op.kind == OpKind::Binary || op.kind == OpKind::Where) continue;
       if (functions && (op.kind == OpKind::Unary || op.kind == OpKind::Softmax)) continue;
+      if (stored && (op.kind == OpKind::MatMul || op.kind == OpKind::Linear) &&
+          (*stored)[op.inputs[0].index()] && (*stored)[op.inputs[1].index()])
+        continue;
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         if (op.inputs[k] != id) continue;
         if (!hands_on(op, k)) return false;
@@ -173,8 +193,93 @@ std::string_view told_by_values(const Tensor& tensor, const std::vector<double>&
   if (is_wave_table(tensor.type.shape, values, tensor.type.dtype))
     return "sines and cosines of positions";
   if (is_distance_table(tensor.type.shape, values)) return "distances";
+  if (is_grid(tensor.type.shape, values)) return "coordinates of a grid";
   return "";
 }
+
+// Whether convolutions read a stored tensor as their weight, and nothing else does.
+bool is_only_filter(const Graph& graph, const std::vector<std::vector<OpId>>& consumers,
+                    TensorId weight) {
+  const std::vector<OpId>& all = consumers[weight.index()];
+  return !all.empty() && std::all_of(all.begin(), all.end(), [&](OpId id) {
+    return graph[id].kind == OpKind::Conv && graph[id].inputs[1] == weight;
+  });
+}
+
+// Whether a name ends as those of the mean and the deviation of data do.
+bool is_name_of_data(std::string_view name) {
+  const size_t end = name.find_last_of("._");
+  const std::string_view last = name.substr(end == std::string_view::npos ? 0 : end + 1);
+  return last == "mean" || last == "std";
+}
+
+// Stored tensors with the name of a mean or deviation that is subtracted from the data or that they
+// are divided by: no weight has touched these before.
+std::vector<bool> find_standardised(const Graph& graph) {
+  std::vector<bool> data(graph.tensors.size()), named(graph.tensors.size()), found(named);
+  for (size_t t = 0; t < data.size(); ++t) {
+    const Tensor& tensor = graph.tensors[t];
+    data[t] = tensor.role == TensorRole::Input && is_float(tensor.type.dtype);
+    named[t] = tensor.role == TensorRole::Weight && is_name_of_data(tensor.name);
+  }
+  std::vector<TensorId> origin(graph.tensors.size());
+  for (const Op& op : graph.ops) {
+    if (op.outputs.size() != 1) continue;
+    const size_t result = op.outputs[0].index();
+    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Expand) {
+      const size_t given = op.inputs[0].index();
+      data[result] = data[given];
+      named[result] = named[given];
+      origin[result] = origin[given].valid() ? origin[given] : op.inputs[0];
+      continue;
+    }
+    const auto* binary = std::get_if<BinaryAttrs>(&op.attrs);
+    if (op.kind != OpKind::Binary || !binary || !data[op.inputs[0].index()]) continue;
+    if (binary->fn != BinaryFn::Sub && binary->fn != BinaryFn::Div) continue;
+    const size_t by = op.inputs[1].index();
+    if (!named[by]) continue;
+    found[origin[by].valid() ? origin[by].index() : by] = true;
+    data[result] = true;
+  }
+  return found;
+}
+
+// Names of all stored tensors, and what those of one module say of each other.
+class Siblings {
+ public:
+  explicit Siblings(const Graph& graph) {
+    for (const Tensor& tensor : graph.tensors)
+      if (!tensor.producer.valid()) names_.insert(tensor.name);
+  }
+
+  // PyTorch's spectral norm keeps two vectors beside each weight that it divides:
+  // "a.weight_u" and "a.weight_v" beside "a.weight_orig", or
+  // "a.parametrizations.weight.0._u" beside "a.parametrizations.weight.original".
+  bool is_spectral_vector(std::string_view name) const {
+    if (!name.ends_with("_u") && !name.ends_with("_v")) return false;
+    const std::string_view stem = name.substr(0, name.size() - 2);
+    if (has(stem, "_orig")) return true;
+    if (!stem.ends_with('.')) return false;
+    const size_t number = stem.substr(0, stem.size() - 1).rfind('.');
+    return number != std::string_view::npos && has(stem.substr(0, number), ".original");
+  }
+
+  // "bn.weight" or "bn.bias" beside running statistics.
+  bool is_beside_statistics(std::string_view name) const {
+    const size_t point = name.rfind('.');
+    const size_t begin = point == std::string_view::npos ? 0 : point + 1;
+    const std::string_view last = name.substr(begin);
+    return (last == "weight" || last == "bias") && has(name.substr(0, begin), "running_mean") &&
+           has(name.substr(0, begin), "running_var");
+  }
+
+ private:
+  bool has(std::string_view stem, std::string_view ending) const {
+    return names_.contains(std::string(stem) + std::string(ending));
+  }
+
+  std::set<std::string> names_;
+};
 
 }  // namespace
 
@@ -184,16 +289,40 @@ std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
   const std::vector<bool> positional = find_positional(graph);
   const auto consumers = consumers_of(graph);
   const bool waves = std::any_of(graph.ops.begin(), graph.ops.end(), is_wave);
+  const std::vector<bool> stored = find_stored(graph);
+  const std::vector<bool> standardised = find_standardised(graph);
+  const Siblings siblings(graph);
+  const auto feeds_a_norm = [&](size_t t) {
+    return std::any_of(consumers[t].begin(), consumers[t].end(),
+                       [&](OpId id) { return graph[id].kind == OpKind::BatchNorm; });
+  };
   const auto reason = [&](size_t t) -> std::string_view {
     const Tensor& tensor = graph.tensors[t];
     if (!differentiable[t]) return "no gradient reaches it";
     if (is_constant_name(tensor.name)) return "a constant of the graph";
+    if (siblings.is_spectral_vector(tensor.name)) return "a vector of spectral norm";
+    if (siblings.is_beside_statistics(tensor.name) && !feeds_a_norm(t))
+      return "of a frozen batch norm";
+    if (standardised[t]) return "mean or deviation of the data";
     // Frequencies are vectors; walking from every matrix of a large model would be slow for
     // nothing.
     const bool small = element_count(tensor.type.shape) <= 4096;
     if (waves && small && is_frequency(graph, consumers, positional, TensorId(t)))
       return "frequencies of sines and cosines";
-    if (!is_only_combined(graph, consumers, TensorId(t), true)) return "";
+    const Shape& shape = tensor.type.shape;
+    if (shape.size() >= 3 && shape[1] == 1 && is_only_filter(graph, consumers, TensorId(t))) {
+      const auto filters = values(tensor);
+      return filters && is_repeated_filter(shape, *filters) ? "one filter for all channels" : "";
+    }
+    if (!is_only_combined(graph, consumers, TensorId(t), true)) {
+      // Tables of positions go through a layer of their own in some networks.
+      if (shape.size() < 2 || !is_only_combined(graph, consumers, TensorId(t), false, &stored))
+        return "";
+      const auto table = values(tensor);
+      return table && is_wave_table(shape, *table, tensor.type.dtype)
+                 ? "sines and cosines of positions"
+                 : "";
+    }
     const auto known = values(tensor);
     if (!known) return "";
     if (has_infinities(*known)) return "infinities";

@@ -27,8 +27,13 @@ using WeightValues = std::function<std::optional<std::vector<double>>(const Tens
 //    constants, goes into sines and cosines (rotary and sinusoidal embeddings);
 //  - they are only added to, multiplied with or chosen instead of other values, perhaps cut,
 //    reshaped or looked up before, and their values give them away (value_tables.h): masks, waves,
-//    distances; infinities also if a function is taken of them before;
-//  - they have the name of a constant that was moved out of the graph.
+//    distances, grids; infinities also if a function is taken of them before;
+//  - they are waves that go into a product with a weight (positions with a layer of their own);
+//  - they are one filter that a convolution takes to all channels;
+//  - they are called mean or std, and data are standardised with them before any weight meets them;
+//  - they have the name of a constant that was moved out of the graph, or names of what PyTorch's
+//    modules keep beside something else: the vectors of spectral norm, scale and shift of a batch
+//    norm that is written out with its running statistics (those that an op reads are trained).
 // Weights that a glob of `train` matches stay.
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
                                      const std::vector<std::string>& train);

@@ -113,6 +113,101 @@ TEST(Parameters, ConstantsThatWereMovedOutAreNotTrained) {
     EXPECT_EQ(trained(combined("Mul", name, {kWidth}, noise(kWidth))).size(), 2u) << name;
 }
 
+TEST(Parameters, GridsAreNotTrained) {
+  std::vector<float> grid, repeated;  // x and y of 6 by 6 places; the same row twelve times
+  for (int i = 0; i < 6; ++i)
+    for (int j = 0; j < 6; ++j) {
+      grid.push_back(static_cast<float>(j));
+      grid.push_back(static_cast<float>(i));
+      repeated.push_back(static_cast<float>(j));
+      repeated.push_back(static_cast<float>(j));
+    }
+  EXPECT_TRUE(is_grid({1, 6, 6, 2}, std::vector<double>(grid.begin(), grid.end())));
+  EXPECT_FALSE(is_grid({6, 6, 2}, std::vector<double>(repeated.begin(), repeated.end())));
+  const std::string file =
+      proto::model(input("x", {3, 6, 6, 2}) + output("y", {3, 6, 6, 2}) +
+                   initializer("w", {2, 2}, noise(4)) + initializer("grid", {6, 6, 2}, grid) +
+                   node("MatMul", {"x", "w"}, {"h"}) + node("Add", {"h", "grid"}, {"y"}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+}
+
+TEST(Parameters, OneFilterForAllChannelsIsNotTrained) {
+  const auto filtered = [](const std::vector<float>& filter, bool alike) {
+    std::vector<float> values;
+    for (int channel = 0; channel < 3; ++channel)
+      for (float v : filter) values.push_back(alike ? v : v + static_cast<float>(channel));
+    return proto::model(
+        input("x", {2, 3, 5}) + output("y", {2, 3, 3}) + initializer("w", {3, 1, 1}, noise(3)) +
+        initializer("filter", {3, 1, 3}, values) +
+        node("Conv", {"x", "w"}, {"h"}, {.attributes = attribute("group", 3)}) +
+        node("Conv", {"h", "filter"}, {"y"}, {.attributes = attribute("group", 3)}));
+  };
+  EXPECT_THAT(trained(filtered({0.25F, 0.5F, -1}, true)), ElementsAre("w"));
+  EXPECT_EQ(trained(filtered({0.25F, 0.5F, -1}, false)).size(), 2u);
+  EXPECT_EQ(trained(filtered({0, 1, 0}, true)).size(), 2u);
+}
+
+TEST(Parameters, VectorsOfSpectralNormAreNotTrained) {
+  for (const auto& [weight, vector] :
+       {std::pair("a.weight_orig", "a.weight_u"),
+        {"a.parametrizations.weight.original", "a.parametrizations.weight.0._v"}}) {
+    const std::string file =
+        proto::model(input("x", {2, kWidth}) + output("y", {2, 1}) +
+                     initializer(weight, {kWidth, kWidth}, noise(kWidth * kWidth)) +
+                     initializer(vector, {kWidth, 1}, noise(kWidth)) +
+                     node("MatMul", {"x", weight}, {"h"}) + node("MatMul", {"h", vector}, {"y"}));
+    EXPECT_THAT(trained(file), ElementsAre(weight));
+    EXPECT_EQ(trained(file, {.train = {vector}}).size(), 2u);
+  }
+  EXPECT_EQ(trained(combined("Mul", "w_u", {kWidth}, noise(kWidth))).size(), 2u);
+}
+
+TEST(Parameters, WrittenOutBatchNormsAreFrozen) {
+  const auto with_statistics = [](const std::string& variance) {
+    return proto::model(
+        input("x", {2, kWidth}) + output("y", {2, kWidth}) +
+        initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+        initializer("bn.weight", {kWidth}, noise(kWidth)) +
+        initializer("bn.bias", {kWidth}, noise(kWidth)) +
+        initializer("bn.running_mean", {kWidth}, noise(kWidth)) +
+        initializer(variance, {kWidth}, std::vector<float>(kWidth, 2)) +
+        node("MatMul", {"x", "w"}, {"h"}) + node("Sub", {"h", "bn.running_mean"}, {"c"}) +
+        node("Div", {"c", variance}, {"d"}) + node("Mul", {"d", "bn.weight"}, {"e"}) +
+        node("Add", {"e", "bn.bias"}, {"y"}));
+  };
+  EXPECT_THAT(trained(with_statistics("bn.running_var")), ElementsAre("w"));
+  EXPECT_EQ(trained(with_statistics("other.running_var")).size(), 3u);
+}
+
+TEST(Parameters, WavesWithALayerOfTheirOwnAreNotTrained) {
+  const std::string file =
+      proto::model(input("x", {2, kPlaces, kWidth}) + output("y", {2, kPlaces, kWidth}) +
+                   initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+                   initializer("pe", {kPlaces, kWidth}, waves(true)) +
+                   node("MatMul", {"pe", "w"}, {"p"}) + node("Mul", {"x", "p"}, {"y"}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+  // A matrix that the data are multiplied with may begin as waves.
+  EXPECT_EQ(trained(proto::model(input("x", {2, kPlaces}) + output("y", {2, kWidth}) +
+                                 initializer("dft", {kPlaces, kWidth}, waves(true)) +
+                                 node("MatMul", {"x", "dft"}, {"y"})))
+                .size(),
+            1u);
+}
+
+TEST(Parameters, MeanAndDeviationOfDataAreNotTrained) {
+  const auto standardised = [](const std::string& mean, const std::string& data) {
+    return proto::model(input("x", {2, kWidth}) + output("y", {2, kWidth}) +
+                        initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+                        initializer(mean, {kWidth}, noise(kWidth)) +
+                        initializer("std", {kWidth}, noise(kWidth)) +
+                        node("MatMul", {"x", "w"}, {"h"}) + node("Sub", {data, mean}, {"c"}) +
+                        node("Div", {"c", "std"}, {"d"}) + node("Add", {"d", "h"}, {"y"}));
+  };
+  EXPECT_THAT(trained(standardised("norm.pixel_mean", "x")), ElementsAre("w"));
+  EXPECT_EQ(trained(standardised("shift", "x")).size(), 3u);
+  EXPECT_EQ(trained(standardised("mean", "h")).size(), 3u);
+}
+
 // What weights look like at the beginning, or after training, stays.
 TEST(Parameters, WeightsStay) {
   const size_t count = static_cast<size_t>(kPlaces * kWidth);

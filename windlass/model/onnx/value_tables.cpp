@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace windlass {
 namespace {
@@ -91,6 +92,46 @@ bool is_distance_table(const Shape& shape, const std::vector<double>& values) {
           return false;
   }
   return squares > 0;
+}
+
+bool is_grid(const Shape& full, const std::vector<double>& values) {
+  constexpr int64_t kShortest = 3;
+  constexpr double kTolerance = 1e-5;
+  const Shape shape = squeezed(full);
+  const auto count = static_cast<int64_t>(values.size());
+  if (shape.size() < 2 || count == 0) return false;
+  double largest = 0;
+  for (double v : values) largest = std::max(largest, std::abs(v));
+  int64_t inner = count;
+  int varying = 0;
+  for (int64_t size : shape) {
+    const int64_t outer_stride = inner;
+    inner /= size;
+    if (size < kShortest) continue;
+    bool rises = false;
+    for (int64_t line = 0; line < count / size; ++line) {
+      const double* v = values.data() + line / inner * outer_stride + line % inner;
+      const double step = (v[(size - 1) * inner] - v[0]) / static_cast<double>(size - 1);
+      for (int64_t i = 0; i < size; ++i)
+        if (!(std::abs(v[i * inner] - v[0] - step * static_cast<double>(i)) <=
+              kTolerance * largest))
+          return false;
+      rises = rises || std::abs(step) > kTolerance * largest;
+    }
+    if (rises) ++varying;
+  }
+  return varying >= 2;
+}
+
+bool is_repeated_filter(const Shape& shape, const std::vector<double>& values) {
+  constexpr size_t kFewest = 3;  // different sizes of a filter's elements
+  if (shape.size() < 3 || shape[0] < 2 || shape[1] != 1 || values.empty()) return false;
+  const auto size = static_cast<std::ptrdiff_t>(values.size()) / shape[0];
+  for (int64_t c = 1; c < shape[0]; ++c)
+    if (!std::equal(values.begin(), values.begin() + size, values.begin() + c * size)) return false;
+  std::set<double> sizes;
+  for (std::ptrdiff_t i = 0; i < size; ++i) sizes.insert(std::abs(values[static_cast<size_t>(i)]));
+  return sizes.size() >= kFewest;
 }
 
 }  // namespace windlass

@@ -24,4 +24,14 @@ bool is_zero_one_mask(const Shape& shape, const std::vector<double>& values);
 // leading index: a (j - i), as linear biases of attention are.
 bool is_distance_table(const Shape& shape, const std::vector<double>& values);
 
+// Coordinates of a grid, as meshgrid makes them: along every axis all lines are arithmetic
+// sequences, and along two axes of three places or more some of them rise or fall. A sequence that
+// is only repeated may be a weight that begins so.
+bool is_grid(const Shape& shape, const std::vector<double>& values);
+
+// Filters [channels, 1, ...] of a convolution that are all the same and no constant: a blur, an
+// edge filter, a window. What a network learns begins with other numbers for each channel, or with
+// one number and zeros.
+bool is_repeated_filter(const Shape& shape, const std::vector<double>& values);
+
 }  // namespace windlass
