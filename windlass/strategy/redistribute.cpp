@@ -110,11 +110,15 @@ class Planner {
   }
 
  private:
-  // Blocks that are gathered together with all that is cut inside of them.
+  // Blocks that are gathered together with all that is cut inside of them, of an axis that is not
+  // cut in another way then.
   bool gathers_blocks(size_t i) const {
+    const auto cuts = [&](const Digit& digit) {
+      return digit.kind == Digit::Kind::Axis && digit.axis == now_[i].axis;
+    };
     for (size_t j = i; j < now_.size(); ++j)
-      if (now_[j].kind == Digit::Kind::Axis && now_[j].axis == now_[i].axis &&
-          (now_[j].blocks == 1 || to_[j].kind != Digit::Kind::Copy))
+      if (cuts(to_[j]) ||
+          (cuts(now_[j]) && (now_[j].blocks == 1 || to_[j].kind != Digit::Kind::Copy)))
         return false;
     return now_[i].kind == Digit::Kind::Axis;
   }

@@ -17,7 +17,10 @@ constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
 
 bool walks(const Strategy& strategy) {
   return !strategy.virtual_memory && !strategy.in_turn &&
-         std::ranges::none_of(strategy.shardings, unequal);
+         (std::ranges::none_of(strategy.shardings, unequal) ||
+          std::ranges::none_of(strategy.ops, [&](int32_t sharding) {
+            return unequal(strategy.shardings[static_cast<size_t>(sharding)]);
+          }));
 }
 
 }  // namespace
