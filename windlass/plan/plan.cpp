@@ -36,6 +36,8 @@ int32_t parse_count(std::string_view text, std::string_view whole) {
 
 // "2:1:1": the sizes of so many parts.
 std::vector<int32_t> parse_sizes(std::string_view text, std::string_view whole) {
+  if (std::ranges::count(text, ':') >= kMaxParts)
+    fail_input("\"{}...\": more than {} parts", whole.substr(0, 60), kMaxParts);
   std::vector<int32_t> sizes;
   for (std::string_view item : split(text, ':')) sizes.push_back(parse_count(item, whole));
   const std::string wrong = check_sizes(static_cast<int64_t>(sizes.size()), sizes);

@@ -128,12 +128,12 @@ class Generator {
     if (!spec_.balance && spec_.parts.empty()) return;
     std::vector<std::vector<int32_t>> samples;
     for (const auto& group : result_.groups) {
-      const bool replicas = static_cast<int64_t>(group.size()) >= spec_.dp;
-      samples.push_back(!replicas ? std::vector<int32_t>()
-                        : !spec_.balance
-                            ? spec_.parts
-                            : samples_by_speed(batch_.samples, replica_speeds(training_, machine_,
-                                                                              group, spec_.dp)));
+      samples.emplace_back();
+      if (static_cast<int64_t>(group.size()) < spec_.dp) continue;
+      samples.back() = samples_by_speed(
+          batch_.samples, spec_.balance
+                              ? replica_speeds(training_, machine_, group, spec_.dp)
+                              : std::vector<double>(spec_.parts.begin(), spec_.parts.end()));
     }
     size_replicas(training_, batch_, samples, result_);
   }

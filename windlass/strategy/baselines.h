@@ -13,7 +13,8 @@
 //   single                              one device, nothing else
 //
 // Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full. Replicas have as many samples each,
-// but with balance=speed faster devices have more, and parts=2:2:1:1 says how many.
+// but with balance=speed faster devices have more, and parts=2:2:1:1 says in which proportion; both
+// in whole samples.
 #pragma once
 
 #include <cstdint>

@@ -95,6 +95,10 @@ std::vector<std::vector<int32_t>> size_kinds(const Strategy& strategy) {
   std::set<int32_t> used(strategy.ops.begin(), strategy.ops.end());
   std::erase_if(used,
                 [&](int32_t s) { return !unequal(strategy.shardings[static_cast<size_t>(s)]); });
+  for (int32_t s : used)
+    for (const Split& split : strategy.shardings[static_cast<size_t>(s)].splits)
+      if (const std::string wrong = check_sizes(split.parts, split.sizes); !wrong.empty())
+        fail_input("strategy: sharding {} has {}", s, wrong);
   for (size_t g = 0; g < kinds.size(); ++g) {
     std::map<std::vector<int32_t>, int32_t> known;
     const auto members = static_cast<int64_t>(strategy.groups[g].size());

@@ -81,7 +81,7 @@ Strategy plain_strategy(const TrainingGraph& training, DeviceId device);
 std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
 
 // By group and member: members of a kind have pieces of the same size of every op, up to rounding.
-// No kinds at all if all parts are equal.
+// No kinds at all if all parts are equal. Throws Error{Input} if sizes are none.
 std::vector<std::vector<int32_t>> size_kinds(const Strategy& strategy);
 
 // Throws Error{Input} with the reason if the strategy is not one for this graph and machine: sizes
