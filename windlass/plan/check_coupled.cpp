@@ -62,7 +62,8 @@ double Checker::use_statistics(TaskId id, int32_t group) {
     complain("{}: uses {} for statistics", name(id), name(use->buffer));
   double& begun = begun_[use->buffer.index()];
   if (task.begins) {
-    const Bytes bytes = allocated(layouts_.of(task.op).exchanged);
+    const auto member = static_cast<size_t>(members(team_of(id), group).front());
+    const Bytes bytes = allocated(layouts_.of(task.op).exchanged_of[member]);
     if (held.there) complain("{}: overwrites {}", name(id), name(use->buffer));
     if (buffer.bytes != bytes)
       complain("{}: {} has {} bytes, statistics take {}", name(id), name(use->buffer),

@@ -120,11 +120,15 @@ void CheckLayouts::list_exchange(const Op& op, const LoopNest& nest, const Shard
   }
   if (digits.empty()) return;
   const Signature signature = signature_of(training_.graph, op);
+  std::map<std::vector<int32_t>, int64_t> most;  // by sizes of the member
   for (int64_t m = 0; m < members; ++m) {
     const OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, m));
     const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
-    if (type.present()) made.exchanged = std::max(made.exchanged, byte_size(type).value);
+    int64_t& bytes = most[sizes_of(sharding, m)];
+    if (type.present()) bytes = std::max(bytes, byte_size(type).value);
+    made.exchanged = std::max(made.exchanged, bytes);
   }
+  for (int64_t m = 0; m < members; ++m) made.exchanged_of.push_back(most[sizes_of(sharding, m)]);
   if (made.exchanged > 0) made.digits = intern(std::move(digits));
 }
 
@@ -205,8 +209,9 @@ int32_t CheckLayouts::intern(const Layout& layout) {
     key.insert(key.end(), {static_cast<int64_t>(d.kind), d.parts});
     if (d.kind == Digit::Kind::Partial) key.push_back(static_cast<int64_t>(d.combine));
     if (d.kind == Digit::Kind::Axis)
-      key.insert(key.end(),
-                 {d.axis, d.loop_size, d.blocks, d.map.stride, d.map.offset, d.map.window, d.tail});
+      key.insert(key.end(), {d.axis, d.loop_size, d.blocks, d.map.stride, d.map.offset,
+                             d.map.window, d.tail, static_cast<int64_t>(d.sizes.size())});
+    key.insert(key.end(), d.sizes.begin(), d.sizes.end());
   }
   const auto [entry, fresh] = index_.try_emplace(key, static_cast<int32_t>(layouts_.size()));
   if (fresh) layouts_.push_back(layout);
@@ -274,6 +279,7 @@ bool CheckLayouts::suits(TensorId tensor, int32_t layout, int64_t members) {
     if (digit.axis < 0 || axis >= whole.size() || whole[axis] % digit.blocks != 0) return false;
     const bool plain =
         digit.map.stride == 1 && digit.map.window == 1 && digit.map.offset == 0 && !digit.tail;
+    if (!check_sizes(digit.parts, digit.sizes).empty()) return false;
     // A loop may go on beyond the axis, over padding.
     if (plain && digit.loop_size * digit.blocks < whole[axis]) return false;
   }
@@ -314,6 +320,12 @@ bool CheckLayouts::loose(TensorId tensor, int32_t layout, int64_t members) {
 int64_t CheckLayouts::elements(TensorId tensor, int32_t layout) {
   const auto [entry, fresh] = elements_.try_emplace({shape(tensor), layout}, 0);
   if (fresh) entry->second = largest_elements((*this)[layout], sizes(tensor));
+  return entry->second;
+}
+
+int64_t CheckLayouts::elements(TensorId tensor, int32_t layout, int64_t member) {
+  const auto [entry, fresh] = elements_of_.try_emplace({shape(tensor), layout, member}, 0);
+  if (fresh) entry->second = largest_elements((*this)[layout], sizes(tensor), member);
   return entry->second;
 }
 

@@ -44,6 +44,9 @@ struct CheckOp {
   // What its pieces exchange before it ends, among the members that differ in these digits only:
   // bytes of statistics, of the member with most. 0: nothing.
   int64_t exchanged = 0;
+  // By member: bytes of statistics that it has room for. Those of the member with most, but where
+  // parts are unequal, of those with the same sizes.
+  std::vector<int64_t> exchanged_of;
   int32_t digits = 0;
 };
 
@@ -83,8 +86,9 @@ class CheckLayouts {
   bool fits(TensorId tensor, int32_t has, int32_t wants, int64_t members);
   // Whether members have parts that differ and overlap, or leave elements out.
   bool loose(TensorId tensor, int32_t layout, int64_t members);
-  // Elements of the member with most.
+  // Elements of the member with most; of those with the same sizes as `member`.
   int64_t elements(TensorId tensor, int32_t layout);
+  int64_t elements(TensorId tensor, int32_t layout, int64_t member);
 
  private:
   void list_forward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
@@ -105,6 +109,7 @@ class CheckLayouts {
   std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, loose_, alike_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, bool> fits_;
   std::map<std::pair<int32_t, int32_t>, int64_t> elements_;
+  std::map<std::tuple<int32_t, int32_t, int64_t>, int64_t> elements_of_;  // and member
 };
 
 // What is wrong with the pieces of an op, or nothing: along every loop they must tile it.

@@ -104,6 +104,12 @@ void CheckMoves::check_collective(const CheckedMove& move, MoveFacts& facts) {
   // As plan_collective counts: the tensor that they have together, or end with.
   int64_t elements = layouts_.elements(move.tensor, reduces ? move.from : move.to);
   if (move.collective == Collective::AllToAll) elements = most * layouts_.parts(move.digits);
+  // Of unequal parts all count as the largest, which the others wait for.
+  if (move.collective == Collective::AllGather && from.unequal())
+    elements = std::max(elements, most);
+  if (move.collective == Collective::ReduceScatter && to.unequal())
+    elements =
+        std::max(elements, layouts_.elements(move.tensor, move.to) * layouts_.parts(move.digits));
   facts.traffic =
       collective(move.collective, move.from_group, move.digits, elements * move.element_size);
 }

@@ -68,8 +68,9 @@ bool Checker::runs_on(TaskId id, int32_t group) {
   return false;
 }
 
-// Every member is priced as the one with most, so that together they do no less than the op.
-// `begun`: multiply-adds of the task that began it.
+// Every member is priced as the one with most, so that together they do no less than the op; where
+// parts are unequal, as the one with most of those with the same sizes, which has no less than its
+// part. `begun`: multiply-adds of the task that began it.
 void Checker::check_work(TaskId id, int32_t group, double begun) {
   const Op& op = training_.graph[graph_[id].op];
   // A kernel that knows its mask skips what is masked.
@@ -79,6 +80,23 @@ void Checker::check_work(TaskId id, int32_t group, double begun) {
   for (const Kernel& kernel : graph_.works[static_cast<size_t>(graph_[id].price)].kernels)
     done += kernel.multiply_adds;
   const double wanted = arithmetic_of(training_.graph, op).multiply_adds;
+  const OpId forward = op.forward.valid() ? op.forward : graph_[id].op;
+  const Sharding& sharding =
+      strategy_.shardings[static_cast<size_t>(strategy_.ops[forward.index()])];
+  if (unequal(sharding)) {
+    const LoopNest nest = loops_of(training_.graph, training_.graph[forward]);
+    for (int64_t m : members(team_of(id), group)) {
+      double part = wanted;
+      const std::vector<LoopPart> parts = loop_parts(nest, sharding, m);
+      for (size_t l = 0; l < parts.size(); ++l)
+        if (nest.loops[l].size > 0)
+          part *= static_cast<double>(parts[l].range.size() * parts[l].blocks) /
+                  static_cast<double>(nest.loops[l].size);
+      if (done < part * (1 - 1e-6))
+        complain("{}: {} multiply-adds, the piece of member {} has {}", name(id), done, m, part);
+    }
+    return;
+  }
   if (done * static_cast<double>(members(group)) < wanted * (1 - 1e-6))
     complain("{}: {} multiply-adds on each of {} devices, the op has {}", name(id), done,
              members(group), wanted);

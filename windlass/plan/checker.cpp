@@ -18,6 +18,7 @@ Checker::Checker(const TrainingGraph& training, const Machine& machine, const St
       layouts_(training, strategy),
       moves_(training, machine, strategy.groups, layouts_) {
   const Graph& ops = training.graph;
+  kinds_ = size_kinds(strategy);
   for (const auto& group : strategy.groups)
     same_group_.push_back(
         static_cast<int32_t>(std::ranges::find(strategy.groups, group) - strategy.groups.begin()));
@@ -201,6 +202,17 @@ bool Checker::check_teams() {
     if (found != group.size())
       complain("group {} has {} devices, its teams {}", teams_.size() - 1, group.size(), found);
   }
+  if (!findings_.empty()) return false;
+  // What one member of a team does is what the others do, on pieces of the same size.
+  for (size_t g = 0; g < kinds_.size(); ++g)
+    for (TeamId team : teams_[g]) {
+      std::set<int32_t> kinds;
+      if (!kinds_[g].empty())
+        for (int64_t m : members(team, static_cast<int32_t>(g)))
+          kinds.insert(kinds_[g][static_cast<size_t>(m)]);
+      if (kinds.size() > 1)
+        complain("team {} has pieces of different sizes in group {}", team.value, g);
+    }
   return findings_.empty();
 }
 
@@ -231,7 +243,11 @@ int64_t Checker::element_size(BufferId id) const {
 }
 
 int64_t Checker::part_bytes(BufferId id) {
-  const int64_t elements = layouts_.elements(graph_[id].tensor, layout_id(graph_[id].layout));
+  const int32_t layout = layout_id(graph_[id].layout);
+  const int64_t elements =
+      layouts_[layout].unequal()
+          ? layouts_.elements(graph_[id].tensor, layout, members(holder(id), group_of(id)).front())
+          : layouts_.elements(graph_[id].tensor, layout);
   return largest_part(elements, layouts_.parts(share_of(id))) * element_size(id);
 }
 

@@ -140,7 +140,8 @@ class Checker {
   int32_t layout_id(int32_t layout) const { return layout_ids_[static_cast<size_t>(layout)]; }
   int32_t share_of(BufferId id) const { return set_ids_[static_cast<size_t>(graph_[id].share)]; }
   Held& held(BufferId id) { return held_[id.index()]; }
-  // Bytes of the part, or share of it, that the member with most has; as it is, not as allocated.
+  // Bytes of the part, or share of it, that the member with most has, among those with the same
+  // sizes as the holders; as it is, not as allocated.
   int64_t part_bytes(BufferId id);
   int64_t element_size(BufferId id) const;
   bool view(const Op& op) const { return op_info(op.kind).view; }
@@ -156,6 +157,7 @@ class Checker {
   CheckLayouts layouts_;
   CheckMoves moves_;
   std::vector<int32_t> group_ids_, layout_ids_, set_ids_;  // by those of the graph
+  std::vector<std::vector<int32_t>> kinds_;                // size_kinds() of the strategy
   std::vector<int32_t> same_group_;         // by group of the strategy: the first with its devices
   std::vector<int32_t> stage_of_;           // by op
   std::vector<int32_t> update_of_;          // by tensor: of a weight; -1

@@ -24,10 +24,17 @@ inline std::vector<Sharding> legal_shardings(const Op& op, const LoopNest& nest,
     result.push_back(std::move(sharding));
   };
   const auto loops = static_cast<int32_t>(nest.loops.size());
+  const std::vector<int32_t> all = {1, 3, 1, 2};
+  const std::vector<int32_t> sizes(all.begin(), all.begin() + members);
   for (int32_t a = -1; a < loops; ++a) {
     add({{{a, members}}});
+    if (a >= 0) add({{{a, members, 1, sizes}}});
     if (members == 4)
-      for (int32_t b = -1; b < loops; ++b) add({{{a, 2}, {b, 2}}});
+      for (int32_t b = -1; b < loops; ++b) {
+        add({{{a, 2}, {b, 2}}});
+        if (a >= 0) add({{{a, 2, 1, {2, 1}}, {b, 2}}});
+        if (b >= 0) add({{{a, 2}, {b, 2, 1, {1, 2}}}});
+      }
   }
   return result;
 }

@@ -34,6 +34,17 @@ int32_t parse_count(std::string_view text, std::string_view whole) {
   return value;
 }
 
+// "2:1:1": the sizes of so many parts.
+std::vector<int32_t> parse_sizes(std::string_view text, std::string_view whole) {
+  if (std::ranges::count(text, ':') >= kMaxParts)
+    fail_input("\"{}...\": more than {} parts", whole.substr(0, 60), kMaxParts);
+  std::vector<int32_t> sizes;
+  for (std::string_view item : split(text, ':')) sizes.push_back(parse_count(item, whole));
+  const std::string wrong = check_sizes(static_cast<int64_t>(sizes.size()), sizes);
+  if (!wrong.empty()) fail_input("\"{}\": {}", whole, wrong);
+  return sizes;
+}
+
 }  // namespace
 
 bool ModelRequest::operator==(const ModelRequest& other) const {
@@ -121,7 +132,7 @@ std::string sharding_to_text(const Sharding& sharding, const LoopNest& nest) {
     if (!text.empty()) text += " ";
     text += fmt::format("{}/{}",
                         split.loop < 0 ? "copy" : name_of(nest, static_cast<size_t>(split.loop)),
-                        split.parts);
+                        format_parts(split.parts, split.sizes));
     if (split.blocks > 1) text += fmt::format("x{}", split.blocks);
   }
   return text.empty() ? "whole" : text;
@@ -150,7 +161,12 @@ Sharding sharding_from_text(std::string_view text, const LoopNest& nest) {
       split.blocks = parse_count(parts.substr(cross + 1), text);
       parts = parts.substr(0, cross);
     }
-    split.parts = parse_count(parts, text);
+    if (parts.find(':') != std::string_view::npos) {
+      split.sizes = parse_sizes(parts, text);
+      split.parts = static_cast<int32_t>(split.sizes.size());
+    } else {
+      split.parts = parse_count(parts, text);
+    }
     members *= split.parts;
     if (members > kMaxParts) fail_input("\"{}\": more than {} parts", text, kMaxParts);
     sharding.splits.push_back(split);

@@ -141,7 +141,8 @@ TEST(Plan, RandomStrategiesRoundTrip) {
                                         : cases::transformer(8, 2);
     const Machine machine = cases::machine(static_cast<int>(rng.integer(1, 8)), seed % 2 ? 1 : 3);
     const TrainingGraph training = differentiate(graph);
-    const Strategy strategy = cases::random_strategy(training, machine, rng, {.in_turn = true});
+    const Strategy strategy = cases::random_strategy(
+        training, machine, rng, {.in_turn = true, .blocks = true, .unequal = seed % 2 == 0});
     Plan plan = make_plan({.source = "x"}, graph, 16, training, machine, strategy);
     plan.prediction = {"feasible", Seconds(rng.uniform()),
                        std::vector<int64_t>(machine.devices.size(), rng.integer(0, 1 << 30)),
@@ -235,6 +236,13 @@ TEST(Sharding, TextAndBack) {
   EXPECT_EQ(sharding_to_text(sharding, nest), "b/2 #1/4x3 copy/2 #3/2 k/1");
   EXPECT_EQ(sharding_from_text("b/2 #1/4x3 copy/2 #3/2 k/1", nest), sharding);
   EXPECT_EQ(sharding_from_text("whole", nest), Sharding{});
+  // Unequal parts are a list of sizes.
+  const Sharding unequal{{{0, 3, 1, {2, 1, 1}}, {1, 2, 3, {1, 5}}}};
+  EXPECT_EQ(sharding_to_text(unequal, nest), "b/2:1:1 #1/1:5x3");
+  EXPECT_EQ(sharding_from_text("b/2:1:1 #1/1:5x3", nest), unequal);
+  for (const char* text : {"b/2:", "b/:2", "b/2::1", "b/2:0", "b/2:-1", "b/2:2", "b/4:2",
+                           "b/1048576:1", "b/2:1x", "b/2:99999999999", "b/2:1.5", "b/2 :1"})
+    EXPECT_THROW(sharding_from_text(text, nest), Error) << text;
   for (const char* text : {"", " ", "b", "b/", "b/0", "b/-1", "b/2x", "b/2x0", "b/2  k/2", "n/2",
                            "b/99999999999", "b/1048576 k/1048576", "whole b/2", "/2", "b//2"})
     EXPECT_THROW(sharding_from_text(text, nest), Error) << text;

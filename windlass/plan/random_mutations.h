@@ -11,6 +11,7 @@
 #include "windlass/base/error.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/plan/mutator.h"
+#include "windlass/plan/random_strategy.h"
 #include "windlass/sim/simulate.h"
 
 namespace windlass::cases {
@@ -183,6 +184,36 @@ inline const std::map<std::string, Change> kChanges = {
        Movement* how = m.movement(m.rng.chance(0.7));
        return how != nullptr && set(m.rng.chance(0.5) ? &how->from_group : &how->to_group,
                                     m.index(m.graph.rest.groups));
+     }},
+    {"layout: sizes",
+     [](Mutator& m) {
+       std::vector<Digit*> cut;
+       for (Layout& layout : m.graph.rest.layouts)
+         for (Digit& digit : layout.digits)
+           if (digit.kind == Digit::Kind::Axis) cut.push_back(&digit);
+       if (cut.empty()) return false;
+       Digit& digit = *cut[m.below(cut.size())];
+       return set(&digit.sizes, random_sizes(digit.parts, m.rng));
+     }},
+    {"sharding: sizes",
+     [](Mutator& m) {
+       std::vector<Split*> cut;
+       for (Sharding& sharding : m.graph.rest.shardings)
+         for (Split& split : sharding.splits)
+           if (split.loop >= 0) cut.push_back(&split);
+       if (cut.empty()) return false;
+       Split& split = *cut[m.below(cut.size())];
+       return set(&split.sizes, random_sizes(split.parts, m.rng));
+     }},
+    {"teams: device",
+     [](Mutator& m) {
+       std::vector<Team>& teams = m.graph.rest.teams;
+       auto& from = teams[m.below(teams.size())].devices;
+       auto& to = teams[m.below(teams.size())].devices;
+       if (&from == &to || from.size() < 2) return false;
+       to.push_back(from.back());
+       from.pop_back();
+       return true;
      }},
     {"exchange: digits",
      [](Mutator& m) {

@@ -115,7 +115,10 @@ inline RandomStep random_step(uint64_t seed) {
   if (rng.chance(0.4)) options.clip_norm = rng.uniform(0.01, 0.3);
   step.training = differentiate(graph, options);
   step.strategy = random_strategy(step.training, step.machine, rng,
-                                  {.in_turn = true, .blocks = true, .mixed = rng.chance(0.6)});
+                                  {.in_turn = true,
+                                   .blocks = true,
+                                   .unequal = Rng(seed, 2).chance(0.5),
+                                   .mixed = rng.chance(0.6)});
   step.name =
       fmt::format("seed {}: {} on {} devices", seed, graph.name, step.machine.devices.size());
   return step;

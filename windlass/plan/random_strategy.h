@@ -18,8 +18,17 @@ struct RandomOptions {
   bool compress = true;
   bool in_turn = false;  // copies may take turns with kernels
   bool blocks = false;   // loops may be split in blocks
+  bool unequal = false;  // parts may be of different sizes
   bool mixed = false;    // groups of any devices and sizes, stages of any ops, several on a group
 };
+
+// Sizes of so many parts, small ones mostly; none if they come out equal.
+inline std::vector<int32_t> random_sizes(int64_t parts, Rng& rng) {
+  std::vector<int32_t> sizes;
+  const int64_t most = rng.chance(0.2) ? 9 : 3;
+  for (int64_t p = 0; p < parts; ++p) sizes.push_back(static_cast<int32_t>(rng.integer(1, most)));
+  return reduced_sizes(std::move(sizes));
+}
 
 // A sharding over `members`: digits of random loops, copies where a loop cannot be cut.
 inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t members, Rng& rng,
@@ -37,6 +46,8 @@ inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t memb
            split.parts});
       if (options.blocks && rng.chance(0.2))
         trial.splits.back().blocks = static_cast<int32_t>(rng.integer(2, 3));
+      if (options.unequal && trial.splits.back().loop >= 0 && rng.chance(0.6))
+        trial.splits.back().sizes = random_sizes(split.parts, rng);
       try {
         check_sharding(op, nest, trial, static_cast<size_t>(size_of(trial)));
       } catch (const Error&) {

@@ -1,5 +1,5 @@
-// Every op kind under every sharding over 2, 3 and 4 members, carried out by the slow executor,
-// against the op that is not split.
+// Every op kind under every sharding over 2, 3 and 4 members, in equal and in unequal parts,
+// carried out by the slow executor, against the op that is not split.
 
 #include <optional>
 

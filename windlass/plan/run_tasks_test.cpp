@@ -194,6 +194,36 @@ TEST(RunTasks, TeamsOnOneHost) {
       }
 }
 
+// Samples as 3 to 3 to 1 to 1: fast and slow devices have room for their own samples alone, and
+// come to the gradients of the whole batch. On devices that are alike, members of different sizes
+// are different teams.
+TEST(RunTasks, UnequalReplicas) {
+  const TrainingGraph training = differentiate(cases::mlp(16, 2, 8));
+  const TrainingGraph larger = differentiate(cases::mlp(64, 2, 8));
+  const Sharding by_speed = {{{0, 4, 1, {3, 3, 1, 1}}}};
+  for (const Machine& machine : {unlike_devices(), cases::machine(4), cases::machine(2, 2)}) {
+    Strategy strategy = one_group(training, machine, by_speed);
+    strategy.micro_batches = 2;
+    for (uint8_t zero = 0; zero <= 3; ++zero)
+      for (bool host : {false, true})
+        for (bool host_update : {false, true}) {
+          for (Residency& weight : strategy.weights) weight = {zero, host, host_update};
+          SCOPED_TRACE(fmt::format("{}, ZeRO {}, host {}, host update {}", machine.name, zero, host,
+                                   host_update));
+          expect_same_step(training, machine, strategy, 1);
+        }
+    for (Residency& weight : strategy.weights) weight = {};
+    const TaskGraph tasks = lower(larger, strategy, machine);
+    ASSERT_EQ(tasks.teams.size(), 2u);
+    const TensorId input = larger.graph.ops[0].inputs[0];
+    const int64_t sample = byte_size(larger.graph[input].type).value / 64;  // 128 bytes
+    std::vector<int64_t> bytes;
+    for (const Buffer& buffer : tasks.buffers)
+      if (buffer.tensor == input && buffer.micro_batch == 0) bytes.push_back(buffer.bytes.value);
+    EXPECT_EQ(bytes, (std::vector<int64_t>{24 * sample, 8 * sample}));
+  }
+}
+
 // What a host has is of a team: a copy of what belongs to another one is none.
 TEST(RunTasks, WeightsOfAnotherTeam) {
   const Machine machine = unlike_devices();

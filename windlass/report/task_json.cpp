@@ -64,6 +64,7 @@ class TaskJson {
         json["offset"] = digit.map.offset;
         json["window"] = digit.map.window;
         json["tail"] = digit.tail;
+        if (!digit.sizes.empty()) json["sizes"] = digit.sizes;
       }
       list.push_back(std::move(json));
     }
@@ -134,9 +135,11 @@ class TaskJson {
   }
   static ordered_json sharding(const Sharding& sharding) {
     ordered_json list = ordered_json::array();
-    for (const Split& split : sharding.splits)
+    for (const Split& split : sharding.splits) {
       list.push_back(
           {{"loop", or_null(split.loop)}, {"parts", split.parts}, {"blocks", split.blocks}});
+      if (!split.sizes.empty()) list.back()["sizes"] = split.sizes;
+    }
     return list;
   }
   ordered_json movement(const Movement& movement) const {

@@ -5,6 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/graph/micro_batch.h"
+#include "windlass/strategy/replicas.h"
 #include "windlass/strategy/stages.h"
 #include "windlass/strategy/tensor_parallel.h"
 
@@ -28,6 +29,7 @@ class Generator {
     else
       make_stages();
     split_ops();
+    size_parts();
     choose_actions();
     for (Residency& weight : result_.weights)
       weight = {.zero = static_cast<uint8_t>(spec_.zero),
@@ -119,6 +121,21 @@ class Generator {
       if (fresh) result_.shardings.push_back(sharding);
       result_.ops[i] = entry->second;
     }
+  }
+
+  // Samples of replicas that are not equally fast.
+  void size_parts() {
+    if (!spec_.balance && spec_.parts.empty()) return;
+    std::vector<std::vector<int32_t>> samples;
+    for (const auto& group : result_.groups) {
+      samples.emplace_back();
+      if (static_cast<int64_t>(group.size()) < spec_.dp) continue;
+      samples.back() = samples_by_speed(
+          batch_.samples, spec_.balance
+                              ? replica_speeds(training_, machine_, group, spec_.dp)
+                              : std::vector<double>(spec_.parts.begin(), spec_.parts.end()));
+    }
+    size_replicas(training_, batch_, samples, result_);
   }
 
   Split along_batch(size_t op, int32_t parts) const {

@@ -12,7 +12,9 @@
 //   harmony:mode=pp|dp,packs=N          packs of layers streamed through the devices
 //   single                              one device, nothing else
 //
-// Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full.
+// Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full. Replicas have as many samples each,
+// but with balance=speed faster devices have more, and parts=2:2:1:1 says in which proportion; both
+// in whole samples.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +53,8 @@ struct BaselineSpec {
   bool harmony_packs = false;
   int64_t packs = 0;
   Bytes bucket{25 << 20};
+  bool balance = false;             // samples of replicas in proportion to how fast they are
+  std::vector<int32_t> parts = {};  // or to these, in each stage
 };
 
 // Reads "name:key=value,...". Throws Error{Input} with the known names or keys.

@@ -29,6 +29,8 @@ TEST(Baselines, ParametersCombine) {
   EXPECT_EQ(spec.micro, 3);
   EXPECT_EQ(spec.recompute, RecomputePolicy::Full);
   EXPECT_TRUE(spec.sequence_parallel);
+  EXPECT_TRUE(parse_baseline("data-parallel:balance=speed").balance);
+  EXPECT_EQ(parse_baseline("zero:parts=3:1,stage=2").parts, (std::vector<int32_t>{3, 1}));
 }
 
 TEST(Baselines, ErrorsSayWhatIsKnown) {
@@ -62,6 +64,12 @@ TEST(Baselines, WhatDoesNotDivideIsRefused) {
             std::string::npos);
   EXPECT_NE(message_of("megatron:interleave=2", "8xa100-80g").find("needs a pipeline"),
             std::string::npos);
+  EXPECT_NE(message_of("data-parallel:parts=2:1", "4x1080ti").find("there are 4"),
+            std::string::npos);
+  EXPECT_NE(message_of("data-parallel:balance=speed,parts=2:1:1:1", "4x1080ti").find("keep one"),
+            std::string::npos);
+  EXPECT_NE(message_of("data-parallel:parts=2::1").find("whole number"), std::string::npos);
+  EXPECT_NE(message_of("data-parallel:balance=size").find("speed or none"), std::string::npos);
 }
 
 }  // namespace

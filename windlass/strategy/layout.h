@@ -11,6 +11,7 @@
 
 #include "windlass/graph/op_info.h"
 #include "windlass/graph/op_piece.h"
+#include "windlass/strategy/part_sizes.h"
 
 namespace windlass {
 
@@ -21,6 +22,7 @@ struct Split {
   int32_t loop = -1;  // -1: copies
   int32_t parts = 1;
   int32_t blocks = 1;
+  std::vector<int32_t> sizes = {};  // of the parts, as part_of() wants them
   auto operator<=>(const Split&) const = default;
 };
 
@@ -32,13 +34,16 @@ struct Sharding {
 
 int64_t size_of(const Sharding& sharding);
 
-// Piece `index` of [0, size) cut into `parts`: sizes differ by at most one, larger ones first.
-Range part_of(int64_t size, int64_t parts, int64_t index);
-// Size of the largest piece.
-constexpr int64_t largest_part(int64_t size, int64_t parts) { return (size + parts - 1) / parts; }
+// Whether some parts are unequal.
+bool unequal(const Sharding& sharding);
+// The sizes that a member has, split by split; 0 where parts are equal. Members with the same have
+// pieces of the same size, up to rounding.
+std::vector<int32_t> sizes_of(const Sharding& sharding, int64_t member);
 
-// Sizes of the loops of the largest piece: that of member 0.
-std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding);
+// Sizes of the loops of the largest piece. Where parts are unequal: of the largest one among the
+// members with the same sizes as `member`.
+std::vector<int64_t> local_sizes(const LoopNest& nest, const Sharding& sharding,
+                                 int64_t member = 0);
 
 // The part of each loop that a member has.
 std::vector<LoopPart> loop_parts(const LoopNest& nest, const Sharding& sharding, int64_t member);
@@ -59,7 +64,8 @@ struct Digit {
   int64_t loop_size = 0;  // of one block
   int32_t blocks = 1;
   AxisMap map = {};
-  bool tail = false;  // the axis goes on where the last window ends
+  bool tail = false;                // the axis goes on where the last window ends
+  std::vector<int32_t> sizes = {};  // Axis: of the parts, as in Split
 
   bool operator==(const Digit& other) const;
   // Parts tile the axis: they neither overlap nor leave elements out.
@@ -75,7 +81,8 @@ struct Layout {
 
   bool operator==(const Layout&) const = default;
   bool partial() const;
-  bool halo() const;  // some parts of an axis overlap or leave gaps
+  bool halo() const;     // some parts of an axis overlap or leave gaps
+  bool unequal() const;  // some parts of an axis have sizes
 };
 
 // The layout with these digits: those of one part left out, neighbours that do the same made one.
@@ -105,6 +112,8 @@ Box box_of(const Layout& layout, const Shape& shape, int64_t member);
 
 // Elements that the member with most holds.
 int64_t largest_elements(const Layout& layout, const Shape& shape);
+// The same among the members that have the same sizes as `member`, where parts are unequal.
+int64_t largest_elements(const Layout& layout, const Shape& shape, int64_t member);
 
 // "[axis0/4, copy 2]".
 std::string format_layout(const Layout& layout);

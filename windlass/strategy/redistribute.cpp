@@ -21,7 +21,9 @@ using Digits = std::vector<Digit>;
 // Cuts `digit` into an outer one of `parts` and the rest. Only if nested cuts give the same pieces.
 std::optional<std::pair<Digit, Digit>> cut(const Digit& digit, int32_t parts) {
   if (digit.parts % parts != 0) return std::nullopt;
-  if (digit.kind == Digit::Kind::Axis && digit.loop_size % digit.parts != 0) return std::nullopt;
+  if (digit.kind == Digit::Kind::Axis &&
+      (digit.loop_size % digit.parts != 0 || !digit.sizes.empty()))
+    return std::nullopt;
   std::pair<Digit, Digit> halves{digit, digit};
   halves.first.parts = parts;
   halves.second.parts = digit.parts / parts;
@@ -58,6 +60,12 @@ bool independent(const Digits& digits, size_t i, int32_t axis) {
   return true;
 }
 
+// Elements of a collective on a tensor of so many that lies in parts: as if all of them were as
+// large as the largest, which the others wait for.
+int64_t together(int64_t whole, const Layout& in_parts, int64_t largest, int64_t parts) {
+  return in_parts.unequal() ? std::max(whole, largest * parts) : whole;
+}
+
 class Planner {
  public:
   Planner(const Shape& shape, Digits from, Digits to)
@@ -76,6 +84,8 @@ class Planner {
       if (!now_[i].plain() && !(now_[i] == to_[i])) return std::nullopt;
       if (!to_[i].plain() && !(now_[i] == to_[i])) return std::nullopt;
       if (now_[i] == to_[i]) continue;
+      // Most of what moves to other borders of the same axis stays where it is.
+      if (now_[i].axis == to_[i].axis && now_[i].sizes != to_[i].sizes) return std::nullopt;
       for (const Digit& digit : {now_[i], to_[i]})
         if (digit.kind == Digit::Kind::Axis && !gathers_blocks(i) &&
             (!independent(now_, i, digit.axis) || !independent(to_, i, digit.axis)))
@@ -100,11 +110,15 @@ class Planner {
   }
 
  private:
-  // Blocks that are gathered together with all that is cut inside of them.
+  // Blocks that are gathered together with all that is cut inside of them, of an axis that is not
+  // cut in another way then.
   bool gathers_blocks(size_t i) const {
+    const auto cuts = [&](const Digit& digit) {
+      return digit.kind == Digit::Kind::Axis && digit.axis == now_[i].axis;
+    };
     for (size_t j = i; j < now_.size(); ++j)
-      if (now_[j].kind == Digit::Kind::Axis && now_[j].axis == now_[i].axis &&
-          (now_[j].blocks == 1 || to_[j].kind != Digit::Kind::Copy))
+      if (cuts(to_[j]) ||
+          (cuts(now_[j]) && (now_[j].blocks == 1 || to_[j].kind != Digit::Kind::Copy)))
         return false;
     return now_[i].kind == Digit::Kind::Axis;
   }
@@ -121,7 +135,8 @@ class Planner {
   void step(Collective collective, const std::vector<size_t>& which) {
     Move move;
     move.collective = collective;
-    const int64_t before = largest_elements(layout_from(now_), shape_);
+    const Layout from = layout_from(now_);
+    const int64_t before = largest_elements(from, shape_);
     int64_t parts = 1;
     for (size_t i : which) {
       move.digits.push_back({places_[i], now_[i].parts});
@@ -132,9 +147,13 @@ class Planner {
     move.result = layout_from(now_);
     move.result_elements = largest_elements(move.result, shape_);
     switch (collective) {
-      case Collective::AllReduce:
-      case Collective::ReduceScatter: move.elements = before; break;
-      case Collective::AllGather: move.elements = move.result_elements; break;
+      case Collective::AllReduce: move.elements = before; break;
+      case Collective::ReduceScatter:
+        move.elements = together(before, move.result, move.result_elements, parts);
+        break;
+      case Collective::AllGather:
+        move.elements = together(move.result_elements, from, before, parts);
+        break;
       case Collective::AllToAll: move.elements = before * parts; break;
       case Collective::Broadcast: break;
     }
@@ -270,12 +289,16 @@ Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t
 
 std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
                                              const std::vector<DeviceId>& group,
-                                             const std::vector<MemberDigit>& digits) {
+                                             const std::vector<MemberDigit>& digits,
+                                             const std::vector<int32_t>& kinds) {
+  const auto kind = [&](size_t m) { return kinds.empty() ? 0 : kinds[m]; };
   const auto on_one = [&](const MemberDigit& digit) {
     for (size_t m = 0; m < group.size(); ++m)
       for (int64_t peer : peers_of({digit}, static_cast<int64_t>(m))) {
         const Device &a = machine[group[m]], &b = machine[group[static_cast<size_t>(peer)]];
-        if (a.node != b.node || a.type != b.type || a.limit != b.limit) return false;
+        if (a.node != b.node || a.type != b.type || a.limit != b.limit ||
+            kind(m) != kind(static_cast<size_t>(peer)))
+          return false;
       }
     return true;
   };

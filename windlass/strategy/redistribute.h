@@ -27,10 +27,12 @@ std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t me
 Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member);
 
 // Of digits over which something is shared out, those parts in which all peers are devices of the
-// same type and limit on one host: together they have one copy there.
+// same type and limit on one host: together they have one copy there. `kinds`: by member, what
+// tells apart members that have pieces of different sizes; none if nothing does.
 std::vector<MemberDigit> digits_within_hosts(const Machine& machine,
                                              const std::vector<DeviceId>& group,
-                                             const std::vector<MemberDigit>& digits);
+                                             const std::vector<MemberDigit>& digits,
+                                             const std::vector<int32_t>& kinds = {});
 
 // Elements that go from a member of the source group to one of the destination group.
 struct MemberCopy {

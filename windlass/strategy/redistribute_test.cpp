@@ -91,7 +91,7 @@ State carry_out(const Move& move, const State& before, const Shape& shape) {
 }
 
 Layout random_layout(Rng& rng, const Shape& shape, const std::vector<int32_t>& parts,
-                     bool may_be_partial) {
+                     bool may_be_partial, bool unequal) {
   Layout layout;
   std::set<int32_t> used;
   for (int32_t p : parts) {
@@ -109,6 +109,11 @@ Layout random_layout(Rng& rng, const Shape& shape, const std::vector<int32_t>& p
           digit.blocks = 2;
           digit.loop_size /= 2;
         }
+        if (unequal) {
+          for (int32_t i = 0; i < p; ++i)
+            digit.sizes.push_back(static_cast<int32_t>(rng.integer(1, 3)));
+          digit.sizes = reduced_sizes(digit.sizes);
+        }
       }
     } else if (kind == 2) {
       digit.kind = Digit::Kind::Partial;
@@ -123,7 +128,8 @@ TEST(Redistribute, RandomLayoutsEndWhereTheyShould) {
   const std::vector<std::vector<int32_t>> radices = {{4},    {2, 2},    {2, 3}, {6},
                                                      {3, 2}, {2, 2, 2}, {8},    {4, 2}};
   int collectives = 0, copies = 0;
-  for (int round = 0; round < 600; ++round) {
+  for (int round = 0; round < 1200; ++round) {
+    const bool unequal = round >= 600;
     const Shape shape = {rng.integer(1, 2) * 8, 12, rng.integer(2, 8)};
     const auto pick = [&] {
       return radices[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(radices.size()) - 1))];
@@ -134,8 +140,8 @@ TEST(Redistribute, RandomLayoutsEndWhereTheyShould) {
     for (int32_t p : a) members *= p;
     for (int32_t p : b) other *= p;
     if (members != other) b = a;
-    const Layout from = random_layout(rng, shape, a, true);
-    const Layout to = random_layout(rng, shape, b, false);
+    const Layout from = random_layout(rng, shape, a, true, unequal && rng.chance(0.7));
+    const Layout to = random_layout(rng, shape, b, false, unequal && rng.chance(0.7));
     SCOPED_TRACE(format_layout(from) + " to " + format_layout(to));
     const Redistribution plan = redistribute(shape, from, to, members);
     State state = start(from, shape, members);
@@ -198,6 +204,39 @@ TEST(Redistribute, KnownCollectives) {
   EXPECT_EQ(name({{axis(0, 4, 16), partial(2)}}, {{axis(0, 4, 16), copies(2)}}), "all-reduce 2");
   // From data parallel to a split by columns over all: one digit against two.
   EXPECT_EQ(name({{axis(0, 4, 16), copies(2)}}, {{copies(4), axis(1, 2, 32)}}), "all-gather 4");
+}
+
+// Two thirds and one third: what is gathered counts as two parts of two thirds; to other borders of
+// the same axis goes what lies between the borders.
+TEST(Redistribute, UnequalParts) {
+  const Shape shape = {12, 4};
+  Digit unequal = axis(0, 2, 12);
+  unequal.sizes = {2, 1};
+  EXPECT_EQ(box_of({{unequal}}, shape, 0)[0], (Range{0, 8}));
+  EXPECT_EQ(box_of({{unequal}}, shape, 1)[0], (Range{8, 12}));
+  const Redistribution gather = redistribute(shape, {{unequal}}, {{copies(2)}}, 2);
+  ASSERT_EQ(format_redistribution(gather), "all-gather 2");
+  EXPECT_EQ(gather.moves[0].elements, 2 * 8 * 4);
+  const Redistribution scatter = redistribute(shape, {{partial(2)}}, {{unequal}}, 2);
+  ASSERT_EQ(format_redistribution(scatter), "reduce-scatter 2");
+  EXPECT_EQ(scatter.moves[0].elements, 2 * 8 * 4);
+  EXPECT_EQ(scatter.moves[0].result_elements, 8 * 4);
+  const Redistribution shift = redistribute(shape, {{unequal}}, {{axis(0, 2, 12)}}, 2);
+  ASSERT_EQ(shift.moves.size(), 1u);
+  ASSERT_EQ(shift.moves[0].copies.size(), 1u);
+  EXPECT_EQ(shift.moves[0].copies[0].from, 0);
+  EXPECT_EQ(shift.moves[0].copies[0].elements, 2 * 4);  // rows 6 and 7
+}
+
+// Blocks that are gathered while the same axis is cut otherwise: never both at a time.
+TEST(Redistribute, BlocksAreGatheredBeforeTheirAxisIsCut) {
+  const Shape shape = {2, 8};
+  Digit blocks = axis(1, 2, 4);
+  blocks.blocks = 2;
+  const Redistribution plan =
+      redistribute(shape, {{blocks, copies(2)}}, {{copies(2), axis(1, 2, 8)}}, 4);
+  for (const Move& move : plan.moves)
+    EXPECT_LE(std::ranges::count(move.result.digits, Digit::Kind::Axis, &Digit::kind), 1);
 }
 
 TEST(Redistribute, HaloComesFromTheNeighbours) {

@@ -83,6 +83,17 @@ const std::map<std::string_view, Setter>& keys() {
          s.pp = v == "pp" ? 0 : 1;
        }},
       {"bucket", [](BaselineSpec& s, auto v) { s.bucket = parse_bytes(v); }},
+      {"balance",
+       [](BaselineSpec& s, auto v) {
+         if (v != "speed" && v != "none") fail_input("balance={}: expected speed or none", v);
+         s.balance = v == "speed";
+       }},
+      {"parts",
+       [](BaselineSpec& s, auto v) {
+         s.parts.clear();
+         for (std::string_view item : split(v, ':'))
+           s.parts.push_back(static_cast<int32_t>(number("parts", item)));
+       }},
   };
   return kKeys;
 }
@@ -154,6 +165,9 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
       fail_here(fmt::format("dp {} x tp {} x pp {} needs {} devices, {} has {}", spec.dp, spec.tp,
                             spec.pp, spec.dp * model, machine.name, devices));
   }
+  if (spec.balance && !spec.parts.empty()) fail_here("balance and parts say the same: keep one");
+  if (!spec.parts.empty() && static_cast<int64_t>(spec.parts.size()) != spec.dp)
+    fail_here(fmt::format("parts of {} replicas, there are {}", spec.parts.size(), spec.dp));
   if (spec.interleave > 1 && spec.pp == 1) fail_here("interleave needs a pipeline: set pp");
   if (samples % spec.dp != 0 && spec.dp > samples)
     fail_here(

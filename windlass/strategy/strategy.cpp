@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <set>
 
 #include "windlass/base/error.h"
@@ -24,6 +25,11 @@ void check_stages(const TrainingGraph& training, const Strategy& strategy) {
     if (stage.group != stage.backward_group && strategy.schedule != ScheduleKind::Packs)
       fail_input("strategy: stage {} changes its group for the backward pass, which only packs do",
                  s);
+    if (stage.group != stage.backward_group && std::ranges::any_of(strategy.shardings, unequal))
+      fail_input(
+          "strategy: stage {} changes its group for the backward pass, whose parts must be "
+          "equal",
+          s);
   }
   if (next != training.forward_ops)
     fail_input("strategy: the stages cover {} of {} ops", next, training.forward_ops);
@@ -83,6 +89,34 @@ std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops) 
   return stages;
 }
 
+std::vector<std::vector<int32_t>> size_kinds(const Strategy& strategy) {
+  std::vector<std::vector<int32_t>> kinds(strategy.groups.size());
+  if (std::ranges::none_of(strategy.shardings, unequal)) return kinds;
+  std::set<int32_t> used(strategy.ops.begin(), strategy.ops.end());
+  std::erase_if(used,
+                [&](int32_t s) { return !unequal(strategy.shardings[static_cast<size_t>(s)]); });
+  for (int32_t s : used)
+    for (const Split& split : strategy.shardings[static_cast<size_t>(s)].splits)
+      if (const std::string wrong = check_sizes(split.parts, split.sizes); !wrong.empty())
+        fail_input("strategy: sharding {} has {}", s, wrong);
+  for (size_t g = 0; g < kinds.size(); ++g) {
+    std::map<std::vector<int32_t>, int32_t> known;
+    const auto members = static_cast<int64_t>(strategy.groups[g].size());
+    for (int64_t m = 0; m < members; ++m) {
+      std::vector<int32_t> sizes;
+      for (int32_t s : used) {
+        const Sharding& sharding = strategy.shardings[static_cast<size_t>(s)];
+        if (size_of(sharding) != members) continue;
+        const std::vector<int32_t> own = sizes_of(sharding, m);
+        sizes.insert(sizes.end(), own.begin(), own.end());
+      }
+      kinds[g].push_back(
+          known.try_emplace(sizes, static_cast<int32_t>(known.size())).first->second);
+    }
+  }
+  return kinds;
+}
+
 void check_groups(const Machine& machine, const Strategy& strategy) {
   if (strategy.groups.empty()) fail_input("strategy: there is no device group");
   for (size_t g = 0; g < strategy.groups.size(); ++g) {
@@ -140,6 +174,10 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
   for (const Split& split : sharding.splits) {
     if (split.parts < 1 || split.blocks < 1)
       fail_input("strategy: op \"{}\" has a split into {} parts", op.name, split.parts);
+    if (const std::string wrong = check_sizes(split.parts, split.sizes); !wrong.empty())
+      fail_input("strategy: op \"{}\" has {}", op.name, wrong);
+    if (split.loop < 0 && !split.sizes.empty())
+      fail_input("strategy: op \"{}\" has copies of different sizes", op.name);
     if (split.loop < 0) continue;
     if (static_cast<size_t>(split.loop) >= nest.loops.size())
       fail_input("strategy: op \"{}\" has no loop {}", op.name, split.loop);
@@ -154,10 +192,22 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
       fail_input("strategy: {} \"{}\": {} cannot be cut in blocks, windows reach across them",
                  op_info(op.kind).name, op.name, loop.name);
     int64_t& size = left[static_cast<size_t>(split.loop)];
-    if (size % split.blocks != 0 || size / split.blocks < split.parts)
+    const int64_t least =
+        size % split.blocks == 0 ? smallest_part(size / split.blocks, split.parts, split.sizes) : 0;
+    if (least == 0)
       fail_input("strategy: {} \"{}\": {} of size {} cannot be cut into {} parts",
-                 op_info(op.kind).name, op.name, loop.name, loop.size, split.parts);
-    size = size / split.blocks / split.parts * split.blocks;
+                 op_info(op.kind).name, op.name, loop.name, loop.size,
+                 format_parts(split.parts, split.sizes));
+    size = least * split.blocks;
+  }
+  // Borders inside of unequal parts are rounded in each of them.
+  if (!unequal(sharding)) return;
+  for (int64_t m = 0; m < size_of(sharding); ++m) {
+    const std::vector<LoopPart> parts = loop_parts(nest, sharding, m);
+    for (size_t l = 0; l < parts.size(); ++l)
+      if (parts[l].range.size() == 0 && nest.loops[l].size > 0)
+        fail_input("strategy: {} \"{}\": member {} has an empty part of {}", op_info(op.kind).name,
+                   op.name, m, nest.loops[l].name);
   }
 }
 

@@ -80,8 +80,12 @@ Strategy plain_strategy(const TrainingGraph& training, DeviceId device);
 // The stage of each forward op.
 std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
 
+// By group and member: members of a kind have pieces of the same size of every op, up to rounding.
+// No kinds at all if all parts are equal. Throws Error{Input} if sizes are none.
+std::vector<std::vector<int32_t>> size_kinds(const Strategy& strategy);
+
 // Throws Error{Input} with the reason if the strategy is not one for this graph and machine: sizes
-// that do not match, a loop that cannot be split, more parts than the loop has, a group that names
+// that do not match, a loop that cannot be split, a part that would be empty, a group that names
 // a device twice, stages that do not cover the ops, a schedule that does not fit the stages,
 // compression of integers or masks.
 void check_strategy(const TrainingGraph& training, const Machine& machine,

@@ -43,9 +43,10 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   const BufferId buffer = sum_of({u, sum}).value.buffer;
   const bool adds = sum_of({u, sum}).begun;
   TaskId done;
-  const int32_t work = tables_.sum_work(bytes(tensor, like.elements));
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
+    const int32_t work =
+        tables_.sum_work(bytes(tensor, own(like.elements, tensor, like.layout, term.group, k)));
     on(teams_->lane(list[k], LaneKind::Compute));
     after(term, k);
     read(term, k, UseKind::Term);

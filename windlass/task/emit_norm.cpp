@@ -42,21 +42,22 @@ void Emitter::add_squares(const ReadyUpdate& ready) {
   const auto sums = sums_of(ready);
   for (const SumRef& ref : sums) add_extras(ref);
   const int32_t shared = key.zero >= 1 ? key.share : 0;
-  int64_t total = 0;
-  for (const SumRef& ref : sums)
-    total += largest_part(weight_of(ref).elements, tables_.members(shared)) *
-             update_of(ref.update).gradient_size;
-  const int32_t work = tables_.work(memory_work(Bytes(total), Bytes(kSquaresBytes)));
   Squares& squares = squares_of(key.group, false);
   const bool adds = squares.value.ready.valid();
   const auto& list = teams(key.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
+    int64_t total = 0;
     for (const SumRef& ref : sums) {
+      const WeightState& state = weight_of(ref);
+      const TrainingFacts::Update& facts = update_of(ref.update);
+      const int64_t elements = own(state.elements, facts.weight, state.layout, key.group, k);
+      total += largest_part(elements, tables_.members(shared)) * facts.gradient_size;
       const Value& sum = sum_of(ref).value;
       compute_after(sum, k);
       read(sum, k, UseKind::Gradient, static_cast<size_t>(ref.update));
     }
+    const int32_t work = tables_.work(memory_work(Bytes(total), Bytes(kSquaresBytes)));
     write(squares.value.buffer, k, UseKind::Squares, 0, adds);
     const TaskId task = add({.kind = TaskKind::Norm,
                              .price = work,

@@ -15,16 +15,19 @@ void Emitter::prepare(const Strategy& strategy) {
   strategy_ = &strategy;
   graph_.clear_tasks();
   const bool on_hosts = uses_hosts(strategy);
+  std::vector<std::vector<int32_t>> kinds = size_kinds(strategy);
   if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn ||
-      on_hosts_ != on_hosts) {
+      on_hosts_ != on_hosts || kinds_ != kinds) {
     check_groups(machine_, strategy);
     groups_ = strategy.groups;
     in_turn_ = strategy.in_turn;
     on_hosts_ = on_hosts;
+    kinds_ = std::move(kinds);
+    unequal_ = std::ranges::any_of(kinds_, [](const auto& list) { return !list.empty(); });
     graph_.teams.clear();
     graph_.lanes.clear();
     graph_.memories.clear();
-    teams_ = std::make_unique<Teams>(machine_, strategy, graph_);
+    teams_ = std::make_unique<Teams>(machine_, strategy, kinds_, graph_);
     group_ids_.clear();
     for (const auto& group : strategy.groups) group_ids_.push_back(tables_.intern(group));
   }
@@ -168,7 +171,7 @@ void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) 
                               .op = id,
                               .group = group_id(group),
                               .how = sharding_ids_[id.index()]},
-                             made.exchange, group);
+                             made, group);
   put_results(phase, made.results(), done, micro_batch, group);
 }
 
@@ -206,8 +209,11 @@ void Emitter::compute_operands(size_t team, bool begins) {
 }
 
 // Statistics of the pieces, and then of all of them.
-Emitter::Value Emitter::exchange_statistics(const Task& model, const ExchangeTemplate& exchange,
+Emitter::Value Emitter::exchange_statistics(const Task& model, const OpTemplate& made,
                                             int32_t group) {
+  const bool back = model.kind == TaskKind::Backward;
+  const OpId forward = back ? training_.graph[model.op].forward : model.op;
+  const ExchangeTemplate& exchange = back ? made.backward_exchange : made.exchange;
   const auto& list = teams(group).teams;
   Value statistics = {.group = group};
   statistics.buffer =
@@ -219,7 +225,10 @@ Emitter::Value Emitter::exchange_statistics(const Task& model, const ExchangeTem
     write(statistics.buffer, k, UseKind::Statistics);
     Task begin = model;
     begin.begins = true;
-    begin.price = exchange.begin;
+    const OpTemplate& own = made_of(forward, group, k, made);
+    const ExchangeTemplate& here = back ? own.backward_exchange : own.exchange;
+    begin.price = here.begin;
+    graph_.buffers[statistics.buffer.index() + k].bytes = allocated(here.bytes.value);
     const TaskId task = add(begin);
     if (k == 0) first = task;
   }
@@ -237,21 +246,29 @@ Emitter::Value Emitter::exchange_statistics(const Task& model, const ExchangeTem
   return statistics;
 }
 
-TaskId Emitter::run_op(const Task& model, const ExchangeTemplate& exchange, int32_t group) {
+TaskId Emitter::run_op(const Task& model, const OpTemplate& made, int32_t group) {
+  const bool back = model.kind == TaskKind::Backward;
+  const bool exchanges = (back ? made.backward_exchange : made.exchange).needed();
   Value statistics;
-  if (exchange.needed()) statistics = exchange_statistics(model, exchange, group);
+  if (exchanges) statistics = exchange_statistics(model, made, group);
   const auto& list = teams(group).teams;
   TaskId first;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
     compute_operands(k, false);
-    if (exchange.needed()) {
+    if (exchanges) {
       after(statistics, k);
       read(statistics, k, UseKind::Statistics);
     }
     for (const Result& result : results_) use(result.use, k);
-    const TaskId task = add(model);
-    if (k == 0) first = task;
+    Task task = model;
+    if (unequal_ && k > 0) {
+      const OpId forward = back ? training_.graph[model.op].forward : model.op;
+      const OpTemplate& own = made_of(forward, group, k, made);
+      task.price = back ? own.backward_work : own.work;
+    }
+    const TaskId done = add(task);
+    if (k == 0) first = done;
   }
   return first;
 }
@@ -294,7 +311,7 @@ void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
                               .op = id,
                               .group = group_id(group),
                               .how = sharding_ids_[op.forward.index()]},
-                             made.backward_exchange, group);
+                             made, group);
   put_results(kForward, made.backward_results(), done, micro_batch, group);
   for (size_t i = 0; i < results_.size(); ++i)
     if (results_[i].sum >= 0)
@@ -339,6 +356,7 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   const int32_t work = tables_.sum_work(size);
   sum.buffer =
       buffers(group, {.tensor = tensor, .micro_batch = micro_batch, .layout = sum.layout}, size);
+  if (unequal_) fit_buffers(sum.buffer, group);
   const auto& list = teams(group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
@@ -347,8 +365,11 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
       read(terms[i], k, UseKind::Term, i);
     }
     write(sum.buffer, k, UseKind::Sum);
+    const auto own_work = [&] {
+      return tables_.sum_work(graph_.buffers[sum.buffer.index() + k].bytes.value);
+    };
     const TaskId task = add({.kind = TaskKind::Backward,
-                             .price = work,
+                             .price = unequal_ ? own_work() : work,
                              .micro_batch = micro_batch,
                              .op = id,
                              .group = group_id(group)});

@@ -46,8 +46,7 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
   const DType gradient = training_.graph[first_op.inputs[1]].type.dtype;
   const int32_t shared = key.zero >= 1 ? key.share : 0;
   const int64_t parts = tables_.members(shared);
-  double elements = 0;
-  int64_t weight_bytes = 0, moved = 0;
+  int64_t weight_bytes = 0;
   std::vector<BufferId>& weights = update_weights_;
   std::vector<BufferId>& states = update_states_;   // parallel; none if there is no state
   std::vector<BufferId> host_weights, host_states;  // streamed: at rest
@@ -60,7 +59,6 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
       return Content{.kind = kind, .tensor = facts.weight, .layout = state.layout, .share = shared};
     };
     const int64_t share = largest_part(state.elements, parts);
-    elements += static_cast<double>(share);
     if (state.unit >= 0 && !state.rest.valid()) state.rest = rest_buffers(ref.update);
     weight_bytes += state.elements * facts.weight_size;
     const int64_t optimizer = share * facts.state_size;
@@ -74,7 +72,6 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
         host_states.push_back(
             host_buffers(key.group, whole, state.elements * facts.state_size, true, true));
       }
-      moved += optimizer + size;
     } else {
       weights.push_back(key.zero == 3 ? state.rest : home_weight(ref.update).buffer);
     }
@@ -82,6 +79,12 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
                                              !key.host, !key.host)
                                    : BufferId());
   }
+  // Elements that a member of a team updates.
+  const auto own_share = [&](const SumRef& ref, size_t k) {
+    const WeightState& state = weight_of(ref);
+    const TensorId tensor = update_of(ref.update).weight;
+    return largest_part(own(state.elements, tensor, state.layout, key.group, k), parts);
+  };
   const auto swap = [&](TaskKind kind, size_t k, TaskId follow) {
     const bool in = kind == TaskKind::SwapIn;
     on(teams_->lane(list[k], in ? LaneKind::SwapIn : LaneKind::SwapOut));
@@ -91,7 +94,10 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
       read(in ? host : device, k, UseKind::From, pair);
       write(in ? device : host, k, UseKind::To, pair++);
     };
+    int64_t moved = 0;
     for (size_t i = 0; i < sums.size(); ++i) {
+      const TrainingFacts::Update& facts = update_of(sums[i].update);
+      moved += own_share(sums[i], k) * (facts.weight_size + facts.state_size);
       copy(weights[i], host_weights[i]);
       if (states[i].valid()) copy(states[i], host_states[state++]);
     }
@@ -102,11 +108,13 @@ void Emitter::update_on_device(const BucketKey& key, std::span<const SumRef> sum
                 .group = group_id(key.group)});
   };
   const bool master = first_op.inputs.size() > 2 && first_op.inputs[2].valid();
-  const int32_t work =
-      tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
-                               training_.graph[first_op.inputs[0]].type.dtype, gradient, master));
   std::vector<TaskId> done;
   for (size_t k = 0; k < list.size(); ++k) {
+    double elements = 0;
+    for (const SumRef& ref : sums) elements += static_cast<double>(own_share(ref, k));
+    const int32_t work =
+        tables_.work(update_work(std::get<UpdateAttrs>(first_op.attrs).optimizer, elements,
+                                 training_.graph[first_op.inputs[0]].type.dtype, gradient, master));
     TaskId arrived;
     if (key.host) arrived = swap(TaskKind::SwapIn, k, last_compute_[list[k].index()]);
     on(teams_->lane(list[k], LaneKind::Compute));
@@ -197,7 +205,8 @@ Emitter::HostPart Emitter::leave_for_host(const BucketKey& key, std::span<const 
   for (const SumRef& ref : sums) {
     const WeightState& state = weight_of(ref);
     const TrainingFacts::Update& facts = update_of(ref.update);
-    const int64_t share = largest_part(state.elements, tables_.members(shared));
+    const int64_t share = largest_part(
+        own(state.elements, facts.weight, state.layout, key.group, k), tables_.members(shared));
     out += share * facts.gradient_size;
     part.in += share * facts.weight_size;
     const int64_t distinct = tables_.parts_on_host(group_id(key.group), teams(key.group).members[k],
@@ -313,11 +322,11 @@ void Emitter::add_extras(const SumRef& ref) {
   if (state.extra.empty()) return;
   Value& sum = sum_of(ref).value;
   const TensorId tensor = update_of(ref.update).gradient;
-  const int32_t work = tables_.sum_work(graph_[sum.buffer].bytes.value);
   const auto& list = teams(sum.group).teams;
   for (const Value& extra : state.extra) {
     TaskId first;
     for (size_t k = 0; k < list.size(); ++k) {
+      const int32_t work = tables_.sum_work(graph_.buffers[sum.buffer.index() + k].bytes.value);
       on(teams_->lane(list[k], LaneKind::Compute));
       compute_after(sum, k);
       compute_after(extra, k);

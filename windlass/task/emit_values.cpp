@@ -40,15 +40,15 @@ void Emitter::add_predecessor(TaskId task) {
 BufferId Emitter::buffers(int32_t group, const Content& content, int64_t bytes, bool at_start,
                           bool at_end) {
   const BufferId first(graph_.buffers.size());
-  for (TeamId team : teams(group).teams) {
+  for (size_t k = 0; k < teams(group).teams.size(); ++k) {
     Buffer& buffer = graph_.buffers.emplace_back();
-    buffer.memory = graph_[team].memory;
+    buffer.memory = graph_[teams(group).teams[k]].memory;
     buffer.kind = content.kind;
     buffer.at_start = at_start;
     buffer.at_end = at_end;
     buffer.micro_batch = content.micro_batch;
     buffer.tensor = content.tensor;
-    buffer.bytes = allocated(bytes);
+    buffer.bytes = allocated(own_bytes(bytes, content, group, k));
     buffer.group = group_id(group);
     buffer.layout = content.layout;
     buffer.share = content.share;
@@ -73,7 +73,7 @@ BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t by
                                     .at_end = persistent,
                                     .micro_batch = content.micro_batch,
                                     .tensor = content.tensor,
-                                    .bytes = Bytes(bytes * parts),
+                                    .bytes = Bytes(own_bytes(bytes, content, group, k) * parts),
                                     .group = group_id(group),
                                     .layout = content.layout,
                                     .share = content.share});
@@ -225,7 +225,7 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
   if (stash.out) return;
   stash.out = true;
   const auto& list = teams(value.group).teams;
-  const int64_t size = graph_[value.buffer].bytes.value;
+  const auto size = [&](size_t k) { return graph_.buffers[value.buffer.index() + k].bytes.value; };
   const int bits = compressed_bits(action);
   // The whole buffer goes, whatever view of it the value is.
   Content content = {.kind = BufferKind::Stash,
@@ -235,12 +235,13 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
   stash.stored = {.group = value.group, .layout = value.layout};
   if (bits > 0) {
     // Groups of 64 elements share two ends of 16 bits each; a smaller tensor is one group.
-    const int64_t elements = size / facts_.element_size[tensor.index()];
-    const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / 64);
-    const int64_t small = (elements * bits + 7) / 8 + groups * 4;
-    stash.stored.buffer = buffers(value.group, content, small);
-    const int32_t work = tables_.work(memory_work(Bytes(size), Bytes(small)));
+    stash.stored.buffer = buffers(value.group, content, 0);
     for (size_t k = 0; k < list.size(); ++k) {
+      const int64_t elements = size(k) / facts_.element_size[tensor.index()];
+      const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / 64);
+      const int64_t small = (elements * bits + 7) / 8 + groups * 4;
+      graph_.buffers[stash.stored.buffer.index() + k].bytes = allocated(small);
+      const int32_t work = tables_.work(memory_work(Bytes(size(k)), Bytes(small)));
       on(teams_->lane(list[k], LaneKind::Compute));
       after(value, k);
       read(value.buffer, k, UseKind::From);
@@ -256,16 +257,18 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
     stash.stored.per_team = stash.stored.computed = true;
     return;
   }
-  stash.stored.buffer = host_buffers(value.group, content, size, false, false);
+  stash.stored.buffer = host_buffers(value.group, content, 0, false, false);
   for (size_t k = 0; k < list.size(); ++k) {
+    graph_.buffers[stash.stored.buffer.index() + k].bytes =
+        Bytes(size(k) * teams_->host(list[k]).members);
     on(teams_->lane(list[k], LaneKind::SwapOut));
     after(value, k);
     // Readers of the forward pass come first, so that the copy frees the memory.
     after(last_compute_[list[k].index()]);
     read(value.buffer, k, UseKind::From);
     write(stash.stored.buffer, k, UseKind::To);
-    const int32_t traffic = tables_.host_copies(group_id(value.group),
-                                                teams(value.group).members[k], true, Bytes(size));
+    const int32_t traffic = tables_.host_copies(
+        group_id(value.group), teams(value.group).members[k], true, Bytes(size(k)));
     const TaskId task = add({.kind = TaskKind::SwapOut,
                              .price = traffic,
                              .micro_batch = micro_batch,
@@ -289,7 +292,10 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
   }
   const auto& list = teams(group).teams;
   const Buffer stored = graph_[stash.stored.buffer];
-  const int64_t size = graph_[value.buffer].bytes.value;
+  // Groups that differ have teams of the same sizes.
+  const auto size = [&](size_t k) {
+    return graph_.buffers[value.buffer.index() + (unequal_ ? k : 0)].bytes;
+  };
   const bool compressed = graph_[stored.memory].team.valid();
   stash.back = true;
   stash.restored = {
@@ -299,18 +305,19 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
                                    .tensor = stored.tensor,
                                    .micro_batch = micro_batch,
                                    .layout = stored.layout},
-                                  size);
-  const int32_t work = compressed ? tables_.work(memory_work(stored.bytes, Bytes(size))) : -1;
+                                  0);
   for (size_t k = 0; k < list.size(); ++k) {
+    graph_.buffers[stash.restored.buffer.index() + k].bytes = size(k);
     const LaneKind lane = compressed ? LaneKind::Compute : LaneKind::SwapIn;
     on(teams_->lane(list[k], lane));
     after(stash.stored, k);
     after(last_compute_[list[k].index()]);  // what triggers the copy
     read(stash.stored.buffer, k, UseKind::From);
     write(stash.restored.buffer, k, UseKind::To);
-    const int32_t price = compressed ? work
-                                     : tables_.host_copies(group_id(group), teams(group).members[k],
-                                                           false, Bytes(size));
+    const Bytes kept = graph_.buffers[stash.stored.buffer.index() + (unequal_ ? k : 0)].bytes;
+    const int32_t price =
+        compressed ? tables_.work(memory_work(kept, size(k)))
+                   : tables_.host_copies(group_id(group), teams(group).members[k], false, size(k));
     const TaskId task = add({.kind = compressed ? TaskKind::Decompress : TaskKind::SwapIn,
                              .price = price,
                              .micro_batch = micro_batch,

@@ -32,7 +32,8 @@ void Emitter::plan_weights() {
     state.share = tables_.partial_digits(made.input_gradients()[input].layout);
     // A host holds all of a weight that rests there: who shares its update is on the same one.
     if (strategy_->weights[u].host)
-      state.share = tables_.within_hosts(state.share, group_id(state.home));
+      state.share = tables_.within_hosts(state.share, group_id(state.home),
+                                         kinds_[static_cast<size_t>(state.home)]);
     state.zero = state.share == 0 ? 0 : strategy_->weights[u].zero;
     state.unit = state.at_home = state.last_sum = -1;
     state.terms_left = 0;
@@ -198,8 +199,17 @@ void Emitter::fetch(int32_t index, int32_t wanted_by) {
         read(weights_[static_cast<size_t>(updates[i])].rest, k, UseKind::From, i);
         write(streamed(updates[i], wanted_by).value.buffer, k, UseKind::To, i);
       }
+      int64_t mine = total;
+      if (unequal_) {
+        mine = 0;
+        for (int32_t u : updates) {
+          const WeightState& state = weights_[static_cast<size_t>(u)];
+          const TensorId tensor = update_of(u).weight;
+          mine += bytes(tensor, own(state.elements, tensor, state.layout, group, k));
+        }
+      }
       const int32_t traffic =
-          tables_.host_copies(group_id(group), teams(group).members[k], false, Bytes(total));
+          tables_.host_copies(group_id(group), teams(group).members[k], false, Bytes(mine));
       const TaskId task = add({.kind = TaskKind::SwapIn,
                                .price = traffic,
                                .tensor = first_tensor,

@@ -172,8 +172,8 @@ class Emitter {
   void put_results(Phase phase, std::span<const ResultTemplate> results, TaskId done,
                    int32_t micro_batch, int32_t group);
   // The first team's task that makes the results; those of the others follow.
-  TaskId run_op(const Task& model, const ExchangeTemplate& exchange, int32_t group);
-  Value exchange_statistics(const Task& model, const ExchangeTemplate& exchange, int32_t group);
+  TaskId run_op(const Task& model, const OpTemplate& made, int32_t group);
+  Value exchange_statistics(const Task& model, const OpTemplate& made, int32_t group);
   void compute_operands(size_t team, bool begins);
   void add_result(const ResultTemplate& result, BufferId buffer, int32_t sum = -1);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
@@ -182,7 +182,20 @@ class Emitter {
     return tables_.op(op, sharding_ids_[op.index()], group_id(group));
   }
 
+  // The same for a team; `first` is that of the first one.
+  const OpTemplate& made_of(OpId op, int32_t group, size_t team, const OpTemplate& first) {
+    if (!unequal_ || team == 0) return first;
+    return tables_.op_of_member(op, sharding_ids_[op.index()], group_id(group),
+                                teams(group).members[team][0]);
+  }
+
   // --- emit_values.cpp
+  // Elements of a tensor in a layout that each member of a team has room for, of `most` that
+  // members of any team have.
+  int64_t own(int64_t most, TensorId tensor, int32_t layout, int32_t group, size_t team) {
+    if (!unequal_ || !tables_.unequal(layout)) return most;
+    return tables_.elements_of_member(tensor, layout, teams(group).members[team][0]);
+  }
   // References to values are good until the next one is asked for.
   const Value& value(Phase phase, TensorId tensor, int32_t micro_batch, const OperandTemplate& want,
                      int32_t group);
@@ -243,8 +256,12 @@ class Emitter {
       buffer.memory = graph_[team].memory;
       buffer.micro_batch = micro_batch;
     }
+    if (unequal_) fit_buffers(BufferId(first), group);
     return BufferId(first);
   }
+  void fit_buffers(BufferId first, int32_t group);
+  // Bytes of a team, of so many that a team with the largest pieces has.
+  int64_t own_bytes(int64_t most, const Content& content, int32_t group, size_t team);
   BufferId host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,
                         bool persistent);
   // The layout of what the buffer itself holds, whatever view of it a value is.
@@ -376,6 +393,8 @@ class Emitter {
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
   bool in_turn_ = false;                       // of the strategy that the teams were made for
   bool on_hosts_ = false;                      // whether it uses hosts
+  std::vector<std::vector<int32_t>> kinds_;    // its size_kinds()
+  bool unequal_ = false;                       // whether some parts are
   std::unique_ptr<Teams> teams_;
   std::vector<int32_t> group_ids_;                 // interned
   std::vector<Sharding> shardings_;                // that were listed last

@@ -18,9 +18,18 @@ const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
 }
 
 const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
-  templates_.push_back(make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group));
+  templates_.push_back(
+      make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
   op_index_[op.index()].push_back({sharding, group, &templates_.back()});
   return templates_.back();
+}
+
+const OpTemplate& Tables::op_of_member(OpId op, int32_t sharding, int32_t group, int32_t member) {
+  const Sharding& how = shardings_[static_cast<size_t>(sharding)];
+  if (member == 0 || !windlass::unequal(how)) return this->op(op, sharding, group);
+  const auto [entry, fresh] = member_templates_.try_emplace({op, sharding, group, member});
+  if (fresh) entry->second = make(training_.graph[op], how, group, member);
+  return entry->second;
 }
 
 OperandTemplate Tables::operand(const LoopNest& nest, const Sharding& sharding,
@@ -30,7 +39,7 @@ OperandTemplate Tables::operand(const LoopNest& nest, const Sharding& sharding,
   return {intern(layout), largest_elements(layout, type.shape)};
 }
 
-OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
+OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group, int32_t member) {
   const Graph& graph = training_.graph;
   const LoopNest nest = loops_of(graph, op);
   check_sharding(op, nest, sharding, this->group(group).size());
@@ -52,12 +61,13 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group) {
                                       gradient_access(op.kind, i)));
   list_operands(op, group, result);
   const bool view = op_info(op.kind).view;
-  if (!view) result.work = price(op, nest, sharding, group, result.exchange);
+  if (!view) result.work = price(op, nest, sharding, group, member, result.exchange);
   const OpId self(static_cast<size_t>(&op - graph.ops.data()));
   const OpId backward = backward_of_[self.index()];
   if (backward.valid()) list_backward(graph[backward], group, result);
   if (backward.valid() && !view)
-    result.backward_work = price(graph[backward], nest, sharding, group, result.backward_exchange);
+    result.backward_work =
+        price(graph[backward], nest, sharding, group, member, result.backward_exchange);
   return result;
 }
 
@@ -127,9 +137,9 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
 
 // Work of an op of either pass, and what its pieces exchange before it ends.
 int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
-                      ExchangeTemplate& exchange) {
+                      int32_t member, ExchangeTemplate& exchange) {
   const Graph& graph = training_.graph;
-  const LocalSizes local = local_sizes(nest, sharding);
+  const LocalSizes local = local_sizes(nest, sharding, member);
   std::vector<MemberDigit> digits;
   int64_t place = size_of(sharding);
   for (const Split& split : sharding.splits) {
@@ -138,15 +148,27 @@ int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& shardi
       digits.push_back({place, split.parts});
   }
   if (digits.empty()) return work(work_of(graph, op, nest, local));
-  // Of all members the first has most of every loop.
-  const OpPiece piece = piece_of(signature_of(graph, op), nest, loop_parts(nest, sharding, 0));
-  const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
-  const Bytes bytes = type.present() ? byte_size(type) : Bytes();
-  if (bytes.value == 0) return work(work_of(graph, op, nest, local));
+  const auto statistics = [&](int64_t m) {
+    const OpPiece piece = piece_of(signature_of(graph, op), nest, loop_parts(nest, sharding, m));
+    const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
+    return type.present() ? byte_size(type) : Bytes();
+  };
+  // Of all members with equal parts the first has most of every loop.
+  Bytes bytes = statistics(0), most = bytes;
+  if (windlass::unequal(sharding)) {
+    const std::vector<int32_t> own = sizes_of(sharding, member);
+    bytes = {};
+    for (int64_t m = 0; m < size_of(sharding); ++m) {
+      const Bytes here = statistics(m);
+      most = std::max(most, here);
+      if (sizes_of(sharding, m) == own) bytes = std::max(bytes, here);
+    }
+  }
+  if (most.value == 0) return work(work_of(graph, op, nest, local));
   const CoupledWork steps = coupled_work_of(graph, op, nest, local, bytes);
   std::ranges::sort(digits);
   exchange = {.begin = work(steps.begin),
-              .traffic = collective(Collective::AllReduce, group, digits, bytes),
+              .traffic = collective(Collective::AllReduce, group, digits, most),
               .movement = this->exchange(Collective::AllReduce, group, intern_digits(digits)),
               .bytes = bytes};
   return work(steps.end);

@@ -12,7 +12,7 @@ namespace {
 
 uint64_t hash_of(const Layout& layout) {
   Hasher hasher;
-  for (const Digit& digit : layout.digits)
+  for (const Digit& digit : layout.digits) {
     hasher.add(static_cast<int32_t>(digit.kind))
         .add(digit.parts)
         .add(digit.axis)
@@ -22,6 +22,8 @@ uint64_t hash_of(const Layout& layout) {
         .add(digit.map.offset)
         .add(digit.map.window)
         .add(static_cast<int32_t>(digit.tail));
+    for (int32_t size : digit.sizes) hasher.add(size);
+  }
   return hasher.result();
 }
 
@@ -76,6 +78,7 @@ int32_t Tables::intern(const Layout& layout) {
     if (layouts_[static_cast<size_t>(id)] == layout) return id;
   same.push_back(static_cast<int32_t>(layouts_.size()));
   layouts_.push_back(layout);
+  unequal_.push_back(layout.unequal());
   return same.back();
 }
 
@@ -247,10 +250,19 @@ int64_t Tables::allocated_bytes(TensorId tensor, int32_t layout) {
   return known.back().second;
 }
 
-int32_t Tables::within_hosts(int32_t set, int32_t group) {
-  const auto [entry, fresh] = host_digits_.try_emplace({set, group}, -1);
+int64_t Tables::elements_of_member(TensorId tensor, int32_t layout, int32_t member) {
+  const auto [entry, fresh] = member_elements_.try_emplace({tensor, layout, member}, 0);
   if (fresh)
-    entry->second = intern_digits(digits_within_hosts(machine_, this->group(group), digits(set)));
+    entry->second =
+        largest_elements(this->layout(layout), training_.graph[tensor].type.shape, member);
+  return entry->second;
+}
+
+int32_t Tables::within_hosts(int32_t set, int32_t group, const std::vector<int32_t>& kinds) {
+  const auto [entry, fresh] = host_digits_.try_emplace({set, group, kinds}, -1);
+  if (fresh)
+    entry->second =
+        intern_digits(digits_within_hosts(machine_, this->group(group), digits(set), kinds));
   return entry->second;
 }
 

@@ -47,12 +47,13 @@ struct ExchangeTemplate {
   int32_t begin = -1;    // work of making the statistics
   int32_t traffic = -1;  // -1: nothing is exchanged
   int32_t movement = -1;
-  Bytes bytes;  // of the statistics of the member with most
+  Bytes bytes;  // of the statistics
 
   bool needed() const { return traffic >= 0; }
 };
 
-// A forward op and its backward op under a sharding, on a group.
+// A forward op and its backward op under a sharding, on a group. Works and statistics are those of
+// the largest piece; where parts are unequal, among the members that have the same sizes.
 struct OpTemplate {
   // Where statistics are exchanged: of what comes after.
   int32_t work = -1;           // -1: a view
@@ -119,12 +120,15 @@ class Tables {
   const Layout& layout(int32_t id) const { return layouts_[static_cast<size_t>(id)]; }
   const std::vector<DeviceId>& group(int32_t id) const { return groups_[static_cast<size_t>(id)]; }
 
-  // The op must be a forward op. The reference stays valid.
+  // The op must be a forward op. The reference stays valid. Where parts are unequal: for the
+  // members like member 0.
   const OpTemplate& op(OpId op, int32_t sharding, int32_t group) {
     const Made& latest = latest_[op.index()];
     const bool same = latest.sharding == sharding && latest.group == group;
     return same ? *latest.made : find_op(op, sharding, group);
   }
+  // The same for the members like `member`.
+  const OpTemplate& op_of_member(OpId op, int32_t sharding, int32_t group, int32_t member);
 
   // From one layout of a tensor to another, in a group or between two.
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
@@ -172,8 +176,13 @@ class Tables {
   // Bytes of a tensor in a layout, of the member with most, as the allocator rounds them.
   int64_t allocated_bytes(TensorId tensor, int32_t layout);
 
-  // Those of the digits, as far as members that differ in them only are on the same host.
-  int32_t within_hosts(int32_t set, int32_t group);
+  // Elements of a tensor in a layout, of the member with most among those like `member`.
+  int64_t elements_of_member(TensorId tensor, int32_t layout, int32_t member);
+  bool unequal(int32_t layout) const { return unequal_[static_cast<size_t>(layout)]; }
+
+  // Those of the digits, as far as members that differ in them only are on the same host and, as
+  // `kinds` says (size_kinds), have pieces of the same size.
+  int32_t within_hosts(int32_t set, int32_t group, const std::vector<int32_t>& kinds);
   // How many different parts of a layout, or shares of them, these members have on the host that
   // holds most.
   int64_t parts_on_host(int32_t group, const std::vector<int32_t>& members, int32_t layout,
@@ -199,14 +208,14 @@ class Tables {
                                               int32_t to_group);
   const OpTemplate& find_op(OpId op, int32_t sharding, int32_t group);
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
-  OpTemplate make(const Op& op, const Sharding& sharding, int32_t group);
+  OpTemplate make(const Op& op, const Sharding& sharding, int32_t group, int32_t member);
   void list_operands(const Op& op, int32_t group, OpTemplate& made) const;
   void list_backward(const Op& backward, int32_t group, OpTemplate& made);
   ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
   int32_t price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
-                ExchangeTemplate& exchange);
+                int32_t member, ExchangeTemplate& exchange);
   int32_t add_traffic(Traffic traffic);
   int32_t find_partial_digits(int32_t layout);
   int32_t settle(int32_t layout);
@@ -218,6 +227,7 @@ class Tables {
   TrafficPlanner planner_;
   std::vector<OpId> backward_of_;  // by forward op
   std::vector<Layout> layouts_;
+  std::vector<bool> unequal_;  // parallel to layouts_
   std::vector<Sharding> shardings_;
   std::vector<std::vector<DeviceId>> groups_;
   std::unordered_map<uint64_t, std::vector<int32_t>> layout_index_, work_index_;
@@ -247,9 +257,13 @@ class Tables {
       collective_index_;
   std::map<std::tuple<int32_t, std::vector<int32_t>, bool, int64_t>, int32_t> host_index_;
   std::map<std::tuple<Collective, int32_t, int32_t>, int32_t> exchange_index_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> host_digits_;  // by set and group
+  std::map<std::tuple<int32_t, int32_t, std::vector<int32_t>>, int32_t>
+      host_digits_;  // by set, group and kinds
   std::map<std::tuple<int32_t, std::vector<int32_t>, int32_t, int32_t>, int64_t> host_parts_;
   std::vector<std::vector<std::pair<int32_t, int64_t>>> sizes_;  // by tensor: layout and bytes
+  // Where parts are unequal: of members other than 0; of all.
+  std::map<std::tuple<OpId, int32_t, int32_t, int32_t>, OpTemplate> member_templates_;
+  std::map<std::tuple<TensorId, int32_t, int32_t>, int64_t> member_elements_;
 };
 
 }  // namespace windlass

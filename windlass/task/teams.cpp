@@ -15,18 +15,24 @@ bool uses_hosts(const Strategy& strategy) {
          });
 }
 
-Teams::Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph) : graph_(graph) {
-  using Likeness = std::tuple<size_t, int64_t, std::vector<int32_t>>;
-  std::map<DeviceId, std::vector<int32_t>> member_of;
+Teams::Teams(const Machine& machine, const Strategy& strategy,
+             const std::vector<std::vector<int32_t>>& kinds, TaskGraph& graph)
+    : graph_(graph) {
+  // Type, limit, groups, and in each of them the kind of its pieces.
+  using Likeness = std::tuple<size_t, int64_t, std::vector<int32_t>, std::vector<int32_t>>;
+  std::map<DeviceId, std::vector<int32_t>> member_of, kinds_of;
   std::vector<DeviceId> order;
   for (size_t g = 0; g < strategy.groups.size(); ++g)
-    for (DeviceId device : strategy.groups[g]) {
+    for (size_t m = 0; m < strategy.groups[g].size(); ++m) {
+      const DeviceId device = strategy.groups[g][m];
       auto& list = member_of[device];
       if (list.empty()) order.push_back(device);
       list.push_back(static_cast<int32_t>(g));
+      if (!kinds[g].empty()) kinds_of[device].push_back(kinds[g][m]);
     }
   const auto likeness = [&](DeviceId device) {
-    return Likeness{machine[device].type, machine[device].limit.value, member_of[device]};
+    return Likeness{machine[device].type, machine[device].limit.value, member_of[device],
+                    kinds_of[device]};
   };
   // What a team has on hosts it has on each of them alike: those with other teams or another memory
   // are told apart.

@@ -27,8 +27,9 @@ bool uses_hosts(const Strategy& strategy);
 
 class Teams {
  public:
-  // Fills the teams and memories of `graph`.
-  Teams(const Machine& machine, const Strategy& strategy, TaskGraph& graph);
+  // Fills the teams and memories of `graph`. `kinds`: size_kinds() of the strategy.
+  Teams(const Machine& machine, const Strategy& strategy,
+        const std::vector<std::vector<int32_t>>& kinds, TaskGraph& graph);
 
   const GroupTeams& of_group(int32_t group) const { return groups_[static_cast<size_t>(group)]; }
   // Of a strategy that uses hosts. All nodes of a team are alike.

@@ -15,6 +15,14 @@ constexpr double kRounding = 1 - 1.0 / 256;
 // The simulator gives up on steps that take somewhat longer.
 constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
 
+bool walks(const Strategy& strategy) {
+  return !strategy.virtual_memory && !strategy.in_turn &&
+         (std::ranges::none_of(strategy.shardings, unequal) ||
+          std::ranges::none_of(strategy.ops, [&](int32_t sharding) {
+            return unequal(strategy.shardings[static_cast<size_t>(sharding)]);
+          }));
+}
+
 }  // namespace
 
 StepBound::State::State(const Problem& p, const TrainingGraph& t)
@@ -277,18 +285,18 @@ StepBound::StepBound(StepBound&&) noexcept = default;
 
 Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) {
   // Measured prices are not those of works; paging has tasks of its own, copies in turn have lanes
-  // of their own.
-  if (state_->problem.reprice || strategy.virtual_memory || strategy.in_turn) return 0;
+  // of their own, unequal parts several teams.
+  state_->exact = false;
+  if (state_->problem.reprice || !walks(strategy)) return 0;
   state_->take(strategy);
   const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
-  state_->exact = false;
   return one_group ? state_->one_group(enough) : state_->several_groups();
 }
 
 bool StepBound::exact() const { return state_->exact; }
 
 bool StepBound::too_large(const Strategy& strategy) {
-  if (strategy.virtual_memory || strategy.in_turn) return false;
+  if (!walks(strategy)) return false;
   state_->take(strategy);
   return state_->too_large();
 }

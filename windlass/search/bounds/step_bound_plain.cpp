@@ -101,7 +101,7 @@ bool StepBound::State::plan_weights() {
     // apart.
     const bool on_host = state.residency.host || state.residency.host_update;
     if ((on_host && !hosts_alike) || (state.residency.host && state.residency.zero > 0 &&
-                                      tables.within_hosts(state.digits, group) != state.digits))
+                                      tables.within_hosts(state.digits, group, {}) != state.digits))
       return false;
     state.unit = state.streamed = state.gradient = -1;
     state.here = state.updated = false;

@@ -8,7 +8,8 @@
 // or the user has decided about recomputation, the usual policies are tried one by one.
 //
 // Pipelines are cut evenly, as people do, and as a dynamic program says: for the least time, and
-// where that does not fit, for the least time within the limits.
+// where that does not fit, for the least time within the limits. Replicas have equally many
+// samples, and where their devices are not of one type also more on faster ones.
 
 #include <algorithm>
 #include <map>
@@ -17,8 +18,10 @@
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/book/spend_memory.h"
 #include "windlass/search/chain/chain_search.h"
+#include "windlass/search/grid/balance.h"
 #include "windlass/search/grid/recut.h"
 #include "windlass/search/grid/subsets.h"
+#include "windlass/strategy/replicas.h"
 
 namespace windlass {
 namespace {
@@ -42,7 +45,8 @@ struct Structure {
   BaselineSpec spec;
   int64_t micro_batches = 1;
   Nanoseconds time = 0;
-  std::vector<Borders> cuts = {};  // at least one
+  std::vector<Borders> cuts = {};     // at least one
+  std::vector<int32_t> samples = {};  // of each replica; none: equally many
 };
 
 class GridSearch {
@@ -120,7 +124,7 @@ class GridSearch {
     std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
       Considered& entry = list.emplace_back(Considered{*named});
-      borders.apply_to(entry.strategy);
+      dress(structure, borders, entry.strategy);
       entry.plain = ledger_.consider(entry.strategy, structure.micro_batches);
       if (entry.plain.fits) return;
     }
@@ -129,6 +133,14 @@ class GridSearch {
       if (ledger_.out_of_time(share_)) return;
       spare_memory(entry, structure.micro_batches);
     }
+  }
+
+  void dress(const Structure& structure, const Borders& borders, Strategy& strategy) {
+    borders.apply_to(strategy);
+    if (structure.samples.empty()) return;
+    const Cut& cut = ledger_.cut(structure.micro_batches);
+    size_replicas(cut.training, cut.batch, {structure.samples}, strategy);
+    strategy.name += ":parts=" + format_parts(0, structure.samples);
   }
 
   // Borders that fit with everything kept, or else with little kept.
@@ -242,23 +254,36 @@ class GridSearch {
         structure.time = std::min(structure.time, time);
       }
       result.push_back(structure);
+      add_balanced(strategy, structure, result);
       ledger_.report();
     }
     return result;
   }
 
+  // The same with more samples on faster devices.
+  void add_balanced(const Strategy& strategy, Structure structure, std::vector<Structure>& result) {
+    const Machine& machine = ledger_.problem().machine;
+    if (structure.spec.dp == 1 || structure.spec.pp > 1 || !mixed(machine, strategy.groups[0]))
+      return;
+    Cut& cut = ledger_.cut(structure.micro_batches);
+    for (const auto& samples :
+         balanced_samples(ledger_.problem(), cut, strategy, structure.spec.dp)) {
+      Strategy sized = strategy;
+      size_replicas(cut.training, cut.batch, {samples}, sized);
+      structure.samples = samples;
+      structure.time = cut.evaluator->evaluate_unlimited(sized).time;
+      result.push_back(structure);
+    }
+  }
+
   // The bound knows one kind of device in a group. Where many sets of devices compete, those that
   // mix kinds would all come first.
   Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const {
-    const Machine& machine = ledger_.problem().machine;
-    const auto mixed = [&](const std::vector<DeviceId>& group) {
-      return std::ranges::any_of(group, [&](DeviceId device) {
-        return machine[device].type != machine[group.front()].type;
-      });
-    };
-    return ledger_.beside_answer() && std::ranges::any_of(strategy.groups, mixed)
-               ? evaluator.evaluate_unlimited(strategy).time
-               : evaluator.bound(strategy);
+    const bool unlike = std::ranges::any_of(strategy.groups, [&](const auto& group) {
+      return mixed(ledger_.problem().machine, group);
+    });
+    return ledger_.beside_answer() && unlike ? evaluator.evaluate_unlimited(strategy).time
+                                             : evaluator.bound(strategy);
   }
 
   StageCutter& cutter(int64_t micro) {
@@ -285,8 +310,9 @@ class GridSearch {
 
   void consider(const BaselineSpec& spec, const Structure& structure) {
     const int64_t micro = structure.micro_batches;
-    const std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
+    std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
     if (!strategy) return;
+    if (!structure.samples.empty()) dress(structure, structure.cuts[0], *strategy);
     const Evaluation inside = ledger_.consider(*strategy, micro);
     if (!inside.fits) return;
     const bool keeps = std::ranges::all_of(
