@@ -171,7 +171,7 @@ Plan make_plan(const ModelRequest& model, const Graph& whole, int64_t samples,
   plan.strategy = strategy;
   plan.strategy.shardings.clear();
   plan.strategy.ops.clear();
-  for (size_t i = 0; i < training.forward_ops; ++i) {
+  for (size_t i = 0; i < strategy.ops.size(); ++i) {
     const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[i])];
     const std::string text =
         sharding_to_text(sharding, loops_of(training.graph, training.graph.ops[i]));

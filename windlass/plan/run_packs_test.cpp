@@ -33,7 +33,8 @@ void expect_plain_step(const TrainingGraph& training, const Machine& machine,
   try {
     tasks = lower_packs(training, strategy, machine);
     check_task_graph(tasks);
-    for (const std::string& finding : check_tasks(training, machine, strategy, tasks))
+    for (const std::string& finding :
+         check_tasks(training, machine, strategy_of_packs(strategy), tasks))
       ADD_FAILURE() << finding;
     found = run_tasks(training, machine, tasks, start);
   } catch (const Error& error) {

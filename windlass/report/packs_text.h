@@ -1,14 +1,27 @@
-// Plans of packs of layers, for people and for programs.
+// Packs of layers, for people and for programs.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "windlass/plan/packs/pack_results.h"
 
 namespace windlass {
 
-// What a report says beside the result.
+// What is decided.
+std::string packs_text(const PackStrategy& packs);
+nlohmann::ordered_json packs_json(const PackStrategy& packs);
+// The same in Harmony's terms.
+nlohmann::ordered_json harmony_json(const HarmonyPlan& plan);
+
+// What steps in a row take, by layers: time, traffic between host and devices beside that of other
+// ways to run the step, a timeline.
+std::string long_run_text(const LayerSearchResult& result);
+nlohmann::ordered_json long_run_json(const LayerSearchResult& result);
+
+// What a report on a bare layer profile says beside the result.
 struct PacksFacts {
   std::string model;
   int64_t samples = 0;
@@ -17,8 +30,7 @@ struct PacksFacts {
   std::string written;   // file that the plan was written to, if any
 };
 
-// What was found, or why nothing fits.
-std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
-                         bool json);
+// What was found for a bare layer profile, or why nothing fits.
+std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, bool json);
 
 }  // namespace windlass
