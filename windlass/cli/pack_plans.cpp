@@ -138,8 +138,8 @@ std::optional<LayerSearchResult> long_run_of(const Subject& subject, const CostM
                                              bool baselines) {
   if (!subject.strategy.packs) return std::nullopt;
   try {
-    const LayerProfile profile = chain_of_network(subject.model.graph, subject.request.training,
-                                                  subject.machine, cost);
+    const LayerProfile profile =
+        chain_of_network(subject.model.graph, subject.request.training, subject.machine, cost);
     return simulate_packs(profile, subject.machine, subject.facts.samples, *subject.strategy.packs,
                           baselines);
   } catch (const Error& error) {
@@ -237,6 +237,7 @@ ExitCode simulate_profile_plan(const std::string& path, const MachineFlags& mach
   const LayerSearchResult result =
       simulate_packs(subject.profile, subject.machine, subject.plan.samples, subject.packs());
   fmt::print("{}", packs_report({.model = subject.plan.model.source,
+                                 .bare = true,
                                  .samples = subject.plan.samples,
                                  .cost = "windlass",
                                  .searched = false,

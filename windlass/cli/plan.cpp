@@ -31,7 +31,7 @@ struct PlanFlags {
   SearchFlags search;
   std::string from;
   std::string cost = "windlass";
-  PaseMachine pase;  // for PaSE's cost model
+  PaseMachine pase;             // for PaSE's cost model
   std::string prefetch = "on";  // of Harmony's estimate
   std::string host_memory;
   bool json = false;
@@ -120,13 +120,13 @@ std::optional<ExitCode> plan_by_layers(const PlanFlags& flags) {
                flags.search.method);
   if (flags.model.request.training.clip_norm > 0)
     fail_unsupported("--clip: packs of layers update weights as their gradients come");
-  PlanLayersFlags layers = {.model = flags.model,
-                            .machine = flags.machine,
-                            .host_memory = flags.host_memory,
-                            .search = {.mode = flags.search.options().pack_mode,
-                                       .prefetch = flags.prefetch == "on"},
-                            .output = flags.output,
-                            .json = flags.json};
+  PlanLayersFlags layers = {
+      .model = flags.model,
+      .machine = flags.machine,
+      .host_memory = flags.host_memory,
+      .search = {.mode = flags.search.options().pack_mode, .prefetch = flags.prefetch == "on"},
+      .output = flags.output,
+      .json = flags.json};
   if (estimate) layers.search.cost = LayerCost::Harmony;
   return run_plan_layers(layers);
 }

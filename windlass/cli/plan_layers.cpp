@@ -35,6 +35,7 @@ ExitCode run_plan_layers(const PlanLayersFlags& flags) {
     write_plan(profile_plan(given.source, profile, machine, *given.batch, result), flags.output);
   fmt::print("{}",
              packs_report({.model = given.source,
+                           .bare = bare,
                            .samples = *given.batch,
                            .cost = options.cost == LayerCost::Windlass ? "windlass" : "harmony",
                            .searched = true,

@@ -97,7 +97,8 @@ ExitCode run_simulate(const SimulateFlags& flags) {
                                           pricing.cost(), false)));
   else
     fmt::print("{}{}{}", subject.strategy.packs ? packs_text(*subject.strategy.packs) + "\n" : "",
-               simulation_text(report, flags.top), long_run_text_of(subject, pricing.cost(), false));
+               simulation_text(report, flags.top),
+               long_run_text_of(subject, pricing.cost(), false));
   return report.failure ? ExitCode::NoPlan : ExitCode::Done;
 }
 

@@ -71,8 +71,7 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   Subject subject;
   subject.plan = read_plan(path);
   const Plan& plan = *subject.plan;
-  if (is_profile_plan(plan))
-    fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
+  if (is_profile_plan(plan)) fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
   subject.machine = machine.machine.empty() ? plan.machine : machine.load();
   try {
     check_machine(plan, subject.machine);

@@ -91,8 +91,9 @@ std::string format_fingerprint(uint64_t fingerprint);
 Plan make_plan(const ModelRequest& model, const Graph& whole, int64_t samples,
                const TrainingGraph& training, const Machine& machine, const Strategy& strategy);
 
-// The strategy of a plan for the training graph of one micro-batch, and whether it is one. Throws Error{Input} if a loop
-// is not one of its op (with the loops it has), or if it is no strategy for this graph and machine.
+// The strategy of a plan for the training graph of one micro-batch, and whether it is one. Throws
+// Error{Input} if a loop is not one of its op (with the loops it has), or if it is no strategy for
+// this graph and machine.
 Strategy strategy_of(const Plan& plan, const TrainingGraph& training);
 
 // Throw Error{Input} if the model or the machine is not the one that the plan was made for.

@@ -85,8 +85,8 @@ std::string outline(const HarmonyPlan& plan, const PackStrategy* strategy) {
   if (strategy && strategy->replicas > 1 && strategy->depth > 1)
     how = fmt::format("{} pipelines of {} devices", strategy->replicas, strategy->depth);
   return fmt::format("{}, {} packs forward, {} backward; micro-batches of {} and {} samples", how,
-                     plan.forward_packs.size(), plan.backward_packs.size(),
-                     plan.forward_microbatch, plan.backward_microbatch);
+                     plan.forward_packs.size(), plan.backward_packs.size(), plan.forward_microbatch,
+                     plan.backward_microbatch);
 }
 
 std::string timeline_text(const LayerSearchResult& result) {
@@ -151,7 +151,7 @@ ordered_json packs_report_json(const PacksFacts& facts, const LayerSearchResult&
     links.push_back({{"name", link.name}, {"bytes", link.bytes}});
   json["harmony"] = harmony_json(result.plan);
   if (result.strategy) json["strategy"] = packs_json(*result.strategy);
-  json["simulate_only"] = kNoOps;
+  if (facts.bare) json["simulate_only"] = kNoOps;
   add_traffic(json, result);
   search();
   if (!facts.written.empty()) json["plan"] = facts.written;
@@ -187,7 +187,7 @@ std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& re
                       format_bytes(Bytes(limit)));
   text += fmt::format("  host memory   {} of {}\n", format_bytes(Bytes(result.host_bytes)),
                       format_bytes(Bytes(result.host_limit)));
-  text += fmt::format("  simulate only {}\n", kNoOps);
+  if (facts.bare) text += fmt::format("  simulate only {}\n", kNoOps);
   if (facts.searched)
     text += fmt::format("  search        {} plans in {}\n", result.tried,
                         format_seconds(Seconds(result.seconds)));

@@ -21,16 +21,17 @@ nlohmann::ordered_json harmony_json(const HarmonyPlan& plan);
 std::string long_run_text(const LayerSearchResult& result);
 nlohmann::ordered_json long_run_json(const LayerSearchResult& result);
 
-// What a report on a bare layer profile says beside the result.
+// What a report by layers says beside the result.
 struct PacksFacts {
   std::string model;
+  bool bare = true;  // a layer profile; or a network, by Harmony's estimate
   int64_t samples = 0;
   std::string cost = "windlass";
   bool searched = true;  // false: a plan that was there
   std::string written;   // file that the plan was written to, if any
 };
 
-// What was found for a bare layer profile, or why nothing fits.
+// What was found by layers, or why nothing fits.
 std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, bool json);
 
 }  // namespace windlass

@@ -18,9 +18,9 @@ bool wants_packs(const Ledger& ledger) {
       options.micro_batches > 0 || options.fixed.any() || !options.starts.empty())
     return false;
   if (!ledger.fits()) return true;
-  return std::ranges::any_of(ledger.entries().front().strategy.weights, [](const Residency& weight) {
-    return weight.host || weight.host_update;
-  });
+  return std::ranges::any_of(
+      ledger.entries().front().strategy.weights,
+      [](const Residency& weight) { return weight.host || weight.host_update; });
 }
 
 }  // namespace

@@ -36,8 +36,10 @@ const SearchMethod& find_search_method(std::string_view name, const Machine& mac
       fail_input("--search one-device: {} has {} devices; use --devices 1, or another search",
                  machine.name, machine.devices.size());
     if (name == "harmony" && !suits_packs(machine))
-      fail_input("--search harmony: packs of layers want devices that are alike, on one node; {} "
-                 "has others; use another search", machine.name);
+      fail_input(
+          "--search harmony: packs of layers want devices that are alike, on one node; {} "
+          "has others; use another search",
+          machine.name);
     return method;
   }
   fail_input("--search \"{}\": there is no such method; known: {}", name, known);

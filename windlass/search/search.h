@@ -144,8 +144,8 @@ SearchResult search_chain(const Problem& problem, const SearchOptions& options =
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
 
 // Packs of layers that pass through the devices, weights streamed from the host, for networks
-// larger than all device memory (search/packs/). Found by layers, simulated op by op. Never Optimal.
-// Throws Error{Unsupported} if the network cannot be carried out in packs, Error{Input} if
+// larger than all device memory (search/packs/). Found by layers, simulated op by op. Never
+// Optimal. Throws Error{Unsupported} if the network cannot be carried out in packs, Error{Input} if
 // SearchOptions has decisions that packs know nothing of.
 SearchResult search_harmony(const Problem& problem, const SearchOptions& options = {});
 

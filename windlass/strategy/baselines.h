@@ -61,8 +61,8 @@ std::vector<std::string_view> baseline_names();
 // Throws Error{Input} if they do not divide.
 void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples);
 
-// For the training graph of one micro-batch; packs of layers are for that of the batch. Throws Error{Input} with the reason if the strategy is
-// not possible for this model or machine.
+// For the training graph of one micro-batch; packs of layers are for that of the batch. Throws
+// Error{Input} with the reason if the strategy is not possible for this model or machine.
 Strategy make_baseline(const BaselineSpec& spec, const TrainingGraph& training,
                        const BatchAxes& batch, const Machine& machine);
 

@@ -70,8 +70,7 @@ Evaluation Evaluator::simulate(const Strategy& strategy, bool limits) {
   Evaluation found = {.fits = result.status == SimStatus::Done,
                       .time = result.makespan,
                       .missing = result.missing_bytes};
-  found.host_lacks =
-      result.failed_memory.valid() && !(*tasks_)[result.failed_memory].team.valid();
+  found.host_lacks = result.failed_memory.valid() && !(*tasks_)[result.failed_memory].team.valid();
   for (size_t m = 0; m < tasks_->memories.size(); ++m)
     if (tasks_->memories[m].team.valid()) found.peak = std::max(found.peak, result.peaks[m].bytes);
   return found;

@@ -1,7 +1,7 @@
 // The search method "harmony": packs of layers for a network. They are searched on its chain of
 // layers (search_layers.h) and enter the book like everything else: simulated op by op, one step,
-// with what it takes on the host. What fits by layers but not by ops is searched again under a limit
-// that is lower by what was missing.
+// with what it takes on the host. What fits by layers but not by ops is searched again under a
+// limit that is lower by what was missing.
 
 #include <algorithm>
 
@@ -19,9 +19,8 @@ constexpr int64_t kLeastStep = 256;  // of the limit, so that tries come to an e
 
 // Throws what lowering would throw of any packs of the network, before the search begins.
 void expect_packs(const TrainingGraph& training, const Machine& machine, int64_t samples) {
-  HarmonyPlan plan = {.mode = HarmonyMode::Data,
-                      .forward_microbatch = samples,
-                      .backward_microbatch = samples};
+  HarmonyPlan plan = {
+      .mode = HarmonyMode::Data, .forward_microbatch = samples, .backward_microbatch = samples};
   plan.backward_packs = {{0, find_layers(training.graph).back()}};
   lower(training, strategy_of_packs(harmony_runtime(plan)), machine);
 }
@@ -40,10 +39,10 @@ void run_packs(Ledger& ledger, double share_of_time) {
   const LayerProfile chain =
       chain_of_network(problem.network, problem.training, problem.machine, problem.cost);
   expect_packs(ledger.cut(1).training, problem.machine, samples);
-  const LayerSearchOptions options = {.mode = ledger.options().pack_mode,
-                                      .equal_shares = true,
-                                      .baselines = false,
-                                      .stop = [&] { return ledger.out_of_time(share_of_time); }};
+  const LayerSearchOptions options = {
+      .mode = ledger.options().pack_mode, .equal_shares = true, .baselines = false, .stop = [&] {
+        return ledger.out_of_time(share_of_time);
+      }};
   Machine machine = problem.machine;
   bool larger = false;  // than the machine has
   for (int tries = 0; tries < kTries && !larger; ++tries) {

@@ -164,12 +164,11 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
 LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64_t minibatch,
                                int64_t limit, const LayerSearchOptions& options) {
   LayerSearchResult result;
-  const StreamSearchResult found = search_streams(
-      chain, machine, minibatch, limit,
-      {.mode = options.mode,
-       .devices = options.devices,
-       .equal_shares = options.equal_shares,
-       .stop = options.stop});
+  const StreamSearchResult found = search_streams(chain, machine, minibatch, limit,
+                                                  {.mode = options.mode,
+                                                   .devices = options.devices,
+                                                   .equal_shares = options.equal_shares,
+                                                   .stop = options.stop});
   result.tried = found.tried;
   if (!found.strategy) {
     if (found.tried == 0)
@@ -229,8 +228,7 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
 }
 
 LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& machine,
-                                 int64_t minibatch, const PackStrategy& strategy,
-                                 bool baselines) {
+                                 int64_t minibatch, const PackStrategy& strategy, bool baselines) {
   const int64_t limit = check_problem(profile, machine, minibatch, 0);
   check_pack_strategy(profile, strategy, minibatch, static_cast<int64_t>(machine.devices.size()));
   ChainTables chain(profile);

@@ -27,8 +27,8 @@ struct LayerSearchOptions {
   int32_t devices = 0;   // of the machine, the first so many; 0: all under Harmony's estimate, any
                          // number of them under the simulator
   bool prefetch = true;  // of Harmony's estimate alone
-  bool equal_shares = false;  // replicas have the same number of samples each
-  bool baselines = true;      // what Harmony and demand paging take, under the simulator
+  bool equal_shares = false;        // replicas have the same number of samples each
+  bool baselines = true;            // what Harmony and demand paging take, under the simulator
   std::function<bool()> stop = {};  // asked now and then: whether to return the best so far
 };
 
