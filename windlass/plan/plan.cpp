@@ -214,8 +214,9 @@ void check_model(const Plan& plan, const Graph& whole) {
   if (found != plan.model_fingerprint)
     fail_input(
         "plan: it was made for another model: for \"{}\" with fingerprint {}, this one has {}; the "
-        "file or the flags have changed; plan again",
-        plan.model.source, format_fingerprint(plan.model_fingerprint), format_fingerprint(found));
+        "file or the flags have changed{}; plan again",
+        plan.model.source, format_fingerprint(plan.model_fingerprint), format_fingerprint(found),
+        plan.strategy.packs ? ", or it is of packs that were priced by layers" : "");
 }
 
 void check_machine(const Plan& plan, const Machine& machine) {
