@@ -109,6 +109,63 @@ TEST_F(PackPlans, OfHarmonysRuntimeAndOfModels) {
   EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
 }
 
+// A plan for a network is one like any other: a step of ops that is simulated, traced, listed and
+// saved again. Beside it stands what steps in a row take by layers.
+TEST_F(PackPlans, OfNetworksAreSimulatedOpByOp) {
+  const ProgramResult planned =
+      run_windlass({"plan", "gpt2:layers=4,hidden=256", "--on", "4x1080ti", "--batch", "8",
+                    "--memory", "1GB", "--search", "harmony", "-o", path("plan.json"), "--json"});
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  const json shown = json::parse(planned.out);
+  const json file = read("plan.json");
+  EXPECT_EQ(shown["step_time_s"], file["prediction"]["step_time_s"]);
+  EXPECT_EQ(shown["harmony"]["backward_packs"], file["harmony"]["backward_packs"]);
+  EXPECT_GT(shown["step_overhead_s"], 0);
+  EXPECT_GT(shown["long_run"]["step_time_s"], 0);
+  EXPECT_FALSE(shown["long_run"]["baselines"].empty());
+  EXPECT_LE(shown["lower_bound_s"], shown["step_time_s"]);
+  const ProgramResult simulated = run_windlass({"simulate", path("plan.json"), "--json", "--trace",
+                                                path("trace.json"), "--save", path("again.json")});
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+  EXPECT_EQ(json::parse(simulated.out)["step_time_s"], shown["step_time_s"]);
+  EXPECT_EQ(json::parse(simulated.out)["devices"], shown["devices"]);
+  EXPECT_EQ(read("again.json")["harmony"], file["harmony"]);
+  EXPECT_TRUE(fs::exists(path("trace.json")));
+  const json tasks =
+      json::parse(run_windlass({"simulate", path("plan.json"), "--tasks", "--json"}).out);
+  EXPECT_EQ(tasks["tasks"].size(), shown["tasks"].get<size_t>());
+  const ProgramResult explained = run_windlass({"explain", path("plan.json"), "--json"});
+  ASSERT_EQ(explained.exit_code, 0) << explained.err;
+  EXPECT_EQ(json::parse(explained.out)["step_time_s"], shown["long_run"]["step_time_s"]);
+  const auto refused = changed("check", [](json& d) { d["harmony"]["replicas"] = 1000; });
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("the machine has 4"));
+  EXPECT_EQ(changed("check", [](json& d) { d["prediction"]["step_time_s"] = 1; }).exit_code, 1);
+}
+
+// Harmony's runtime on even packs, by name. Networks whose samples mix are refused with the reason.
+TEST_F(PackPlans, ByName) {
+  for (const std::string mode : {"pp", "dp"}) {
+    const ProgramResult named = run_windlass(
+        {"simulate", "gpt2:layers=4,hidden=256", "--on", "4x1080ti", "--batch", "8", "--strategy",
+         "harmony:mode=" + mode + ",packs=3,micro=1", "--json", "--save", path("plan.json")});
+    ASSERT_EQ(named.exit_code, 0) << named.err;
+    EXPECT_EQ(json::parse(named.out)["harmony"]["mode"], mode);
+    EXPECT_EQ(json::parse(named.out)["harmony"]["backward_packs"].size(), 3u);
+    EXPECT_EQ(run_windlass({"check", path("plan.json")}).exit_code, 0);
+  }
+  const ProgramResult mixed = run_windlass({"simulate", "resnet-18", "--on", "4x1080ti", "--batch",
+                                            "8", "--strategy", "harmony:mode=pp"});
+  EXPECT_EQ(mixed.exit_code, 1);
+  EXPECT_THAT(mixed.err, HasSubstr("samples"));
+  const ProgramResult old = changed("check", [](json& d) {
+    d.erase("harmony");
+    d["strategy"] = {{"micro_batches", 1}, {"schedule", "packs"}};
+  });
+  EXPECT_EQ(old.exit_code, 1);
+  EXPECT_THAT(old.err, HasSubstr("--search harmony"));
+}
+
 using PackPlansSlow = PackPlans;
 
 // Weights and optimizer state of 77 million parameters, 1.2 GB, do not fit into four devices of

@@ -59,13 +59,9 @@ constexpr int64_t kMostLines = 400;
 const std::vector<std::string> kShortFiles = {
     "windlass/search/", "windlass/task/", "windlass/plan/", "windlass/cli/", "windlass/runtime/"};
 
-// Still to be split.
-const std::set<std::string> kStillLong = {"windlass/task/emitter.h",
-                                          "windlass/task/reference/run_tasks.cpp"};
-
 TEST(Tree, FilesAreShort) {
   for (const std::string& path : files_of_tree()) {
-    if (!is_source(path) || path.ends_with("_test.cpp") || kStillLong.contains(path)) continue;
+    if (!is_source(path) || path.ends_with("_test.cpp")) continue;
     if (std::ranges::none_of(kShortFiles, [&](auto& start) { return path.starts_with(start); }))
       continue;
     EXPECT_LE(std::ranges::count(text_of(kRoot / path), '\n'), kMostLines) << path;

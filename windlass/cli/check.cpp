@@ -25,7 +25,8 @@ struct CheckFlags {
 };
 
 ExitCode run_check(const CheckFlags& flags) {
-  if (const auto done = check_pack_plan(flags.plan, flags.machine, flags.json)) return *done;
+  if (is_profile_plan(read_plan(flags.plan)))
+    return check_profile_plan(flags.plan, flags.machine, flags.json);
   const Subject subject = subject_from_plan(flags.plan, flags.machine);
   Pricing pricing = pricing_of(subject);
   const TaskGraph tasks = lower(subject.training, subject.strategy, subject.machine);

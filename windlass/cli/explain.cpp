@@ -133,8 +133,8 @@ void explain_tensor(const ExplainFlags& flags, const Explained& explained, Expla
 }
 
 ExitCode run_explain(const ExplainFlags& flags) {
-  if (read_plan(flags.plan).packs && (!flags.op.empty() || !flags.tensor.empty()))
-    fail_input("{}: a plan of packs of layers has no ops and tensors: leave --op and --tensor out",
+  if (read_plan(flags.plan).strategy.packs && (!flags.op.empty() || !flags.tensor.empty()))
+    fail_input("{}: packs decide for layers, not for ops and tensors: leave --op and --tensor out",
                flags.plan);
   if (const auto done = explain_pack_plan(flags.plan, flags.top, flags.json)) return *done;
   const Subject subject = subject_from_plan(flags.plan, {});

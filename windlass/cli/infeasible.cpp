@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "windlass/cli/interrupt.h"
-#include "windlass/cli/plan_layers.h"
 #include "windlass/cli/progress.h"
 #include "windlass/search/advice/advice.h"
 

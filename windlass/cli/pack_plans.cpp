@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
-#include "windlass/cli/plan_layers.h"
-#include "windlass/cli/subject.h"
 #include "windlass/cost/model_chain.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/packs/check_packs.h"
 #include "windlass/plan/packs/long_run.h"
-#include "windlass/plan/packs/op_grain.h"
 #include "windlass/report/explain_packs_text.h"
 #include "windlass/report/json.h"
 #include "windlass/report/labels.h"
@@ -21,39 +21,38 @@
 #include "windlass/report/task_listing.h"
 #include "windlass/search/packs/explain_packs.h"
 #include "windlass/sim/reference/naive.h"
-#include "windlass/task/packs/lower_packs.h"
 
 namespace windlass {
 namespace {
 
+// A plan of packs with the layers that it is for.
 struct PackSubject {
   Plan plan;
   Machine machine;
   LayerProfile profile;
+
+  const PackStrategy& packs() const { return *plan.strategy.packs; }
 };
 
-// Nothing if the plan is not one of packs.
-std::optional<PackSubject> load(const std::string& path, const MachineFlags& flags) {
-  PackSubject subject;
-  subject.plan = read_plan(path);
-  const Plan& plan = subject.plan;
-  if (!plan.packs) return std::nullopt;
+PackSubject load(const std::string& path, const MachineFlags& flags) {
+  Plan plan = read_plan(path);
   try {
-    subject.machine = flags.machine.empty() ? plan.machine : flags.load();
-    check_machine(plan, subject.machine);
-    subject.profile = load_chain(plan.model, subject.machine);
-    const uint64_t found = fingerprint(subject.profile);
-    if (found != plan.model_fingerprint)
+    Machine machine = flags.machine.empty() ? plan.machine : flags.load();
+    check_machine(plan, machine);
+    LayerProfile profile = load_chain(plan.model, machine);
+    if (!is_profile_plan(plan))
+      check_model(plan, load_model(plan.model).graph);
+    else if (const uint64_t found = fingerprint(profile); found != plan.model_fingerprint)
       fail_input(
           "plan: it was made for other layers: those of \"{}\" have fingerprint {} now, {} then; "
-          "the file or the prices have changed; plan again",
+          "the file has changed; plan again",
           plan.model.source, format_fingerprint(found), format_fingerprint(plan.model_fingerprint));
-    check_pack_strategy(subject.profile, *plan.packs, plan.samples,
-                        static_cast<int64_t>(subject.machine.devices.size()));
+    check_pack_strategy(profile, *plan.strategy.packs, plan.samples,
+                        static_cast<int64_t>(machine.devices.size()));
+    return {std::move(plan), std::move(machine), std::move(profile)};
   } catch (const Error& error) {
     throw error.within(path);
   }
-  return subject;
 }
 
 // The prediction of a simulated strategy.
@@ -79,8 +78,8 @@ std::vector<std::string> compare(const PackSubject& subject, const LongRun& foun
   if (off > (found.periodic ? 0 : kNearly * found.seconds))
     findings.push_back(fmt::format("the plan promises a step of {} s, it takes {} s",
                                    promised.step_time.value, found.seconds));
-  const auto depth = static_cast<size_t>(subject.plan.packs->depth);
-  const auto used = static_cast<size_t>(subject.plan.packs->devices());
+  const auto depth = static_cast<size_t>(subject.packs().depth);
+  const auto used = static_cast<size_t>(subject.packs().devices());
   const auto expect = [&](const std::string& name, int64_t promise, int64_t peak) {
     if (promise != peak)
       findings.push_back(
@@ -97,8 +96,8 @@ std::vector<std::string> compare(const PackSubject& subject, const LongRun& foun
 ExitCode print_tasks(const PackSubject& subject, bool json) {
   ChainTables chain(subject.profile);
   PackLowering lowering(chain, subject.machine);
-  const PackSteps* steps = lowering.lower(*subject.plan.packs, subject.plan.samples, 1);
-  if (!steps) fail_input("{}", small_window_text(*subject.plan.packs));
+  const PackSteps* steps = lowering.lower(subject.packs(), subject.plan.samples, 1);
+  if (!steps) fail_input("{}", small_window_text(subject.packs()));
   const TaskListing listing = {
       .graph = *steps->graph,
       .machine = subject.machine,
@@ -110,25 +109,76 @@ ExitCode print_tasks(const PackSubject& subject, bool json) {
 
 }  // namespace
 
+bool is_layer_profile_file(const std::string& path) {
+  constexpr uintmax_t kMost = uintmax_t{256} << 20;
+  std::error_code failed;
+  if (!std::filesystem::is_regular_file(path, failed) || failed) return false;
+  const auto size = std::filesystem::file_size(path, failed);
+  if (failed || size > kMost) return false;
+  std::ifstream file(path, std::ios::binary);
+  // Most other files are told apart by their first character.
+  if (file.peek() != '{') return false;
+  return is_layer_profile(std::string{std::istreambuf_iterator<char>(file), {}});
+}
+
 LayerProfile load_chain(const ModelRequest& request, const Machine& machine) {
   if (is_layer_profile_file(request.source)) return load_layer_profile(request.source);
   const Model model = load_model(request);
   return chain_of_network(model.graph, request.training, machine, *analytic_cost_model());
 }
 
-Plan pack_plan(const ModelRequest& request, const LayerProfile& profile, const Machine& machine,
-               int64_t samples, const LayerSearchResult& result) {
+bool is_profile_plan(const Plan& plan) {
+  return plan.strategy.packs && is_layer_profile_file(plan.model.source);
+}
+
+namespace {
+
+// Nothing if the strategy is not packs, or layers are not priced as far as its micro-batches.
+std::optional<LayerSearchResult> long_run_of(const Subject& subject, const CostModel& cost,
+                                             bool baselines) {
+  if (!subject.strategy.packs) return std::nullopt;
+  try {
+    const LayerProfile profile =
+        chain_of_network(subject.model.graph, subject.request.training, subject.machine, cost);
+    return simulate_packs(profile, subject.machine, subject.facts.samples, *subject.strategy.packs,
+                          baselines);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+nlohmann::ordered_json with_packs(nlohmann::ordered_json json, const Subject& subject,
+                                  const CostModel& cost, bool baselines) {
+  if (!subject.strategy.packs) return json;
+  json["harmony"] = harmony_json(harmony_plan_of(*subject.strategy.packs));
+  if (const auto long_run = long_run_of(subject, cost, baselines))
+    json["long_run"] = long_run_json(*long_run);
+  return json;
+}
+
+std::string long_run_text_of(const Subject& subject, const CostModel& cost, bool baselines) {
+  const auto long_run = long_run_of(subject, cost, baselines);
+  return long_run ? long_run_text(*long_run) : "";
+}
+
+Plan profile_plan(const std::string& path, const LayerProfile& profile, const Machine& machine,
+                  int64_t samples, const LayerSearchResult& result) {
   Plan plan;
-  plan.model = request;
+  plan.model.source = path;
   plan.model_fingerprint = fingerprint(profile);
   plan.machine = machine;
   plan.machine_fingerprint = fingerprint(machine);
   plan.samples = samples;
-  plan.packs = result.strategy ? *result.strategy : harmony_runtime(result.plan);
+  plan.strategy =
+      strategy_of_packs(result.strategy ? *result.strategy : harmony_runtime(result.plan));
   if (result.strategy) {
     plan.prediction = predict_packs(machine, result);
   } else {
-    const LayerSearchResult simulated = simulate_packs(profile, machine, samples, *plan.packs);
+    const LayerSearchResult simulated =
+        simulate_packs(profile, machine, samples, *plan.strategy.packs);
     if (simulated.termination == Termination::Infeasible)
       fail_input(
           "-o: what Harmony's estimate found does not fit by the simulator: {}; use --cost "
@@ -141,48 +191,12 @@ Plan pack_plan(const ModelRequest& request, const LayerProfile& profile, const M
   return plan;
 }
 
-namespace {
-
-// The step that a plan for a network is lowered to op by op; nothing for a bare layer profile.
-std::optional<TrainingGraph> step_of(const PackSubject& subject) {
-  if (is_layer_profile_file(subject.plan.model.source)) return std::nullopt;
-  return differentiate(load_model(subject.plan.model).graph, subject.plan.model.training);
-}
-
-// What is wrong at the grain of ops. `note`: how many tasks, or why there are none.
-std::vector<std::string> check_ops(const PackSubject& subject, std::string& note) {
-  const auto training = step_of(subject);
-  if (!training) {
-    note = fmt::format("simulate only: {}", kNoOps);
-    return {};
-  }
-  const PackStrategy& packs = *subject.plan.packs;
-  TaskGraph tasks;
-  try {
-    tasks = lower_packs(*training, packs, subject.machine);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::Unsupported && error.kind() != ErrorKind::Input) throw;
-    note = fmt::format("simulate only: {}", error.message());
-    return {};
-  }
-  note = fmt::format("{} tasks op by op", tasks.size());
-  std::vector<std::string> findings = check_tasks(*training, subject.machine, packs, tasks);
-  const TaskTimes times = price_tasks(tasks, subject.machine, *analytic_cost_model());
-  for (std::string& finding : check_run(tasks, times, Simulator().run(tasks, times)))
-    findings.push_back(std::move(finding));
-  return findings;
-}
-
-}  // namespace
-
-std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFlags& machine,
-                                        bool json) {
-  const auto subject = load(path, machine);
-  if (!subject) return std::nullopt;
-  ChainTables chain(subject->profile);
-  PackLowering lowering(chain, subject->machine);
-  const PackStrategy& packs = *subject->plan.packs;
-  const int64_t samples = subject->plan.samples;
+ExitCode check_profile_plan(const std::string& path, const MachineFlags& machine, bool json) {
+  const PackSubject subject = load(path, machine);
+  ChainTables chain(subject.profile);
+  PackLowering lowering(chain, subject.machine);
+  const PackStrategy& packs = subject.packs();
+  const int64_t samples = subject.plan.samples;
   const PackSteps* steps = lowering.lower(packs, samples, packs.streams ? kLongRunSteps : 1);
   std::vector<std::string> findings;
   size_t tasks = 0;
@@ -190,16 +204,15 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
     findings.push_back(small_window_text(packs));
   } else {
     tasks = steps->begin[1];
-    findings = check_pack_tasks(subject->profile, subject->machine, packs, samples, *steps);
+    findings = check_pack_tasks(subject.profile, subject.machine, packs, samples, *steps);
     const SimResult result = simulate_naively(*steps->graph, *steps->times);
     const auto add = [&](std::vector<std::string> more) {
       findings.insert(findings.end(), more.begin(), more.end());
     };
     add(check_run(*steps->graph, *steps->times, result));
-    if (result.status == SimStatus::Done) add(compare(*subject, read_long_run(*steps, result)));
+    if (result.status == SimStatus::Done) add(compare(subject, read_long_run(*steps, result)));
   }
-  std::string note;
-  for (std::string& finding : check_ops(*subject, note)) findings.push_back(std::move(finding));
+  const std::string note = fmt::format("simulate only: {}", kNoOps);
   if (json) {
     const nlohmann::ordered_json report = {
         {"valid", findings.empty()}, {"tasks", tasks}, {"note", note}, {"findings", findings}};
@@ -217,39 +230,29 @@ std::optional<ExitCode> check_pack_plan(const std::string& path, const MachineFl
   return findings.empty() ? ExitCode::Done : ExitCode::BadInput;
 }
 
-std::optional<ExitCode> simulate_pack_plan(const std::string& path, const MachineFlags& machine,
-                                           bool json, bool tasks) {
-  const auto subject = load(path, machine);
-  if (!subject) return std::nullopt;
-  if (tasks) return print_tasks(*subject, json);
-  LayerSearchResult result = simulate_packs(subject->profile, subject->machine,
-                                            subject->plan.samples, *subject->plan.packs);
-  result.simulated_only = std::string(kNoOps);
-  if (const auto training = step_of(*subject)) {
-    const OpGrainStep ops = simulate_op_grain(*training, *subject->plan.packs, subject->machine,
-                                              *analytic_cost_model());
-    result.simulated_only = ops.obstacle;
-    if (ops.fits) {
-      result.op_step_seconds = ops.seconds;
-      result.op_peak_bytes = std::ranges::max(ops.device_peaks);
-    }
-  }
-  fmt::print("{}", packs_report({.model = subject->plan.model.source,
-                                 .samples = subject->plan.samples,
+ExitCode simulate_profile_plan(const std::string& path, const MachineFlags& machine, bool json,
+                               bool tasks) {
+  const PackSubject subject = load(path, machine);
+  if (tasks) return print_tasks(subject, json);
+  const LayerSearchResult result =
+      simulate_packs(subject.profile, subject.machine, subject.plan.samples, subject.packs());
+  fmt::print("{}", packs_report({.model = subject.plan.model.source,
+                                 .bare = true,
+                                 .samples = subject.plan.samples,
                                  .cost = "windlass",
                                  .searched = false,
                                  .written = ""},
-                                result, subject->profile.layers(), json));
+                                result, json));
   return result.termination == Termination::Infeasible ? ExitCode::NoPlan : ExitCode::Done;
 }
 
 std::optional<ExitCode> explain_pack_plan(const std::string& path, size_t top, bool json) {
-  const auto subject = load(path, {});
-  if (!subject) return std::nullopt;
-  ChainTables chain(subject->profile);
+  if (!read_plan(path).strategy.packs) return std::nullopt;
+  const PackSubject subject = load(path, {});
+  ChainTables chain(subject.profile);
   const PackExplanation found =
-      explain_packs(chain, subject->machine, subject->plan.samples, *subject->plan.packs, top);
-  fmt::print("{}", packs_explanation(subject->plan, found, json));
+      explain_packs(chain, subject.machine, subject.plan.samples, subject.packs(), top);
+  fmt::print("{}", packs_explanation(subject.plan, found, json));
   return found.cost.fits ? ExitCode::Done : ExitCode::NoPlan;
 }
 

@@ -12,6 +12,7 @@
 #include "windlass/cli/infeasible.h"
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/number_in.h"
+#include "windlass/cli/pack_plans.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/decisions.h"
@@ -30,10 +31,8 @@ struct PlanFlags {
   SearchFlags search;
   std::string from;
   std::string cost = "windlass";
-  PaseMachine pase;  // for PaSE's cost model
-  // Of plans that move packs of layers through the devices.
-  std::string mode = "auto";
-  std::string prefetch = "on";
+  PaseMachine pase;             // for PaSE's cost model
+  std::string prefetch = "on";  // of Harmony's estimate
   std::string host_memory;
   bool json = false;
   size_t top = 8;
@@ -109,72 +108,43 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   return run_plan_graph(*graph, graph_flags);
 }
 
-PlanLayersFlags pack_flags(const PlanFlags& flags, bool profile) {
-  PlanLayersFlags layers;
-  if (profile)
-    layers.profile = flags.model.request.source;
-  else
-    layers.model = flags.model;
-  layers.machine = flags.machine;
-  layers.host_memory = flags.host_memory;
-  layers.batch = flags.model.request.batch.value_or(0);
-  layers.mode = flags.mode;
-  layers.cost = flags.cost;
-  layers.prefetch = flags.prefetch;
-  layers.output = flags.output;
-  layers.json = flags.json;
-  return layers;
-}
-
-// Chains of layers, measured or priced by the cost model, that are moved through the devices.
-std::optional<ExitCode> plan_packs(const PlanFlags& flags) {
-  const bool profile = is_layer_profile_file(flags.model.request.source);
-  if (!profile && flags.search.method != "harmony") {
-    if (flags.cost == "harmony") fail_input("--cost harmony: add --search harmony");
-    return std::nullopt;
-  }
+// Layer profiles, which have no ops, and Harmony's own estimate.
+std::optional<ExitCode> plan_by_layers(const PlanFlags& flags) {
+  const bool bare = is_layer_profile_file(flags.model.request.source);
+  const bool estimate = flags.cost == "harmony";
+  if (estimate && !bare && flags.search.method != "harmony")
+    fail_input("--cost harmony: add --search harmony");
+  if (!bare && !estimate) return std::nullopt;
   if (flags.search.method != "harmony" && flags.search.method != "auto")
     fail_input("--search {}: a layer profile is planned with --search harmony",
                flags.search.method);
   if (flags.model.request.training.clip_norm > 0)
     fail_unsupported("--clip: packs of layers update weights as their gradients come");
-  return run_plan_layers(pack_flags(flags, profile));
-}
-
-// Where weights or optimizer state do not fit into device memory, packs of layers may be the better
-// plan. What is planned for this host is meant to be trained here, which packs cannot be yet.
-std::optional<ExitCode> plan_packs_instead(const PlanFlags& flags, const PlannedSubject& planned) {
-  if (flags.search.method != "auto" || planned.subject.machine.name == "local") return std::nullopt;
-  const SearchOptions options = flags.search.options();
-  const bool chosen = flags.model.batch_choice != BatchChoice::Given;  // for one pass
-  if (options.micro_batches > 0 || options.fixed.any() || !flags.from.empty() || chosen ||
-      flags.model.request.training.clip_norm > 0)
-    return std::nullopt;
-  const bool moved = std::ranges::any_of(
-      planned.subject.strategy.weights,
-      [](const Residency& weight) { return weight.host || weight.host_update; });
-  if (planned.fits && !moved) return std::nullopt;
-  std::optional<double> seconds;
-  if (planned.fits) seconds = planned.step.step_time().value;
-  PlanLayersFlags packs = pack_flags(flags, false);
-  packs.batch = planned.subject.facts.samples;
-  return run_plan_packs_instead(packs, seconds);
+  PlanLayersFlags layers = {
+      .model = flags.model,
+      .machine = flags.machine,
+      .host_memory = flags.host_memory,
+      .search = {.mode = flags.search.options().pack_mode, .prefetch = flags.prefetch == "on"},
+      .output = flags.output,
+      .json = flags.json};
+  if (estimate) layers.search.cost = LayerCost::Harmony;
+  return run_plan_layers(layers);
 }
 
 ExitCode run_plan(const PlanFlags& flags) {
   if (const auto done = plan_layer_graph(flags)) return *done;
-  if (const auto done = plan_packs(flags)) return *done;
+  if (const auto done = plan_by_layers(flags)) return *done;
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. --on local");
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
   set_host_memory(machine, flags.host_memory);
-  Pricing pricing(runs_here(machine), named.threads);
+  // Packs are of parts of a batch, whose kernels are not measured.
+  Pricing pricing(runs_here(machine) && flags.search.method != "harmony", named.threads);
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
-  if (const auto done = plan_packs_instead(flags, planned)) return *done;
   if (!planned.fits) return print_infeasible(flags, planned, pricing);
   if (!flags.output.empty())
     write_plan(
@@ -193,7 +163,7 @@ ExitCode run_plan(const PlanFlags& flags) {
     json["decisions"] = decisions_json(subject.training, subject.strategy, subject.machine);
     add_search(json, planned);
     if (!flags.output.empty()) json["plan"] = flags.output;
-    fmt::print("{}", json_text(json));
+    fmt::print("{}", json_text(with_packs(std::move(json), subject, pricing.cost(), true)));
     return ExitCode::Done;
   }
   fmt::print(
@@ -211,11 +181,14 @@ ExitCode run_plan(const PlanFlags& flags) {
                100 * (1 - planned.search.objective_bound->value /
                               std::max(1e-12, planned.search.objective->value)),
                splits_text(subject.training, subject.strategy));
-  fmt::print("{}{}", simulation_text(report, flags.top), frontier_text(planned.search.frontier));
+  fmt::print("{}{}{}", simulation_text(report, flags.top),
+             long_run_text_of(subject, pricing.cost(), true),
+             frontier_text(planned.search.frontier));
+  const bool trains = runs_here(subject.machine) && !subject.strategy.packs;
   if (!flags.output.empty())
     fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
-               runs_here(subject.machine) ? "train it with" : "why it is so",
-               runs_here(subject.machine) ? "train --data FILE" : "explain", flags.output);
+               trains ? "train it with" : "why it is so", trains ? "train --data FILE" : "explain",
+               flags.output);
   return ExitCode::Done;
 }
 
@@ -236,7 +209,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
                    "whose costs: windlass; pase for graphs of layers; harmony for packs of layers")
       ->capture_default_str()
       ->check(CLI::IsMember({"windlass", "pase", "harmony"}));
-  verb->add_option("--mode", flags->mode, "of packs of layers: dp, pp or auto")
+  verb->add_option("--mode", flags->search.mode, "of packs of layers: dp, pp or auto")
       ->capture_default_str()
       ->check(CLI::IsMember({"dp", "pp", "auto"}));
   verb->add_option("--prefetch", flags->prefetch, "of --cost harmony: on or off")
@@ -265,7 +238,10 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "to host memory, where weights and optimizer state live, and how the batch is cut. For "
       "several:\n"
       "groups of devices, how each op is split over them, what is kept, recomputed or moved, all\n"
-      "together: dynamic programming, exact search, and Markov chains on the simulator.\n"
+      "together: dynamic programming, exact search, and Markov chains on the simulator. Where "
+      "weights\n"
+      "do not fit into device memory, packs of layers that pass through the devices (--search "
+      "harmony).\n"
       "Ctrl-C returns the best so far. The same --seed gives the same plan.\n"
       "If nothing fits, the exit code is 2 and the answer is the least limit that would do, what "
       "is\n"

@@ -16,8 +16,8 @@ namespace {
 StartStrategy start_of(const std::string& path, const Graph& network,
                        const TrainingOptions& training) {
   const Plan plan = read_plan(path);
-  if (plan.packs)
-    fail_input("--from {}: a plan of packs of layers is none that a search can go on from", path);
+  if (plan.strategy.packs)
+    fail_input("--from {}: a plan of packs of layers cannot be a starting point", path);
   try {
     check_model(plan, network);
     const MicroBatch part = cut_training(network, plan.strategy.micro_batches, training);
@@ -100,6 +100,11 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();
   return planned;
+}
+
+void set_host_memory(Machine& machine, const std::string& bytes) {
+  if (bytes.empty()) return;
+  for (Node& node : machine.nodes) node.memory = parse_bytes(bytes);
 }
 
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,

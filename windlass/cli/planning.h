@@ -29,6 +29,9 @@ struct PlanningOptions {
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
                             const PlanningOptions& options);
 
+// --host-memory: instead of the machine's; empty: leave it.
+void set_host_memory(Machine& machine, const std::string& bytes);
+
 // The plan file of a subject and its simulated step.
 Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::string& termination,
              const std::string& method, Pricing& pricing, uint64_t seed = 0);

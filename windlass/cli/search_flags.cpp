@@ -101,6 +101,7 @@ SearchOptions SearchFlags::options() const {
                            .threads = threads,
                            .seed = seed,
                            .effort = effort};
+  if (mode != "auto") options.pack_mode = mode == "dp" ? HarmonyMode::Data : HarmonyMode::Pipeline;
   options.compress = std::ranges::find(allow, "compress") != allow.end();
   for (const std::string& text : fix) read_fixed(text, options.fixed, options.micro_batches);
   return options;

@@ -15,6 +15,7 @@ namespace windlass {
 
 struct SearchFlags {
   std::string method = "auto";
+  std::string mode = "auto";  // of packs of layers: dp, pp
   double time_limit = 60;
   int64_t micro_batches = 0;
   int threads = 0;

@@ -17,6 +17,7 @@
 #include "windlass/cli/subject.h"
 #include "windlass/plan/check.h"
 #include "windlass/report/json.h"
+#include "windlass/report/packs_text.h"
 #include "windlass/report/simulation_text.h"
 #include "windlass/report/task_listing.h"
 #include "windlass/report/trace.h"
@@ -62,19 +63,18 @@ Subject load_subject(const SimulateFlags& flags) {
   return subject_from_flags(flags.model, flags.machine, flags.strategy);
 }
 
-// Plans of packs of layers have a report of their own.
-std::optional<ExitCode> simulate_packs_of(const SimulateFlags& flags) {
-  if (!is_plan_file(flags.model.request.source)) return std::nullopt;
-  if (!read_plan(flags.model.request.source).packs) return std::nullopt;
+// Plans for bare layer profiles have a report of their own.
+std::optional<ExitCode> simulate_profile(const SimulateFlags& flags) {
+  const std::string& path = flags.model.request.source;
+  if (!is_plan_file(path) || !is_profile_plan(read_plan(path))) return std::nullopt;
   if (!flags.strategy.empty() || !flags.trace.empty() || !flags.save.empty())
-    fail_input("{}: a plan of packs of layers goes without --strategy, --trace and --save",
-               flags.model.request.source);
+    fail_input("{}: a plan for a layer profile goes without --strategy, --trace and --save", path);
   flags.model.refuse_beside_plan();
-  return simulate_pack_plan(flags.model.request.source, flags.machine, flags.json, flags.tasks);
+  return simulate_profile_plan(path, flags.machine, flags.json, flags.tasks);
 }
 
 ExitCode run_simulate(const SimulateFlags& flags) {
-  if (const auto done = simulate_packs_of(flags)) return *done;
+  if (const auto done = simulate_profile(flags)) return *done;
   Subject subject = load_subject(flags);
   Pricing pricing = pricing_of(subject);
   subject.facts.provenance = pricing.provenance();
@@ -93,9 +93,12 @@ ExitCode run_simulate(const SimulateFlags& flags) {
   if (flags.tasks)
     fmt::print("{}", flags.json ? json_text(tasks_json(listing)) : tasks_text(listing));
   else if (flags.json)
-    fmt::print("{}", json_text(simulation_json(report, subject.machine)));
+    fmt::print("{}", json_text(with_packs(simulation_json(report, subject.machine), subject,
+                                          pricing.cost(), false)));
   else
-    fmt::print("{}", simulation_text(report, flags.top));
+    fmt::print("{}{}{}", subject.strategy.packs ? packs_text(*subject.strategy.packs) + "\n" : "",
+               simulation_text(report, flags.top),
+               long_run_text_of(subject, pricing.cost(), false));
   return report.failure ? ExitCode::NoPlan : ExitCode::Done;
 }
 

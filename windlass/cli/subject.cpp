@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "windlass/base/error.h"
-#include "windlass/cli/plan_layers.h"
+#include "windlass/cli/pack_plans.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/baselines.h"
 
@@ -28,6 +28,8 @@ void fill_facts(Subject& subject, int64_t samples) {
   facts.strategy = subject.strategy.name;
   facts.samples = samples;
   facts.micro_batches = subject.strategy.micro_batches;
+  if (const auto& packs = subject.strategy.packs)
+    facts.micro_batches = samples / (packs->replicas * packs->backward_microbatch);
   facts.tokens_per_sample = tokens_per_sample(subject.model.graph);
   const TrainingTotals totals = totals_of(subject.training);
   facts.model_flops = Flops((totals.forward.flops() + totals.backward.flops()).value *
@@ -69,13 +71,7 @@ Subject subject_from_plan(const std::string& path, const MachineFlags& machine) 
   Subject subject;
   subject.plan = read_plan(path);
   const Plan& plan = *subject.plan;
-  if (plan.packs && is_layer_profile_file(plan.model.source))
-    fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
-  if (plan.packs)
-    fail_unsupported(
-        "{}: a plan of packs of layers is not trainable yet; \"windlass check\" and \"windlass "
-        "simulate\" take it",
-        path);
+  if (is_profile_plan(plan)) fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
   subject.machine = machine.machine.empty() ? plan.machine : machine.load();
   try {
     check_machine(plan, subject.machine);

@@ -18,7 +18,7 @@ struct Subject {
   Machine machine;
   ModelRequest request;
   Model model;             // of the whole batch, as it was loaded
-  TrainingGraph training;  // of one micro-batch
+  TrainingGraph training;  // that the strategy is for: of one micro-batch, for packs of the batch
   Strategy strategy;
   StepFacts facts;
   std::optional<Plan> plan;  // if it comes from one

@@ -12,20 +12,12 @@ namespace windlass {
 std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
                                      const Strategy& strategy, const TaskGraph& tasks) {
   try {
+    if (strategy.packs) return PackOpChecker(training, machine, *strategy.packs, tasks).run();
     check_strategy(training, machine, strategy);
   } catch (const Error& error) {
     return {error.message()};
   }
   return Checker(training, machine, strategy, tasks).run();
-}
-
-std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
-                                     const PackStrategy& strategy, const TaskGraph& tasks) {
-  try {
-    return PackOpChecker(training, machine, strategy, tasks).run();
-  } catch (const Error& error) {
-    return {error.message()};
-  }
 }
 
 std::vector<std::string> check_run(const TaskGraph& tasks, const TaskTimes& times,

@@ -45,24 +45,22 @@ namespace windlass {
 
 // What is wrong, one line each with the names of ops and tensors, the first ones only if there are
 // many; empty if nothing is.
-std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
-                                     const Strategy& strategy, const TaskGraph& tasks);
-
-// The same for packs of layers at the grain of ops, `training` being of the whole batch. What is
-// checked is what is said above, in the terms of packs:
+//
+// Of packs of layers what is checked is the same in their terms, `training` being of the whole
+// batch:
 //  - coverage: every op of the forward pass on every sample once, on the device and in the
 //    micro-batches that its forward pack has, the backward pass likewise; recomputing at most once,
 //    in packs that recompute;
 //  - dataflow, with micro-batches as ranges of samples: joined where passes cut them differently;
 //  - where the backward pass reads from: kept, recomputed or offloaded, inputs from the host or
-//  not;
+//    not;
 //  - weights and gradients over the replicas: in shares, whole, or terms of a sum; every weight is
 //    updated once, with every sample, where its first layer's pack is updated;
 //  - bytes of buffers, traffic up to the rounding of its model, order.
 // The window for weights is not checked, nor that pieces are moved together: a timeline shows what
 // memory they take.
 std::vector<std::string> check_tasks(const TrainingGraph& training, const Machine& machine,
-                                     const PackStrategy& strategy, const TaskGraph& tasks);
+                                     const Strategy& strategy, const TaskGraph& tasks);
 
 // The same for a timeline: everything of sim/timeline_check.h, which sweeps over the timeline to
 // find the peaks again; and that no memory exceeds its limit.

@@ -109,7 +109,7 @@ void Checker::compute(TaskId id) {
   const bool known = task.op.valid() && (backward || task.op.index() < training_.forward_ops) &&
                      !view(training_.graph[task.op]) && task.micro_batch >= 0;
   if (!known) return complain("{}: carries out no op of its pass", name(id));
-  const int32_t group = group_of(task.op, task.kind != TaskKind::Forward);
+  const int32_t group = group_of(task.op);
   if (!runs_on(id, group)) return;
   const OpId forward = backward ? training_.graph[task.op].forward : task.op;
   if (!in(task.how, graph_.shardings) ||
@@ -203,7 +203,7 @@ void Checker::sum(TaskId id) {
   if (!known || target == uses.end()) return complain("{}: is no sum of its pass", name(id));
   const TensorId tensor = op ? op->outputs[0] : task.tensor;
   const BufferId id_of_sum = target->buffer;
-  const int32_t group = op ? group_of(task.op, true) : group_of(id_of_sum);
+  const int32_t group = op ? group_of(task.op) : group_of(id_of_sum);
   if (!runs_on(id, group)) return;
   Held& sum = held(id_of_sum);
   if (graph_[id_of_sum].tensor != tensor &&

@@ -310,9 +310,9 @@ std::vector<int64_t> Checker::members(TeamId team, int32_t group) const {
   return result;
 }
 
-int32_t Checker::group_of(OpId op, bool backward) const {
+int32_t Checker::group_of(OpId op) const {
   const Stage& stage = strategy_.stages[static_cast<size_t>(stage_of_[op.index()])];
-  return same_group_[static_cast<size_t>(backward ? stage.backward_group : stage.group)];
+  return same_group_[static_cast<size_t>(stage.group)];
 }
 
 std::string Checker::name(TaskId id) const {
@@ -351,7 +351,7 @@ void Checker::check_coverage() {
     const bool backward = i >= training_.forward_ops;
     if (view(op) || (backward && !op.forward.valid())) continue;
     for (int32_t m = 0; m < strategy_.micro_batches; ++m)
-      for (TeamId team : teams_[static_cast<size_t>(group_of(OpId(i), backward))])
+      for (TeamId team : teams_[static_cast<size_t>(group_of(OpId(i)))])
         expected.emplace_back(backward ? TaskKind::Backward : TaskKind::Forward, OpId(i), m, team);
   }
   for (auto* list : {&found, &expected}) std::ranges::sort(*list);

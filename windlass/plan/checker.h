@@ -133,7 +133,7 @@ class Checker {
   int64_t members(int32_t group) const { return static_cast<int64_t>(devices(group).size()); }
   // The numbers of a team's devices in a group.
   std::vector<int64_t> members(TeamId team, int32_t group) const;
-  int32_t group_of(OpId op, bool backward) const;
+  int32_t group_of(OpId op) const;
   int32_t group_of(BufferId id) const { return group_id(graph_[id].group); }
   // The group of the strategy that the graph means, the first of equal ones; -1 if there is none.
   int32_t group_id(int32_t group) const { return group_ids_[static_cast<size_t>(group)]; }

@@ -47,7 +47,6 @@ std::vector<Case> make_cases() {
       make(cases::mlp(16, 2), "zero:stage=3,bucket=4KiB", 4),
       make(cases::mlp(16, 2), "offload-all:micro-batches=2", 2),
       make(cases::mlp(16, 2), "data-parallel:host-update=on", 2),
-      make(cases::mlp(16, 2), "harmony:mode=pp,packs=2,micro-batches=2", 2),
       make(cases::cnn(8), "one-weird-trick", 2),
       make(cases::cnn(8, true), "recompute-all", 2),
       make(cases::transformer(4, 1, false), "megatron:tp=2,pp=2,micro-batches=2", 4),

@@ -32,7 +32,7 @@ Plan pack_plan() {
   plan.machine = load_machine("4x1080ti");
   plan.machine_fingerprint = fingerprint(plan.machine);
   plan.samples = 16;
-  plan.packs = packs;
+  plan.strategy = strategy_of_packs(packs);
   plan.prediction = {.termination = "feasible",
                      .step_time = Seconds(1.5),
                      .device_peaks = {1, 2, 1, 2},
@@ -57,7 +57,7 @@ TEST(PackPlan, IsReadAsItWasWritten) {
   const Plan plan = pack_plan();
   const std::string text = plan_to_json(plan);
   const Plan again = plan_from_json(text, "x.plan");
-  EXPECT_EQ(again.packs, plan.packs);
+  EXPECT_EQ(again.strategy.packs, plan.strategy.packs);
   EXPECT_EQ(again.prediction, plan.prediction);
   EXPECT_EQ(again.samples, 16);
   EXPECT_EQ(plan_to_json(again), text);

@@ -187,7 +187,7 @@ Plan make_plan(const ModelRequest& model, const Graph& whole, int64_t samples,
   plan.strategy = strategy;
   plan.strategy.shardings.clear();
   plan.strategy.ops.clear();
-  for (size_t i = 0; i < training.forward_ops; ++i) {
+  for (size_t i = 0; i < strategy.ops.size(); ++i) {
     const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[i])];
     const std::string text =
         sharding_to_text(sharding, loops_of(training.graph, training.graph.ops[i]));
@@ -230,8 +230,9 @@ void check_model(const Plan& plan, const Graph& whole) {
   if (found != plan.model_fingerprint)
     fail_input(
         "plan: it was made for another model: for \"{}\" with fingerprint {}, this one has {}; the "
-        "file or the flags have changed; plan again",
-        plan.model.source, format_fingerprint(plan.model_fingerprint), format_fingerprint(found));
+        "file or the flags have changed{}; plan again",
+        plan.model.source, format_fingerprint(plan.model_fingerprint), format_fingerprint(found),
+        plan.strategy.packs ? ", or it is of packs that were priced by layers" : "");
 }
 
 void check_machine(const Plan& plan, const Machine& machine) {

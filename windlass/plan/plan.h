@@ -14,7 +14,6 @@
 
 #include "windlass/graph/graph.h"
 #include "windlass/machine/machine.h"
-#include "windlass/strategy/packs.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
@@ -67,14 +66,12 @@ struct MeasuredKernel {
 
 struct Plan {
   ModelRequest model;
-  uint64_t model_fingerprint = 0;  // of the graph of the whole batch; with packs, of the layers
+  uint64_t model_fingerprint = 0;  // of the graph of the whole batch, or of a bare layer profile
   Machine machine;
   uint64_t machine_fingerprint = 0;
   int64_t samples = 0;              // in a step, over all micro-batches
   Strategy strategy;                // without `shardings` and `ops`: those need the loops' names
-  std::vector<ShardingRun> splits;  // instead of them; cover the forward ops in order
-  // Instead of strategy and splits: packs of layers that pass through the devices.
-  std::optional<PackStrategy> packs = {};
+  std::vector<ShardingRun> splits;  // instead of them; cover the forward ops in order, unless packs
   Prediction prediction;
   Provenance provenance;
   // The prices behind the prediction, where they were measured: a run and a check use the same.
@@ -88,14 +85,15 @@ uint64_t fingerprint(const Machine& machine);
 // "0f3a...": 16 hexadecimal digits.
 std::string format_fingerprint(uint64_t fingerprint);
 
-// Puts a plan together. `training` is the graph of one micro-batch that the strategy is for,
+// Puts a plan together. `training` is the graph that the strategy is for, of one micro-batch;
 // `whole` the graph of the batch as it was loaded. Prediction and provenance are left to the
 // caller.
 Plan make_plan(const ModelRequest& model, const Graph& whole, int64_t samples,
                const TrainingGraph& training, const Machine& machine, const Strategy& strategy);
 
-// The strategy of a plan for the training graph of one micro-batch. Throws Error{Input} if a loop
-// is not one of its op (with the loops it has), or if it is no strategy for this graph and machine.
+// The strategy of a plan for the training graph of one micro-batch, and whether it is one. Throws
+// Error{Input} if a loop is not one of its op (with the loops it has), or if it is no strategy for
+// this graph and machine.
 Strategy strategy_of(const Plan& plan, const TrainingGraph& training);
 
 // Throw Error{Input} if the model or the machine is not the one that the plan was made for.

@@ -7,7 +7,6 @@
 #include "windlass/plan/random_packs.h"
 #include "windlass/plan/random_step.h"
 #include "windlass/task/lower.h"
-#include "windlass/task/packs/lower_packs.h"
 
 namespace windlass {
 namespace {
@@ -47,10 +46,11 @@ TEST(RandomMutation, OfPacksFoundOrHarmless) {
     const cases::RandomPacks step = cases::random_pack_step(seed);
     SCOPED_TRACE(step.name);
     const StepStart start = cases::random_start(step.training, 1, seed);
+    const Strategy strategy = strategy_of_packs(step.strategy);
     const auto check = [&](const TaskGraph& graph) {
-      return check_tasks(step.training, step.machine, step.strategy, graph);
+      return check_tasks(step.training, step.machine, strategy, graph);
     };
-    const TaskGraph clean = lower_packs(step.training, step.strategy, step.machine);
+    const TaskGraph clean = lower(step.training, strategy, step.machine);
     EXPECT_TRUE(mutations.try_all({step.training, step.machine, start,
                                    static_cast<int64_t>(clean.micro_batches.size()), check},
                                   clean, seed, each));

@@ -77,7 +77,7 @@ inline void equal_groups(const TrainingGraph& training, const Machine& machine, 
     const auto at = [&](int64_t k) {
       return training.forward_ops * static_cast<size_t>(k) / static_cast<size_t>(groups);
     };
-    strategy.stages.push_back({at(g), at(g + 1), static_cast<int32_t>(g), static_cast<int32_t>(g)});
+    strategy.stages.push_back({at(g), at(g + 1), static_cast<int32_t>(g)});
   }
   if (groups > 1)
     strategy.schedule = rng.chance(0.5) ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
@@ -106,7 +106,7 @@ inline void mixed_groups(const TrainingGraph& training, const Machine& machine, 
   size_t first = 0;
   for (size_t end : ends) {
     const auto group = static_cast<int32_t>(strategy.stages.size() % groups);
-    strategy.stages.push_back({first, end, group, group});
+    strategy.stages.push_back({first, end, group});
     first = end;
   }
   if (strategy.stages.size() == 1) return;

@@ -163,10 +163,14 @@ void read_strategy(JsonObject object, Plan& plan) {
                 "in_turn", "groups", "stages", "ops", "saved", "weights"});
   strategy.name = object.text("name", "");
   strategy.micro_batches = object.integer("micro_batches", 1, kMaxMicroBatches);
-  strategy.schedule = choose(
-      object, "schedule",
-      {ScheduleKind::AllAtOnce, ScheduleKind::GPipe, ScheduleKind::OneFOneB, ScheduleKind::Packs},
-      schedule_name);
+  if (object.text("schedule") == "packs")
+    fail_input(
+        "{}: \"schedule\" is \"packs\": packs of layers are no schedule any more; plan again with "
+        "--search harmony or --strategy harmony, which write \"harmony\" instead of \"strategy\"",
+        object.where());
+  strategy.schedule =
+      choose(object, "schedule",
+             {ScheduleKind::AllAtOnce, ScheduleKind::GPipe, ScheduleKind::OneFOneB}, schedule_name);
   strategy.bucket = Bytes(object.integer("bucket_bytes", strategy.bucket.value, 0, kMaxBucket));
   strategy.prefetch =
       static_cast<int32_t>(object.integer("prefetch", strategy.prefetch, 0, kMaxPrefetch));
@@ -186,7 +190,7 @@ void read_strategy(JsonObject object, Plan& plan) {
   size_t next = 0;
   for (JsonObject& entry : object.objects("stages")) {
     Stage stage;
-    know(entry, {"first", "count", "group", "backward_group"});
+    know(entry, {"first", "count", "group"});
     stage.first = static_cast<size_t>(entry.integer("first", 0, kMaxEntries));
     if (stage.first != next)
       fail_input("{}: \"first\" is {}, expected {}: stages follow each other without gaps",
@@ -194,8 +198,6 @@ void read_strategy(JsonObject object, Plan& plan) {
     stage.last = stage.first + static_cast<size_t>(entry.integer("count", 0, kMaxEntries));
     next = stage.last;
     stage.group = static_cast<int32_t>(entry.integer("group", 0, last_group));
-    stage.backward_group =
-        static_cast<int32_t>(entry.integer("backward_group", stage.group, 0, last_group));
     entry.finish();
     strategy.stages.push_back(stage);
   }
@@ -274,7 +276,7 @@ Plan read(std::string_view text) {
     read_strategy(require(top, "strategy"), plan);
   } else {
     if (top.has("strategy")) fail_input("\"strategy\" and \"harmony\": a plan has one of them");
-    plan.packs = packs_from_json(document["harmony"], "harmony");
+    plan.strategy = strategy_of_packs(packs_from_json(document["harmony"], "harmony"));
   }
   plan.prediction = read_prediction(require(top, "prediction"), plan.machine);
   JsonObject provenance = require(top, "provenance");

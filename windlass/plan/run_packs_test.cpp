@@ -11,6 +11,7 @@
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_packs.h"
 #include "windlass/sim/simulate.h"
+#include "windlass/strategy/baselines.h"
 #include "windlass/task/packs/lower_packs.h"
 #include "windlass/task/packs/pack_tasks.h"
 
@@ -33,7 +34,8 @@ void expect_plain_step(const TrainingGraph& training, const Machine& machine,
   try {
     tasks = lower_packs(training, strategy, machine);
     check_task_graph(tasks);
-    for (const std::string& finding : check_tasks(training, machine, strategy, tasks))
+    for (const std::string& finding :
+         check_tasks(training, machine, strategy_of_packs(strategy), tasks))
       ADD_FAILURE() << finding;
     found = run_tasks(training, machine, tasks, start);
   } catch (const Error& error) {
@@ -64,6 +66,20 @@ TEST(RunPacks, RandomPacksAreAPlainStep) {
     SCOPED_TRACE(step.name);
     expect_plain_step(step.training, step.machine, step.strategy, seed);
   }
+}
+
+// Harmony's runtime on even packs, by name.
+TEST(RunPacks, NamedPacksAreAPlainStep) {
+  for (const char* name : {"harmony:mode=pp,packs=3,micro=1", "harmony:mode=pp,micro-batches=2",
+                           "harmony:mode=dp,packs=2,micro=1", "harmony:mode=dp"})
+    for (int devices : {1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("{} on {}", name, devices));
+      const Machine machine = cases::machine(devices);
+      const PreparedStep step =
+          prepare_step(cases::transformer(6, 2, true), parse_baseline(name), machine, {});
+      ASSERT_TRUE(step.strategy.packs.has_value());
+      expect_plain_step(step.training, machine, *step.strategy.packs, 1);
+    }
 }
 
 // A strategy that fits by the layer profile of a network runs in the same memory at the grain of

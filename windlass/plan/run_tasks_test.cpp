@@ -78,7 +78,7 @@ Strategy two_stages(const TrainingGraph& training, size_t cut) {
   Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
   strategy.groups = {{DeviceId(size_t{0}), DeviceId(size_t{1})},
                      {DeviceId(size_t{2}), DeviceId(size_t{3})}};
-  strategy.stages = {{0, cut, 0, 0}, {cut, training.forward_ops, 1, 1}};
+  strategy.stages = {{0, cut, 0}, {cut, training.forward_ops, 1}};
   strategy.schedule = ScheduleKind::GPipe;
   strategy.micro_batches = 2;
   strategy.shardings = {{{{-1, 2}}}};
@@ -137,7 +137,7 @@ TEST(RunTasks, MicroBatchesByTurns) {
   const TrainingGraph training = differentiate(cases::transformer(2, 1, true));
   Strategy strategy = two_stages(training, 10);
   strategy.groups.pop_back();
-  strategy.stages[1].group = strategy.stages[1].backward_group = 0;
+  strategy.stages[1].group = 0;
   strategy.bucket = Bytes(1);
   strategy.micro_batches = 3;
   // Replicas of the first and of the last op, which both use the embedding.

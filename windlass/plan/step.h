@@ -34,7 +34,9 @@ struct SimulatedStep {
 // Replaces prices of a lowered step by others, measured ones for example.
 using Reprice = std::function<void(const TrainingGraph&, const TaskGraph&, TaskTimes&)>;
 
-// Throws Error{Input} as lower() does, and Error{Internal} if the tasks wait for each other.
+// Lowers by the door that the strategy asks for: `training` is of one micro-batch, for packs of
+// layers of the whole batch. Throws Error{Input} as lower() does, and Error{Internal} if the tasks
+// wait for each other.
 SimulatedStep simulate_step(const TrainingGraph& training, const Strategy& strategy,
                             const Machine& machine, const CostModel& cost,
                             const SimOptions& options = {}, const Reprice& reprice = {});

@@ -103,12 +103,9 @@ ordered_json write_strategy(const Plan& plan) {
   const Strategy& strategy = plan.strategy;
   ordered_json groups = ordered_json::array(), stages = ordered_json::array();
   for (const auto& group : strategy.groups) groups.push_back(ranges(group));
-  for (const Stage& stage : strategy.stages) {
-    ordered_json entry = {
-        {"first", stage.first}, {"count", stage.last - stage.first}, {"group", stage.group}};
-    if (stage.backward_group != stage.group) entry["backward_group"] = stage.backward_group;
-    stages.push_back(std::move(entry));
-  }
+  for (const Stage& stage : strategy.stages)
+    stages.push_back(
+        {{"first", stage.first}, {"count", stage.last - stage.first}, {"group", stage.group}});
   ordered_json splits = ordered_json::array();
   for (const ShardingRun& run : plan.splits)
     splits.push_back({{"first", run.first}, {"count", run.count}, {"split", run.split}});
@@ -170,8 +167,8 @@ std::string plan_to_json(const Plan& plan) {
                        {"machine",
                         {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
                          {"description", write_machine(plan.machine)}}}};
-  if (plan.packs)
-    json["harmony"] = packs_to_json(*plan.packs);
+  if (plan.strategy.packs)
+    json["harmony"] = packs_to_json(*plan.strategy.packs);
   else
     json["strategy"] = write_strategy(plan);
   json["prediction"] = write_prediction(plan.prediction);

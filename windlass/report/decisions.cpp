@@ -7,6 +7,7 @@
 
 #include "windlass/base/table.h"
 #include "windlass/machine/device_names.h"
+#include "windlass/report/packs_text.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {
@@ -54,6 +55,11 @@ std::map<MemoryAction, SavedTotal> saved_totals(const TrainingGraph& training,
 
 ordered_json decisions_json(const TrainingGraph& training, const Strategy& strategy,
                             const Machine& machine) {
+  if (strategy.packs) {
+    ordered_json json = packs_json(*strategy.packs);
+    json["unused_devices"] = unused_device_names(strategy, machine);
+    return json;
+  }
   ordered_json saved = ordered_json::object();
   for (const auto& [action, total] : saved_totals(training, strategy))
     saved[std::string(action_name(action))] = {{"tensors", total.tensors},
@@ -71,6 +77,7 @@ std::string decisions_text(const TrainingGraph& training, const Strategy& strate
                            const Machine& machine, bool fits) {
   std::string text = devices_text(strategy, machine);
   if (!text.empty()) text += fits ? "; nothing faster was found with the others\n" : "\n";
+  if (strategy.packs) return text + packs_text(*strategy.packs);
   text += fmt::format("  {} micro-batch{}; {}{}\n", strategy.micro_batches,
                       strategy.micro_batches == 1 ? "" : "es", residency_text(strategy),
                       strategy.in_turn ? "; copies take turns with kernels" : "");

@@ -42,6 +42,10 @@ std::string explanation_text(const Plan& plan, const PackExplanation& found) {
                   plan.model.source, plan.machine.name, seconds_text(found.cost.seconds),
                   plan.samples, bytes_text(found.cost.peak_bytes), bytes_text(found.limit),
                   found.cost.fits ? "" : ": does not fit");
+  if (plan.prediction.step_time.value != found.cost.seconds)
+    text += fmt::format(
+        "by layers, steps in a row; the plan promises {} for a step alone, op by op\n\n",
+        format_seconds(plan.prediction.step_time));
   Table times({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right, Align::Right});
   times.add({"where the time goes", "forward", "recompute", "backward", "update", "idle"});
   for (const PackTimes& device : found.times)
@@ -91,6 +95,7 @@ ordered_json explanation_json(const Plan& plan, const PackExplanation& found) {
                        {"machine", plan.machine.name},
                        {"batch", plan.samples},
                        {"step_time_s", found.cost.seconds},
+                       {"promised_step_time_s", plan.prediction.step_time.value},
                        {"peak_bytes", found.cost.peak_bytes},
                        {"limit_bytes", found.limit},
                        {"fits", found.cost.fits},

@@ -13,27 +13,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json packs_json(const std::vector<Pack>& packs) {
+ordered_json ranges_json(const std::vector<Pack>& packs) {
   ordered_json list = ordered_json::array();
   for (const Pack& pack : packs) list.push_back({pack.first, pack.last});
   return list;
-}
-
-// What Harmony's terms do not say of a plan.
-ordered_json strategy_json(const PackStrategy& strategy) {
-  ordered_json packs = ordered_json::array();
-  for (size_t p = 0; p < strategy.backward_packs.size(); ++p)
-    packs.push_back(
-        {{"layers", {strategy.backward_packs[p].first, strategy.backward_packs[p].last}},
-         {"action", pack_action_name(strategy.actions[p])},
-         {"input_on_host", strategy.stash_on_host[p] != 0},
-         {"device_update", strategy.device_update[p] != 0},
-         {"keep_shares", strategy.keep_shares[p] != 0}});
-  return {{"replicas", strategy.replicas},
-          {"depth", strategy.depth},
-          {"piece_bytes", strategy.piece_bytes},
-          {"state_bytes", strategy.state_bytes},
-          {"backward_packs", packs}};
 }
 
 ordered_json volume_json(const SwapVolume& volume) {
@@ -61,15 +44,15 @@ std::string volume_text(const LayerSearchResult& result) {
   return table.text("  ");
 }
 
-std::string packs_text(const LayerSearchResult& result, size_t layers) {
-  const HarmonyPlan& plan = result.plan;
+// `strategy`: null for a plan in Harmony's terms alone.
+std::string table_text(const HarmonyPlan& plan, const PackStrategy* strategy) {
   Table table({Align::Left, Align::Right, Align::Right, Align::Left, Align::Left});
   table.add({"task", "device", "layers", "which", ""});
   const bool pipeline = plan.mode == HarmonyMode::Pipeline;
-  const auto depth = static_cast<size_t>(result.strategy ? result.strategy->depth : plan.devices);
+  const auto depth = static_cast<size_t>(strategy ? strategy->depth : plan.devices);
   size_t task = 0;
   const auto row = [&](const char* kind, Pack pack, std::string what) {
-    const bool loss = static_cast<size_t>(pack.last) + 1 == layers;
+    const bool loss = pack.last == plan.backward_packs.back().last;
     table.add({kind, pipeline ? fmt::format("{}", task % depth) : "all",
                fmt::format("{}", pack.last - pack.first + 1),
                fmt::format("{}-{}{}", pack.first, pack.last, loss ? " (loss)" : ""),
@@ -79,16 +62,31 @@ std::string packs_text(const LayerSearchResult& result, size_t layers) {
   for (const Pack& pack : plan.forward_packs) row("forward", pack, "");
   for (size_t p = plan.backward_packs.size(); p-- > 0;) {
     std::string what;
-    if (result.strategy && p + 1 < plan.backward_packs.size())
-      what = fmt::format("{}, input on {}", pack_action_name(result.strategy->actions[p]),
-                         result.strategy->stash_on_host[p] ? "the host" : "the device");
-    if (result.strategy && result.strategy->device_update[p])
+    if (strategy && p + 1 < plan.backward_packs.size())
+      what = fmt::format("{}, input on {}", pack_action_name(strategy->actions[p]),
+                         strategy->stash_on_host[p] ? "the host" : "the device");
+    if (strategy && strategy->device_update[p])
       what += fmt::format("{}updated on the device", what.empty() ? "" : ", ");
-    if (result.strategy && result.strategy->keep_shares[p] && result.strategy->replicas > 1)
+    if (strategy && strategy->keep_shares[p] && strategy->replicas > 1)
       what += fmt::format("{}shares of weights kept", what.empty() ? "" : ", ");
     row("backward", plan.backward_packs[p], std::move(what));
   }
   return table.text("  ");
+}
+
+const PackStrategy* strategy_in(const LayerSearchResult& result) {
+  return result.strategy ? &*result.strategy : nullptr;
+}
+
+// "packs go round the devices, 8 packs forward, 9 backward; micro-batches of 2 and 1 samples".
+std::string outline(const HarmonyPlan& plan, const PackStrategy* strategy) {
+  std::string how = plan.mode == HarmonyMode::Pipeline ? "packs go round the devices"
+                                                       : "every device runs every pack";
+  if (strategy && strategy->replicas > 1 && strategy->depth > 1)
+    how = fmt::format("{} pipelines of {} devices", strategy->replicas, strategy->depth);
+  return fmt::format("{}, {} packs forward, {} backward; micro-batches of {} and {} samples", how,
+                     plan.forward_packs.size(), plan.backward_packs.size(), plan.forward_microbatch,
+                     plan.backward_microbatch);
 }
 
 std::string timeline_text(const LayerSearchResult& result) {
@@ -101,6 +99,23 @@ std::string timeline_text(const LayerSearchResult& result) {
   }
   return "\n" + table.text("  ") +
          "  (F forward, R recompute, B backward; W weights, G gradients, A activations)\n";
+}
+
+void add_traffic(ordered_json& json, const LayerSearchResult& result) {
+  json["swap"] = volume_json(result.volume);
+  json["swap_minimum"] = volume_json(result.least);
+  auto& timeline = json["timeline"] = ordered_json::array();
+  for (const LayerTimeline& line : result.timeline)
+    timeline.push_back({{"device", line.name},
+                        {"compute", line.compute},
+                        {"swap_in", line.swap_in},
+                        {"swap_out", line.swap_out}});
+  auto& baselines = json["baselines"] = ordered_json::array();
+  for (const LayerBaseline& baseline : result.baselines) {
+    ordered_json entry = {{"name", baseline.name}, {"swap", volume_json(baseline.volume)}};
+    if (baseline.seconds) entry["step_time_s"] = *baseline.seconds;
+    baselines.push_back(std::move(entry));
+  }
 }
 
 ordered_json packs_report_json(const PacksFacts& facts, const LayerSearchResult& result) {
@@ -134,31 +149,10 @@ ordered_json packs_report_json(const PacksFacts& facts, const LayerSearchResult&
   auto& links = json["links"] = ordered_json::array();
   for (const LayerLink& link : result.links)
     links.push_back({{"name", link.name}, {"bytes", link.bytes}});
-  json["harmony"] = {{"mode", harmony_mode_name(result.plan.mode)},
-                     {"devices", result.plan.devices},
-                     {"forward_packs", packs_json(result.plan.forward_packs)},
-                     {"backward_packs", packs_json(result.plan.backward_packs)},
-                     {"forward_microbatch", result.plan.forward_microbatch},
-                     {"backward_microbatch", result.plan.backward_microbatch}};
-  if (result.strategy) json["strategy"] = strategy_json(*result.strategy);
-  if (result.op_step_seconds)
-    json["op_by_op"] = {{"step_time_s", *result.op_step_seconds},
-                        {"peak_bytes", *result.op_peak_bytes}};
-  if (!result.simulated_only.empty()) json["simulate_only"] = result.simulated_only;
-  json["swap"] = volume_json(result.volume);
-  json["swap_minimum"] = volume_json(result.least);
-  auto& timeline = json["timeline"] = ordered_json::array();
-  for (const LayerTimeline& line : result.timeline)
-    timeline.push_back({{"device", line.name},
-                        {"compute", line.compute},
-                        {"swap_in", line.swap_in},
-                        {"swap_out", line.swap_out}});
-  auto& baselines = json["baselines"] = ordered_json::array();
-  for (const LayerBaseline& baseline : result.baselines) {
-    ordered_json entry = {{"name", baseline.name}, {"swap", volume_json(baseline.volume)}};
-    if (baseline.seconds) entry["step_time_s"] = *baseline.seconds;
-    baselines.push_back(std::move(entry));
-  }
+  json["harmony"] = harmony_json(result.plan);
+  if (result.strategy) json["strategy"] = packs_json(*result.strategy);
+  if (facts.bare) json["simulate_only"] = kNoOps;
+  add_traffic(json, result);
   search();
   if (!facts.written.empty()) json["plan"] = facts.written;
   return json;
@@ -176,18 +170,8 @@ std::string infeasible_packs_text(const LayerSearchResult& result) {
   return text;
 }
 
-std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& result,
-                            size_t layers) {
-  const HarmonyPlan& plan = result.plan;
-  std::string how = plan.mode == HarmonyMode::Pipeline ? "packs go round the devices"
-                                                       : "every device runs every pack";
-  if (result.strategy && result.strategy->replicas > 1 && result.strategy->depth > 1)
-    how = fmt::format("{} pipelines of {} devices", result.strategy->replicas,
-                      result.strategy->depth);
-  std::string text =
-      fmt::format("plan ({}, {} packs forward, {} backward; micro-batches of {} and {} samples)\n",
-                  how, plan.forward_packs.size(), plan.backward_packs.size(),
-                  plan.forward_microbatch, plan.backward_microbatch);
+std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& result) {
+  std::string text = fmt::format("plan ({})\n", outline(result.plan, strategy_in(result)));
   text += fmt::format("  step          {} ({:.3g} samples/s), {:.1f} % above the bound of {}\n",
                       format_seconds(Seconds(result.step_seconds)),
                       static_cast<double>(facts.samples) / result.step_seconds,
@@ -203,26 +187,65 @@ std::string packs_plan_text(const PacksFacts& facts, const LayerSearchResult& re
                       format_bytes(Bytes(limit)));
   text += fmt::format("  host memory   {} of {}\n", format_bytes(Bytes(result.host_bytes)),
                       format_bytes(Bytes(result.host_limit)));
-  if (result.op_step_seconds)
-    text += fmt::format("  op by op      {} for a step alone, device peak {}\n",
-                        format_seconds(Seconds(*result.op_step_seconds)),
-                        format_bytes(Bytes(*result.op_peak_bytes)));
-  if (!result.simulated_only.empty())
-    text += fmt::format("  simulate only {}\n", result.simulated_only);
+  if (facts.bare) text += fmt::format("  simulate only {}\n", kNoOps);
   if (facts.searched)
     text += fmt::format("  search        {} plans in {}\n", result.tried,
                         format_seconds(Seconds(result.seconds)));
-  return text + fmt::format("\n{}\n{}{}", packs_text(result, layers), volume_text(result),
-                            timeline_text(result));
+  return text + fmt::format("\n{}\n{}{}", table_text(result.plan, strategy_in(result)),
+                            volume_text(result), timeline_text(result));
 }
 
 }  // namespace
 
-std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, size_t layers,
-                         bool json) {
+ordered_json packs_json(const PackStrategy& packs) {
+  ordered_json list = ordered_json::array();
+  for (size_t p = 0; p < packs.backward_packs.size(); ++p)
+    list.push_back({{"layers", {packs.backward_packs[p].first, packs.backward_packs[p].last}},
+                    {"action", pack_action_name(packs.actions[p])},
+                    {"input_on_host", packs.stash_on_host[p] != 0},
+                    {"device_update", packs.device_update[p] != 0},
+                    {"keep_shares", packs.keep_shares[p] != 0}});
+  return {{"replicas", packs.replicas},
+          {"depth", packs.depth},
+          {"piece_bytes", packs.piece_bytes},
+          {"state_bytes", packs.state_bytes},
+          {"backward_packs", list}};
+}
+
+ordered_json harmony_json(const HarmonyPlan& plan) {
+  return {{"mode", harmony_mode_name(plan.mode)},
+          {"devices", plan.devices},
+          {"forward_packs", ranges_json(plan.forward_packs)},
+          {"backward_packs", ranges_json(plan.backward_packs)},
+          {"forward_microbatch", plan.forward_microbatch},
+          {"backward_microbatch", plan.backward_microbatch}};
+}
+
+std::string packs_text(const PackStrategy& packs) {
+  const HarmonyPlan plan = harmony_plan_of(packs);
+  return fmt::format("  {}\n{}", outline(plan, &packs), table_text(plan, &packs));
+}
+
+std::string long_run_text(const LayerSearchResult& result) {
+  return fmt::format("\nsteps in a row, by layers: {} each, {:.1f} % above the bound of {}\n{}{}",
+                     format_seconds(Seconds(result.step_seconds)),
+                     100 * (result.step_seconds / std::max(1e-12, result.lower_bound) - 1),
+                     format_seconds(Seconds(result.lower_bound)), volume_text(result),
+                     timeline_text(result));
+}
+
+ordered_json long_run_json(const LayerSearchResult& result) {
+  ordered_json json = {{"step_time_s", result.step_seconds},
+                       {"lower_bound_s", result.lower_bound},
+                       {"gap", result.gap()}};
+  add_traffic(json, result);
+  return json;
+}
+
+std::string packs_report(const PacksFacts& facts, const LayerSearchResult& result, bool json) {
   if (json) return json_text(packs_report_json(facts, result));
   if (result.termination == Termination::Infeasible) return infeasible_packs_text(result);
-  std::string text = packs_plan_text(facts, result, layers);
+  std::string text = packs_plan_text(facts, result);
   if (!facts.written.empty()) text += fmt::format("\nwritten to {}\n", facts.written);
   return text;
 }

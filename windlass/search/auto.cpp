@@ -1,10 +1,29 @@
 // Where `auto` decides: which methods run, in what order, and what share of the time each may take.
 // All write into one book, so that the answer is the best of everything that was simulated.
 
+#include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/grid/subsets.h"
 
 namespace windlass {
+namespace {
+
+// Packs of layers may be the better plan where nothing else fits, or the best so far keeps weights
+// or optimizer state on the host. They know nothing of decisions that the user has made, clipping
+// needs all gradients at once, and kernels of parts of a batch are not measured.
+bool wants_packs(const Ledger& ledger) {
+  const Problem& problem = ledger.problem();
+  const SearchOptions& options = ledger.options();
+  if (!suits_packs(problem.machine) || problem.reprice || problem.training.clip_norm > 0 ||
+      options.micro_batches > 0 || options.fixed.any() || !options.starts.empty())
+    return false;
+  if (!ledger.fits()) return true;
+  return std::ranges::any_of(
+      ledger.entries().front().strategy.weights,
+      [](const Residency& weight) { return weight.host || weight.host_update; });
+}
+
+}  // namespace
 
 SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
@@ -31,6 +50,15 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   }
   if (!settled) run_walks(ledger, subsets.empty() ? 1 : 0.75, facts);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
+  // Last: what begins at strategies in the book does not begin at packs. By then the time may be
+  // over; packs take a few seconds.
+  if (wants_packs(ledger)) {
+    try {
+      run_packs(ledger, 1.25);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Unsupported) throw;  // else: not a network for packs
+    }
+  }
   SearchResult result = ledger.finish();
   // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
   result.lower_bound = work_bound(problem);

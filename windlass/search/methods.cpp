@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/search/search.h"
+#include "windlass/search/book/ledger.h"
 
 namespace windlass {
 
@@ -19,6 +19,8 @@ const std::vector<SearchMethod>& search_methods() {
        search_mcmc},
       {"chain", "replicas, and what to keep, recompute or move by dynamic programming",
        search_chain},
+      {"harmony", "packs of layers that pass through the devices, weights streamed from the host",
+       search_harmony},
   };
   return methods;
 }
@@ -33,6 +35,11 @@ const SearchMethod& find_search_method(std::string_view name, const Machine& mac
     if (name == "one-device" && machine.devices.size() != 1)
       fail_input("--search one-device: {} has {} devices; use --devices 1, or another search",
                  machine.name, machine.devices.size());
+    if (name == "harmony" && !suits_packs(machine))
+      fail_input(
+          "--search harmony: packs of layers want devices that are alike, on one node; {} "
+          "has others; use another search",
+          machine.name);
     return method;
   }
   fail_input("--search \"{}\": there is no such method; known: {}", name, known);

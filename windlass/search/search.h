@@ -79,6 +79,7 @@ struct SearchOptions {
   double effort = 1;      // how long Markov chains run, relative to the usual
   bool compress = false;  // saved tensors may be stored in fewer bits: changes the mathematics
   FixedDecisions fixed = {};
+  std::optional<HarmonyMode> pack_mode = {};  // of packs of layers; none: whichever is faster
   std::vector<StartStrategy> starts = {};
   // Asked now and then: whether to return the best so far.
   std::function<bool()> stop = {};
@@ -90,7 +91,7 @@ struct SearchOptions {
 struct SearchResult {
   Termination termination = Termination::Infeasible;
   int64_t samples = 0;     // of the batch
-  TrainingGraph training;  // of one micro-batch, that the strategy is for
+  TrainingGraph training;  // that the strategy is for: of one micro-batch, for packs of the batch
   Strategy strategy;       // if infeasible: the one that needs least
   Seconds step_time;
   Seconds lower_bound;
@@ -141,6 +142,12 @@ SearchResult search_chain(const Problem& problem, const SearchOptions& options =
 // Markov chains over everything that a strategy decides, from the strategies that a user would name
 // and from SearchOptions::starts. Never Optimal.
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = {});
+
+// Packs of layers that pass through the devices, weights streamed from the host, for networks
+// larger than all device memory (search/packs/). Found by layers, simulated op by op. Never
+// Optimal. Throws Error{Unsupported} if the network cannot be carried out in packs, Error{Input} if
+// SearchOptions has decisions that packs know nothing of.
+SearchResult search_harmony(const Problem& problem, const SearchOptions& options = {});
 
 // search/auto.cpp: all methods that suit the machine, then Markov chains from the best they found;
 // the same on some of the devices where that may be faster. The lower bound is that of

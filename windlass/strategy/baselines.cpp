@@ -5,6 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/graph/micro_batch.h"
+#include "windlass/graph/network_layers.h"
 #include "windlass/strategy/replicas.h"
 #include "windlass/strategy/stages.h"
 #include "windlass/strategy/tensor_parallel.h"
@@ -24,17 +25,14 @@ class Generator {
     result_.micro_batches = spec_.micro_batches;
     result_.bucket = spec_.bucket;
     result_.virtual_memory = spec_.virtualise;
-    if (spec_.harmony_packs)
-      make_packs();
-    else
-      make_stages();
+    make_stages();
     split_ops();
     size_parts();
     choose_actions();
     for (Residency& weight : result_.weights)
       weight = {.zero = static_cast<uint8_t>(spec_.zero),
-                .host = spec_.host_weights || spec_.harmony_packs,
-                .host_update = spec_.host_update || spec_.harmony_packs};
+                .host = spec_.host_weights,
+                .host_update = spec_.host_update};
     return std::move(result_);
   }
 
@@ -54,47 +52,12 @@ class Generator {
     result_.stages.clear();
     for (size_t s = 0; s < ends.size(); ++s) {
       const auto group = static_cast<int32_t>(s % static_cast<size_t>(spec_.pp));
-      result_.stages.push_back({s == 0 ? 0 : ends[s - 1], ends[s], group, group});
+      result_.stages.push_back({s == 0 ? 0 : ends[s - 1], ends[s], group});
     }
     if (spec_.pp > 1)
       result_.schedule = spec_.gpipe ? ScheduleKind::GPipe : ScheduleKind::OneFOneB;
     else if (spec_.gpipe)
       result_.schedule = ScheduleKind::GPipe;
-  }
-
-  // Packs go round the devices, the backward pass on from where the forward pass ends.
-  void make_packs() {
-    const bool replicas = spec_.dp > 1 || machine_.devices.size() == 1;
-    const size_t devices = machine_.devices.size();
-    result_.schedule = ScheduleKind::Packs;
-    result_.groups.clear();
-    if (replicas) {
-      std::vector<DeviceId>& group = result_.groups.emplace_back();
-      for (size_t d = 0; d < devices; ++d) group.push_back(DeviceId(d));
-    } else {
-      for (size_t d = 0; d < devices; ++d) result_.groups.push_back({DeviceId(d)});
-    }
-    size_t count = static_cast<size_t>(spec_.packs);
-    if (count == 0) count = default_packs();
-    const std::vector<size_t> ends = cut_evenly(training_, count);
-    const size_t n = result_.groups.size();
-    result_.stages.clear();
-    for (size_t s = 0; s < ends.size(); ++s)
-      result_.stages.push_back({s == 0 ? 0 : ends[s - 1], ends[s], static_cast<int32_t>(s % n),
-                                static_cast<int32_t>((2 * (ends.size() - 1) - s) % n)});
-  }
-
-  // As many packs as keep the weights, gradients and activations of one within half of a device.
-  size_t default_packs() const {
-    const TrainingTotals totals = totals_of(training_);
-    int64_t limit = machine_.devices[0].limit.value;
-    for (const Device& device : machine_.devices) limit = std::min(limit, device.limit.value);
-    const int64_t wanted = totals.weights.value + totals.weight_gradients.value +
-                           totals.saved.value / std::max<int64_t>(1, spec_.dp);
-    const auto n = static_cast<int64_t>(machine_.devices.size());
-    int64_t packs = std::max<int64_t>(n, (2 * wanted + limit - 1) / std::max<int64_t>(1, limit));
-    packs = (packs + n - 1) / n * n;
-    return std::min(static_cast<size_t>(packs), most_pieces(training_));
   }
 
   void split_ops() {
@@ -164,10 +127,6 @@ class Generator {
       for (size_t s = 0; s < training_.saved.size(); ++s)
         if (training_.saved[s].producer.valid()) result_.saved[s] = MemoryAction::Offload;
     }
-    if (spec_.harmony_packs) {
-      recompute_in_packs();
-      return;
-    }
     switch (spec_.recompute) {
       case RecomputePolicy::None: break;
       case RecomputePolicy::Selective: recompute_attention(); break;
@@ -194,20 +153,6 @@ class Generator {
       const bool passes =
           end != checkpoints.ends.end() && last_reader[training_.saved[s].tensor.index()] >= *end;
       if (!passes) result_.saved[s] = MemoryAction::Recompute;
-    }
-  }
-
-  void recompute_in_packs() {
-    Checkpoints checkpoints;
-    for (const Stage& stage : result_.stages) checkpoints.ends.push_back(stage.last);
-    // The last pack goes back at once: nothing of it is computed again.
-    checkpoints.last = result_.stages.back().first;
-    recompute_between(checkpoints);
-    for (size_t s = 0; s < training_.saved.size(); ++s) {
-      const OpId producer = training_.saved[s].producer;
-      if (producer.valid() && producer.index() < checkpoints.last &&
-          result_.saved[s] == MemoryAction::Keep)
-        result_.saved[s] = MemoryAction::Offload;
     }
   }
 
@@ -264,10 +209,44 @@ class Generator {
   Strategy result_;
 };
 
+// As many packs as keep the weights, gradients and activations of one within half of a device.
+size_t default_packs(const BaselineSpec& spec, const TrainingGraph& training,
+                     const Machine& machine) {
+  const TrainingTotals totals = totals_of(training);
+  int64_t limit = machine.devices[0].limit.value;
+  for (const Device& device : machine.devices) limit = std::min(limit, device.limit.value);
+  const int64_t wanted = totals.weights.value + totals.weight_gradients.value +
+                         totals.saved.value / std::max<int64_t>(1, spec.dp);
+  const auto n = static_cast<int64_t>(machine.devices.size());
+  int64_t packs = std::max<int64_t>(n, (2 * wanted + limit - 1) / std::max<int64_t>(1, limit));
+  packs = (packs + n - 1) / n * n;
+  return std::min(static_cast<size_t>(packs), most_pieces(training));
+}
+
+// Even packs as Harmony's runtime carries them out.
+Strategy make_packs(const BaselineSpec& spec, const TrainingGraph& training,
+                    const Machine& machine) {
+  const std::vector<int32_t> layer_of = find_layers(training.graph);
+  HarmonyPlan plan = {.mode = spec.dp > 1 || machine.devices.size() == 1 ? HarmonyMode::Data
+                                                                         : HarmonyMode::Pipeline,
+                      .devices = static_cast<int32_t>(machine.devices.size()),
+                      .forward_microbatch = spec.micro,
+                      .backward_microbatch = spec.micro};
+  const size_t count =
+      spec.packs > 0 ? static_cast<size_t>(spec.packs) : default_packs(spec, training, machine);
+  for (size_t end : cut_evenly(training, count)) {
+    const int32_t first = plan.backward_packs.empty() ? 0 : plan.backward_packs.back().last + 1;
+    if (layer_of[end - 1] >= first) plan.backward_packs.push_back({first, layer_of[end - 1]});
+  }
+  plan.forward_packs.assign(plan.backward_packs.begin(), plan.backward_packs.end() - 1);
+  return strategy_of_packs(harmony_runtime(plan), spec.name);
+}
+
 }  // namespace
 
 Strategy make_baseline(const BaselineSpec& spec, const TrainingGraph& training,
                        const BatchAxes& batch, const Machine& machine) {
+  if (spec.harmony_packs) return make_packs(spec, training, machine);
   return Generator(spec, training, batch, machine).run();
 }
 
@@ -281,7 +260,9 @@ PreparedStep prepare_step(const Graph& graph, const BaselineSpec& spec, const Ma
   if (!batch.obstacle.empty() && spec.micro == 0 && spec.micro_batches == 0)
     step.spec.micro_batches = 1;
   resolve(step.spec, machine, batch.samples);
-  MicroBatch part = cut_training(graph, batch, step.spec.micro_batches, options);
+  // Packs cut the batch themselves.
+  const int64_t parts = step.spec.harmony_packs ? 1 : step.spec.micro_batches;
+  MicroBatch part = cut_training(graph, batch, parts, options);
   step.training = std::move(part.training);
   step.strategy = make_baseline(step.spec, step.training, part.batch, machine);
   return step;

@@ -9,7 +9,7 @@
 //   recompute-all, recompute-sqrt       data parallel, activations computed again
 //   offload-all                         data parallel, activations kept in host memory
 //   lru                                 data parallel on virtual memory: what was used last stays
-//   harmony:mode=pp|dp,packs=N          packs of layers streamed through the devices
+//   harmony:mode=pp|dp,packs=N,micro=2  even packs of layers, as Harmony's runtime passes them on
 //   single                              one device, nothing else
 //
 // Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full. Replicas have as many samples each,
@@ -65,8 +65,8 @@ std::vector<std::string_view> baseline_names();
 // Throws Error{Input} if they do not divide.
 void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples);
 
-// For the training graph of one micro-batch. Throws Error{Input} with the reason if the strategy is
-// not possible for this model or machine.
+// For the training graph of one micro-batch; packs of layers are for that of the batch. Throws
+// Error{Input} with the reason if the strategy is not possible for this model or machine.
 Strategy make_baseline(const BaselineSpec& spec, const TrainingGraph& training,
                        const BatchAxes& batch, const Machine& machine);
 
@@ -78,7 +78,7 @@ std::vector<std::string> usual_strategies(size_t devices);
 struct PreparedStep {
   BaselineSpec spec;  // resolved
   int64_t samples = 0;
-  TrainingGraph training;  // of one micro-batch
+  TrainingGraph training;  // that the strategy is for: of one micro-batch, for packs of the batch
   Strategy strategy;
 };
 PreparedStep prepare_step(const Graph& graph, const BaselineSpec& spec, const Machine& machine,

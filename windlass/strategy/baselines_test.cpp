@@ -56,6 +56,14 @@ TEST(Baselines, DegreesFillTheMachine) {
   EXPECT_EQ(pipeline.micro_batches, 8);
 }
 
+TEST(Baselines, PacksHaveFewParameters) {
+  EXPECT_EQ(message_of("harmony:mode=pp,packs=8,micro=2", "4x1080ti"), "");
+  for (const char* other : {"tp=2", "zero=1", "recompute=full", "offload=on", "host-update=on"})
+    EXPECT_NE(message_of(std::string("harmony:mode=pp,") + other, "4x1080ti").find("nothing else"),
+              std::string::npos)
+        << other;
+}
+
 TEST(Baselines, WhatDoesNotDivideIsRefused) {
   EXPECT_NE(message_of("megatron:tp=16", "8xa100-80g").find("needs 16 devices"), std::string::npos);
   EXPECT_NE(message_of("data-parallel:micro=3", "8xa100-80g").find("not a multiple"),

@@ -85,9 +85,14 @@ struct HarmonyPlan {
   int32_t devices = 1;
   int64_t forward_microbatch = 1;
   int64_t backward_microbatch = 1;
-  std::vector<Pack> forward_packs;
-  std::vector<Pack> backward_packs;
+  std::vector<Pack> forward_packs = {};
+  std::vector<Pack> backward_packs = {};
   bool operator==(const HarmonyPlan&) const = default;
 };
+
+// The same packs in Harmony's terms.
+HarmonyPlan harmony_plan_of(const PackStrategy& strategy);
+// A plan as Harmony's runtime carries it out.
+PackStrategy harmony_runtime(const HarmonyPlan& plan);
 
 }  // namespace windlass

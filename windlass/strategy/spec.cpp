@@ -150,6 +150,12 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
     fail_input("strategy \"{}\": {}", spec.name, why);
   };
   if (spec.harmony_packs) {
+    const BaselineSpec plain;
+    if (spec.dp != plain.dp || spec.tp != plain.tp || spec.zero != plain.zero || spec.offload ||
+        spec.interleave != plain.interleave || spec.recompute != plain.recompute ||
+        spec.host_weights || spec.host_update || spec.sequence_parallel ||
+        spec.bucket != plain.bucket)
+      fail_here("packs of layers have mode, packs, micro and micro-batches, and nothing else");
     // One replica of the pipeline through all devices, or all devices side by side.
     spec.dp = spec.pp == 1 ? devices : 1;
     spec.tp = 1;

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/network_layers.h"
+#include "windlass/graph/samples.h"
 
 namespace windlass {
 namespace {
@@ -19,17 +21,8 @@ void check_stages(const TrainingGraph& training, const Strategy& strategy) {
       fail_input("strategy: stage {} has ops {} to {}, expected them to begin at {}", s,
                  stage.first, stage.last, next);
     next = stage.last;
-    for (int32_t group : {stage.group, stage.backward_group})
-      if (group < 0 || static_cast<size_t>(group) >= strategy.groups.size())
-        fail_input("strategy: stage {} is on group {} of {}", s, group, strategy.groups.size());
-    if (stage.group != stage.backward_group && strategy.schedule != ScheduleKind::Packs)
-      fail_input("strategy: stage {} changes its group for the backward pass, which only packs do",
-                 s);
-    if (stage.group != stage.backward_group && std::ranges::any_of(strategy.shardings, unequal))
-      fail_input(
-          "strategy: stage {} changes its group for the backward pass, whose parts must be "
-          "equal",
-          s);
+    if (stage.group < 0 || static_cast<size_t>(stage.group) >= strategy.groups.size())
+      fail_input("strategy: stage {} is on group {} of {}", s, stage.group, strategy.groups.size());
   }
   if (next != training.forward_ops)
     fail_input("strategy: the stages cover {} of {} ops", next, training.forward_ops);
@@ -64,8 +57,7 @@ int compressed_bits(MemoryAction action) {
 }
 
 std::string_view schedule_name(ScheduleKind kind) {
-  static constexpr std::array<std::string_view, 4> kNames = {"all-at-once", "gpipe", "1f1b",
-                                                             "packs"};
+  static constexpr std::array<std::string_view, 3> kNames = {"all-at-once", "gpipe", "1f1b"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -78,6 +70,13 @@ Strategy plain_strategy(const TrainingGraph& training, DeviceId device) {
   strategy.ops.assign(training.forward_ops, 0);
   strategy.saved.assign(training.saved.size(), MemoryAction::Keep);
   strategy.weights.resize(training.graph.ops.size() - training.forward_ops - training.backward_ops);
+  return strategy;
+}
+
+Strategy strategy_of_packs(PackStrategy packs, std::string name) {
+  Strategy strategy;
+  strategy.name = std::move(name);
+  strategy.packs = std::move(packs);
   return strategy;
 }
 
@@ -213,15 +212,19 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
 
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy) {
+  if (strategy.packs) {
+    check_packs(*strategy.packs, int64_t{find_layers(training.graph).back()} + 1,
+                find_samples(training).samples, static_cast<int64_t>(machine.devices.size()));
+    return;
+  }
   check_groups(machine, strategy);
   check_outline(training, strategy);
   for (const Stage& stage : strategy.stages) {
     for (size_t i = stage.first; i < stage.last; ++i) {
       const Op& op = training.graph.ops[i];
       const LoopNest nest = loops_of(training.graph, op);
-      for (int32_t group : {stage.group, stage.backward_group})
-        check_sharding(op, nest, strategy.shardings[static_cast<size_t>(strategy.ops[i])],
-                       strategy.groups[static_cast<size_t>(group)].size());
+      check_sharding(op, nest, strategy.shardings[static_cast<size_t>(strategy.ops[i])],
+                     strategy.groups[static_cast<size_t>(stage.group)].size());
     }
   }
 }

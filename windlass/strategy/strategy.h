@@ -1,8 +1,10 @@
 // A strategy: decisions only. How each op is split, what is kept, where weights live, in which
-// order the work is done. Plain data, written to plan files; lower() turns it into tasks.
+// order the work is done; or packs of layers that pass through the devices. Plain data, written to
+// plan files; lower() turns it into tasks.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +12,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
 #include "windlass/strategy/layout.h"
+#include "windlass/strategy/packs.h"
 
 namespace windlass {
 
@@ -42,19 +45,19 @@ enum class ScheduleKind : uint8_t {
   AllAtOnce,  // one stage: forward and backward of one micro-batch after the other
   GPipe,      // all forward, then all backward
   OneFOneB,   // one forward, one backward; interleaved if a group has several stages
-  Packs,      // each stage runs all micro-batches before the group goes on to its next one
 };
 std::string_view schedule_name(ScheduleKind kind);
 
-// Forward ops [first, last) and who runs them. The groups of both passes differ in wrap-around
-// schedules only.
+// Forward ops [first, last) and who runs them, in both passes.
 struct Stage {
   size_t first = 0, last = 0;
-  int32_t group = 0;           // forward
-  int32_t backward_group = 0;  // backward, recomputation and update
+  int32_t group = 0;
   bool operator==(const Stage&) const = default;
 };
 
+// One of two kinds. With `packs`, everything else but the name is as it is by default: the training
+// graph is of the whole batch (micro_batches is 1), which the packs cut themselves, and nothing is
+// said of single ops, saved tensors and weights.
 struct Strategy {
   std::string name;  // how it was made, for people
   int64_t micro_batches = 1;
@@ -72,10 +75,13 @@ struct Strategy {
   // Copies between a device and its host take turns with its kernels: nothing waits in memory for a
   // copy that runs beside. It takes least memory, whatever anything takes in time.
   bool in_turn = false;
+  std::optional<PackStrategy> packs = {};
 };
 
 // Everything on one device, plainly.
 Strategy plain_strategy(const TrainingGraph& training, DeviceId device);
+// Packs of layers.
+Strategy strategy_of_packs(PackStrategy packs, std::string name = "packs of layers");
 
 // The stage of each forward op.
 std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);
@@ -87,7 +93,8 @@ std::vector<std::vector<int32_t>> size_kinds(const Strategy& strategy);
 // Throws Error{Input} with the reason if the strategy is not one for this graph and machine: sizes
 // that do not match, a loop that cannot be split, a part that would be empty, a group that names
 // a device twice, stages that do not cover the ops, a schedule that does not fit the stages,
-// compression of integers or masks.
+// compression of integers or masks; packs that are not those of the layers (check_packs()).
+// Error{Unsupported} if packs cannot have parts of the batch (find_samples()).
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy);
 // Its parts: the groups; everything but groups and shardings; one sharding.

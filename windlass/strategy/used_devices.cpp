@@ -7,6 +7,9 @@ namespace {
 
 std::set<DeviceId> members(const Strategy& strategy) {
   std::set<DeviceId> devices;
+  if (strategy.packs)
+    for (int32_t d = 0; d < strategy.packs->devices(); ++d)
+      devices.insert(DeviceId(static_cast<size_t>(d)));
   for (const std::vector<DeviceId>& group : strategy.groups)
     devices.insert(group.begin(), group.end());
   return devices;

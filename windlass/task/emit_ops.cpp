@@ -74,19 +74,10 @@ void Emitter::prepare(const Strategy& strategy) {
 
 void Emitter::run(const Strategy& strategy) {
   prepare(strategy);
-  int32_t runs = 0;
-  std::vector<int32_t> run_of_group(strategy_->groups.size(), -1);
-  std::vector<WorkItem> previous(strategy_->groups.size(), WorkItem{-1, -1, false});
+  run_ = 0;
   for (const WorkItem& item : global_order(*strategy_)) {
-    const Stage& stage = strategy_->stages[static_cast<size_t>(item.stage)];
-    const auto group = static_cast<size_t>(item.backward ? stage.backward_group : stage.group);
-    // Packs keep streamed weights while they go on with the same stage.
-    const bool goes_on =
-        strategy_->schedule == ScheduleKind::Packs && previous[group].stage == item.stage;
-    if (!goes_on) run_of_group[group] = runs++;
-    previous[group] = item;
-    run_ = run_of_group[group];
     run_item(item);
+    ++run_;
   }
   flush_all();
   finish_updates();
@@ -106,16 +97,15 @@ void Emitter::run_item(const WorkItem& item) {
   const auto& ops = backward_ops_[static_cast<size_t>(item.stage)];
   const auto ahead = static_cast<size_t>(strategy_->prefetch);
   for (size_t k = 0; k < std::min(ahead, ops.size()); ++k)
-    prefetch(ops[k], item.micro_batch, stage.backward_group);
+    prefetch(ops[k], item.micro_batch, stage.group);
   for (size_t k = 0; k < ops.size(); ++k) {
-    if (k + ahead < ops.size()) prefetch(ops[k + ahead], item.micro_batch, stage.backward_group);
+    if (k + ahead < ops.size()) prefetch(ops[k + ahead], item.micro_batch, stage.group);
     const Op& op = training_.graph[ops[k]];
-    for (OpId again : again_before(ops[k]))
-      forward(again, item.micro_batch, stage.backward_group, kAgain);
+    for (OpId again : again_before(ops[k])) forward(again, item.micro_batch, stage.group, kAgain);
     if (op.forward.valid())
-      backward(ops[k], item.micro_batch, stage.backward_group);
+      backward(ops[k], item.micro_batch, stage.group);
     else if (!facts_.dropped[ops[k].index()])
-      accumulate(ops[k], item.micro_batch, stage.backward_group);
+      accumulate(ops[k], item.micro_batch, stage.group);
   }
   for (const auto& [u, term] : facts_.shared_terms) {
     const OpId producer = training_.graph[term].producer;

@@ -25,7 +25,7 @@ void Emitter::plan_weights() {
     const OpId op = facts_.first_use[u].first;
     const int32_t input = facts_.first_use[u].second;
     const int32_t stage = stage_of_[op.index()];
-    state.home = strategy_->stages[static_cast<size_t>(stage)].backward_group;
+    state.home = strategy_->stages[static_cast<size_t>(stage)].group;
     const OpTemplate& made = made_of(op, state.home);
     state.layout = made.inputs()[input].layout;
     state.elements = made.inputs()[input].elements;
@@ -47,7 +47,7 @@ void Emitter::plan_weights() {
   const auto micro_batches = static_cast<int32_t>(strategy_->micro_batches);
   for (const TrainingFacts::Term& term : facts_.terms) {
     const int32_t stage = term.producer.valid() ? stage_of_[term.producer.index()] : 0;
-    const int32_t group = strategy_->stages[static_cast<size_t>(stage)].backward_group;
+    const int32_t group = strategy_->stages[static_cast<size_t>(stage)].group;
     const size_t at = at_group(term.update, group);
     terms_left_[at] += micro_batches;
     ++terms_each_[at];

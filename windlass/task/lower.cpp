@@ -1,6 +1,7 @@
 #include "windlass/task/lower.h"
 
 #include "windlass/task/emitter.h"
+#include "windlass/task/packs/lower_packs.h"
 #include "windlass/task/virtual_memory.h"
 
 namespace windlass {
@@ -33,7 +34,7 @@ struct Lowering::State {
   Tables tables;
   TaskGraph graph;
   Emitter emitter;
-  TaskGraph paged;
+  TaskGraph other;  // made anew each time: of demand paging, or of packs
 };
 
 Lowering::Lowering(const TrainingGraph& training, const Machine& machine)
@@ -44,6 +45,8 @@ Lowering& Lowering::operator=(Lowering&&) noexcept = default;
 
 const TaskGraph& Lowering::lower(const Strategy& strategy) {
   State& state = *state_;
+  if (strategy.packs)
+    return state.other = lower_packs(state.training, *strategy.packs, state.machine);
   check_outline(state.training, strategy);
   TaskGraph& graph = state.graph;
   state.emitter.run(strategy);
@@ -56,11 +59,11 @@ const TaskGraph& Lowering::lower(const Strategy& strategy) {
   if (append_new(graph.traffics, state.tables.traffics) && !extend_links(graph, state.machine))
     share_links(graph, state.machine);
   if (!strategy.virtual_memory) return graph;
-  state.paged = page_on_demand(graph, state.machine, kPagingReserve);
-  return state.paged;
+  return state.other = page_on_demand(graph, state.machine, kPagingReserve);
 }
 
 TaskGraph lower(const TrainingGraph& training, const Strategy& strategy, const Machine& machine) {
+  if (strategy.packs) return lower_packs(training, *strategy.packs, machine);
   Lowering lowering(training, machine);
   return lowering.lower(strategy);
 }

@@ -14,7 +14,8 @@ namespace windlass {
 // Lowers one strategy after the other for the same training graph and machine. What depends on an
 // op and its sharding, or on two layouts, is worked out once and kept. Not shared between threads.
 //
-// `training` is the step of one micro-batch; the strategy says how many there are.
+// `training` is the step of one micro-batch; the strategy says how many there are. Packs of layers
+// are lowered at the grain of ops (packs/lower_packs.h), anew each time.
 class Lowering {
  public:
   Lowering(const TrainingGraph& training, const Machine& machine);
@@ -22,8 +23,8 @@ class Lowering {
   Lowering(Lowering&&) noexcept;
   Lowering& operator=(Lowering&&) noexcept;
 
-  // Valid until the next call. Throws Error{Input} as check_strategy() does. Work and traffic keep
-  // their indices from call to call.
+  // Valid until the next call. Throws Error{Input} as check_strategy() does, and as
+  // lower_packs() does. Work and traffic keep their indices from call to call, but not of packs.
   const TaskGraph& lower(const Strategy& strategy);
 
  private:

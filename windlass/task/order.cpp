@@ -65,31 +65,9 @@ Items interleaved(const std::vector<int32_t>& stages, int32_t rank, int32_t rank
   return items;
 }
 
-std::vector<Items> packs(const Strategy& strategy) {
-  std::vector<Items> orders(strategy.groups.size());
-  const auto count = static_cast<int32_t>(strategy.stages.size());
-  const auto add = [&](int32_t s, bool backward) {
-    const Stage& stage = strategy.stages[static_cast<size_t>(s)];
-    const int32_t group = backward ? stage.backward_group : stage.group;
-    for (int32_t m = 0; m < strategy.micro_batches; ++m)
-      orders[static_cast<size_t>(group)].push_back({s, m, backward});
-  };
-  // The last stage turns each micro-batch round at once, if it stays where it is.
-  const Stage& last = strategy.stages.back();
-  const bool turns = last.group == last.backward_group;
-  for (int32_t s = 0; s + (turns ? 1 : 0) < count; ++s) add(s, false);
-  if (turns)
-    for (int32_t m = 0; m < strategy.micro_batches; ++m)
-      for (bool backward : {false, true})
-        orders[static_cast<size_t>(last.group)].push_back({count - 1, m, backward});
-  for (int32_t s = count - (turns ? 1 : 0); s-- > 0;) add(s, true);
-  return orders;
-}
-
 }  // namespace
 
 std::vector<Items> group_orders(const Strategy& strategy) {
-  if (strategy.schedule == ScheduleKind::Packs) return packs(strategy);
   const auto micro_batches = static_cast<int32_t>(strategy.micro_batches);
   const auto stages = stages_by_group(strategy);
   // The rank of a group in the pipeline: by its first stage.

@@ -22,7 +22,6 @@ struct WorkItem {
 //   OneFOneB   p - rank forward passes to warm up, then one forward and one backward in turn, then
 //              the remaining backward passes; with several stages per group, the interleaved
 //              schedule of Narayanan et al. 2021 (chunks of p micro-batches)
-//   Packs      stage by stage in the order of the stages, all micro-batches of each
 std::vector<std::vector<WorkItem>> group_orders(const Strategy& strategy);
 
 // One order of all items in which each comes after what it depends on and which agrees with every

@@ -15,11 +15,8 @@ Strategy pipeline(ScheduleKind kind, int groups, int stages, int64_t micro_batch
   strategy.schedule = kind;
   strategy.micro_batches = micro_batches;
   for (int g = 0; g < groups; ++g) strategy.groups.push_back({DeviceId(g)});
-  for (int s = 0; s < stages; ++s) {
-    Stage stage{static_cast<size_t>(s), static_cast<size_t>(s + 1), s % groups, s % groups};
-    if (kind == ScheduleKind::Packs) stage.backward_group = (2 * (stages - 1) - s) % groups;
-    strategy.stages.push_back(stage);
-  }
+  for (int s = 0; s < stages; ++s)
+    strategy.stages.push_back({static_cast<size_t>(s), static_cast<size_t>(s + 1), s % groups});
   return strategy;
 }
 
@@ -44,10 +41,6 @@ TEST(Order, KnownSchedules) {
   const auto interleaved = group_orders(pipeline(ScheduleKind::OneFOneB, 2, 4, 4));
   EXPECT_EQ(text(interleaved[0]),
             "F0.0 F0.1 F2.0 F2.1 F0.2 B2.0 F0.3 B2.1 F2.2 B0.0 F2.3 B0.1 B2.2 B2.3 B0.2 B0.3");
-  // Three packs on two devices: the last pack turns round at once.
-  const auto packs = group_orders(pipeline(ScheduleKind::Packs, 2, 3, 2));
-  EXPECT_EQ(text(packs[0]), "F0.0 F0.1 F2.0 B2.0 F2.1 B2.1 B0.0 B0.1");
-  EXPECT_EQ(text(packs[1]), "F1.0 F1.1 B1.0 B1.1");
 }
 
 // Every item once, after what it depends on, in the order of its group.
@@ -60,9 +53,7 @@ TEST(Order, GlobalOrderIsValid) {
   for (const Case& c :
        {Case{ScheduleKind::AllAtOnce, 1, 1, 5}, Case{ScheduleKind::GPipe, 4, 4, 7},
         Case{ScheduleKind::OneFOneB, 4, 4, 1}, Case{ScheduleKind::OneFOneB, 4, 4, 9},
-        Case{ScheduleKind::OneFOneB, 4, 12, 8}, Case{ScheduleKind::OneFOneB, 3, 6, 3},
-        Case{ScheduleKind::Packs, 4, 11, 3}, Case{ScheduleKind::Packs, 1, 5, 2},
-        Case{ScheduleKind::Packs, 2, 8, 1}}) {
+        Case{ScheduleKind::OneFOneB, 4, 12, 8}, Case{ScheduleKind::OneFOneB, 3, 6, 3}}) {
     const Strategy strategy = pipeline(c.kind, c.groups, c.stages, c.micro_batches);
     SCOPED_TRACE(
         fmt::format("{} {} {} {}", schedule_name(c.kind), c.groups, c.stages, c.micro_batches));

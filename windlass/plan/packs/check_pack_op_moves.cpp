@@ -229,7 +229,9 @@ void PackOpChecker::share(TaskId id) {
   if (matched != uses.size() || matched == 0 || *seen_indices.rbegin() >= seen_indices.size())
     complain("{}: uses buffers that it does not exchange", name(id));
   const std::vector<DeviceGroup> groups{graph_.teams[static_cast<size_t>(team(id))].devices};
-  check_traffic(id, plan_collective(machine_, expected, groups, Bytes(bytes_moved)));
+  // By the algorithm that the task names: that of large transfers.
+  const auto algorithm = graph_.traffics[static_cast<size_t>(task.price)].algorithm;
+  check_traffic(id, plan_collective(machine_, expected, algorithm, groups, Bytes(bytes_moved)));
 }
 
 void PackOpChecker::update(TaskId id) {

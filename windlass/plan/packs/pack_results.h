@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "windlass/plan/termination.h"
@@ -12,6 +13,9 @@
 #include "windlass/task/packs/swap_volume.h"
 
 namespace windlass {
+
+// Why a plan for a bare layer profile can be simulated only.
+constexpr std::string_view kNoOps = "a layer profile has no ops to carry out";
 
 // Another way to run the same step on the same machine.
 struct LayerBaseline {
@@ -58,12 +62,6 @@ struct LayerSearchResult {
   std::string reason;
   std::optional<int64_t> least_limit;
   std::optional<int64_t> host_needed;
-
-  // At the grain of ops: why it cannot be carried out, and can be simulated only; else what a step
-  // alone takes, and the highest peak of a device. Nothing if nobody has looked.
-  std::string simulated_only;
-  std::optional<double> op_step_seconds;
-  std::optional<int64_t> op_peak_bytes;
 
   int64_t tried = 0;   // plans priced
   double seconds = 0;  // that the search took, baselines not included

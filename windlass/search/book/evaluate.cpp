@@ -40,7 +40,9 @@ Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
 const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
   ++evaluations_;
   tasks_ = &lowering_.lower(strategy);
-  times_ = pricer_.price(*tasks_);
+  // Prices are kept by the index of a work, which those of packs do not keep.
+  times_ = strategy.packs ? price_tasks(*tasks_, problem_.machine, problem_.cost)
+                          : pricer_.price(*tasks_);
   if (problem_.reprice) problem_.reprice(training_, *tasks_, times_);
   return times_;
 }
@@ -65,7 +67,10 @@ Evaluation Evaluator::simulate(const Strategy& strategy, bool limits) {
   const TaskTimes& times = prepare(strategy);
   const SimResult& result = simulator_.run(*tasks_, times, {.enforce_limits = limits});
   ensure(result.status != SimStatus::Deadlock, "tasks of the step wait for each other");
-  Evaluation found = {.fits = result.status == SimStatus::Done, .time = result.makespan};
+  Evaluation found = {.fits = result.status == SimStatus::Done,
+                      .time = result.makespan,
+                      .missing = result.missing_bytes};
+  found.host_lacks = result.failed_memory.valid() && !(*tasks_)[result.failed_memory].team.valid();
   for (size_t m = 0; m < tasks_->memories.size(); ++m)
     if (tasks_->memories[m].team.valid()) found.peak = std::max(found.peak, result.peaks[m].bytes);
   return found;

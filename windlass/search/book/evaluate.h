@@ -16,6 +16,9 @@ struct Evaluation {
   Nanoseconds time = 0;       // of the step if it fits
   Nanoseconds free_time = 0;  // without limits, if that was asked for
   int64_t peak = 0;           // of the fullest device
+  // If it does not fit: bytes that a memory lacks, and whether that is a host's.
+  int64_t missing = 0;
+  bool host_lacks = false;
 };
 
 // A step of so many nanoseconds of tasks, with what it takes on the host beside them.

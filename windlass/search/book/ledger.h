@@ -167,6 +167,10 @@ void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>
                SearchResult& facts);
 // What the exact search says of its sums, copied from one result to another.
 void take_exact_facts(SearchResult& result, const SearchResult& facts);
+// Whether a machine is one for packs of layers: devices alike, on one node.
+bool suits_packs(const Machine& machine);
+// Packs of layers. Throws Error{Unsupported} if the network cannot be carried out in packs.
+void run_packs(Ledger& ledger, double share_of_time);
 // Markov chains from the best that is there, or from what needs least.
 void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts);
 

@@ -252,7 +252,6 @@ Nanoseconds StepBound::State::several_groups() {
   for (size_t s = 0; s < count; ++s) {
     const Stage& stage = strategy->stages[s];
     ++stages_of_group[static_cast<size_t>(stage.group)];
-    if (stage.group != stage.backward_group) return 0;
     use_group(strategy->groups[static_cast<size_t>(stage.group)]);
     for (size_t i = stage.first; i < stage.last; ++i) {
       const OpTemplate& made = made_of(i);
@@ -284,10 +283,10 @@ StepBound::~StepBound() = default;
 StepBound::StepBound(StepBound&&) noexcept = default;
 
 Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) {
-  // Measured prices are not those of works; paging has tasks of its own, copies in turn have lanes
-  // of their own, unequal parts several teams.
+  // Measured prices are not those of works; paging and packs have tasks of their own, copies in
+  // turn have lanes of their own, unequal parts several teams.
   state_->exact = false;
-  if (state_->problem.reprice || !walks(strategy)) return 0;
+  if (state_->problem.reprice || strategy.packs || !walks(strategy)) return 0;
   state_->take(strategy);
   const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
   return one_group ? state_->one_group(enough) : state_->several_groups();

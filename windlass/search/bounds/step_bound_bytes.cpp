@@ -94,7 +94,6 @@ bool StepBound::State::too_large() {
   bytes.assign(strategy->groups.size(), 0);
   for (size_t s = 0; s < strategy->stages.size(); ++s) {
     const Stage& stage = strategy->stages[s];
-    if (stage.group != stage.backward_group) return false;
     use_group(strategy->groups[static_cast<size_t>(stage.group)]);
     bytes[static_cast<size_t>(stage.group)] += weight_bytes(s);
   }

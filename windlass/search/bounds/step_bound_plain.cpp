@@ -71,7 +71,7 @@ bool StepBound::State::begin_plain() {
   streams = backward_pass = false;
   // Clipped updates wait for all gradients.
   return own_terms && !training.squares.valid() && keeps_all && strategy->micro_batches == 1 &&
-         alike && strategy->schedule != ScheduleKind::Packs && plan_weights();
+         alike && plan_weights();
 }
 
 // False if a weight or its gradient is brought to another layout on the way.

@@ -28,8 +28,6 @@ class Profiling {
   ChainProfile run() {
     ChainProfile profile;
     if (base_.virtual_memory) return profile;
-    for (const Stage& stage : base_.stages)
-      if (stage.group != stage.backward_group) return profile;
     const auto pieces = chain_pieces(training_, facts_, base_, options_.most_pieces);
     for (const auto& stage : pieces)
       for (const ChainPiece& piece : stage)

@@ -24,12 +24,10 @@ DeviceKind kind_of(const Machine& machine, DeviceId device) {
 
 bool has_one_stage_a_group(const Strategy& strategy) {
   if (strategy.virtual_memory || strategy.stages.size() < 2 ||
-      strategy.schedule == ScheduleKind::Packs || strategy.stages.size() != strategy.groups.size())
+      strategy.stages.size() != strategy.groups.size())
     return false;
   for (size_t s = 0; s < strategy.stages.size(); ++s)
-    if (strategy.stages[s].group != static_cast<int32_t>(s) ||
-        strategy.stages[s].backward_group != static_cast<int32_t>(s))
-      return false;
+    if (strategy.stages[s].group != static_cast<int32_t>(s)) return false;
   return true;
 }
 
@@ -196,7 +194,7 @@ std::optional<Strategy> StageCutter::recut(const Strategy& strategy, StageMemory
   size_t first = 0;
   for (size_t s = 0; s < cut->ends.size(); ++s) {
     const size_t last = pieces_[cut->ends[s] - 1].last;
-    result.stages[s] = {first, last, static_cast<int32_t>(s), static_cast<int32_t>(s)};
+    result.stages[s] = {first, last, static_cast<int32_t>(s)};
     result.groups[s] = strategy.groups[static_cast<size_t>(cut->groups[s])];
     first = last;
   }

@@ -22,8 +22,7 @@ uint64_t part_key(Proposal::What what, int64_t index, int64_t value) {
 }
 uint64_t stages_key(const std::vector<Stage>& stages) {
   Hasher hasher;
-  for (const Stage& stage : stages)
-    hasher.add(static_cast<uint64_t>(stage.first)).add(stage.group).add(stage.backward_group);
+  for (const Stage& stage : stages) hasher.add(static_cast<uint64_t>(stage.first)).add(stage.group);
   return hasher.result();
 }
 

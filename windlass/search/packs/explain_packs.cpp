@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 
 namespace windlass {
 namespace {

@@ -164,9 +164,11 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
 LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64_t minibatch,
                                int64_t limit, const LayerSearchOptions& options) {
   LayerSearchResult result;
-  const StreamSearchResult found = search_streams(
-      chain, machine, minibatch, limit,
-      {.mode = options.mode, .devices = options.devices, .equal_shares = options.equal_shares});
+  const StreamSearchResult found = search_streams(chain, machine, minibatch, limit,
+                                                  {.mode = options.mode,
+                                                   .devices = options.devices,
+                                                   .equal_shares = options.equal_shares,
+                                                   .stop = options.stop});
   result.tried = found.tried;
   if (!found.strategy) {
     if (found.tried == 0)
@@ -220,13 +222,13 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
                                        : by_estimate(chain, machine, minibatch, limit, options);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   look_at_host(result, chain, machine, minibatch);
-  if (simulated && result.termination != Termination::Infeasible)
+  if (simulated && options.baselines && result.termination != Termination::Infeasible)
     add_simulated_baselines(result, chain, machine, minibatch, limit);
   return result;
 }
 
 LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& machine,
-                                 int64_t minibatch, const PackStrategy& strategy) {
+                                 int64_t minibatch, const PackStrategy& strategy, bool baselines) {
   const int64_t limit = check_problem(profile, machine, minibatch, 0);
   check_pack_strategy(profile, strategy, minibatch, static_cast<int64_t>(machine.devices.size()));
   ChainTables chain(profile);
@@ -247,6 +249,8 @@ LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& mac
     result.reason = "the packs need more than the limit";
   }
   look_at_host(result, chain, machine, minibatch);
+  if (baselines && result.termination != Termination::Infeasible)
+    add_simulated_baselines(result, chain, machine, minibatch, limit);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,9 +11,8 @@
 
 #include "windlass/machine/machine.h"
 #include "windlass/plan/packs/pack_results.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 #include "windlass/search/peers/harmony/volume.h"
-#include "windlass/search/search.h"
 
 namespace windlass {
 
@@ -27,7 +27,9 @@ struct LayerSearchOptions {
   int32_t devices = 0;   // of the machine, the first so many; 0: all under Harmony's estimate, any
                          // number of them under the simulator
   bool prefetch = true;  // of Harmony's estimate alone
-  bool equal_shares = false;  // replicas have the same number of samples each
+  bool equal_shares = false;        // replicas have the same number of samples each
+  bool baselines = true;            // what Harmony and demand paging take, under the simulator
+  std::function<bool()> stop = {};  // asked now and then: whether to return the best so far
 };
 
 // Plans a step over `minibatch` samples. All devices of the machine must be alike and belong to one
@@ -38,8 +40,10 @@ LayerSearchResult search_layers(const LayerProfile& profile, const Machine& mach
 
 // What a strategy takes by the simulator: everything of a result but what comes of searching.
 // Infeasible, with the reason, if it does not fit the machine. Throws Error{Input} if it is no
-// strategy for the chain and the machine, and as search_layers() does.
+// strategy for the chain and the machine, and as search_layers() does. `baselines`: with what
+// Harmony and demand paging take.
 LayerSearchResult simulate_packs(const LayerProfile& profile, const Machine& machine,
-                                 int64_t minibatch, const PackStrategy& strategy);
+                                 int64_t minibatch, const PackStrategy& strategy,
+                                 bool baselines = false);
 
 }  // namespace windlass

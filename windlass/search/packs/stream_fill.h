@@ -5,7 +5,7 @@
 
 #include "windlass/search/packs/stream_bounds.h"
 #include "windlass/search/packs/stream_pricer.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 
 namespace windlass {
 

@@ -8,7 +8,7 @@
 #include "windlass/plan/packs/long_run.h"
 #include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/packs/stream_bounds.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 #include "windlass/search/peers/harmony/volume.h"
 #include "windlass/sim/timeline_check.h"
 

@@ -2,18 +2,20 @@
 // windlass's own simulator.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "windlass/search/packs/stream_pricer.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 
 namespace windlass {
 
 struct StreamSearchOptions {
   std::optional<HarmonyMode> mode = std::nullopt;
-  int32_t devices = 0;         // exactly so many; 0: any number
-  bool equal_shares = false;   // replicas have the same number of samples each
-  int64_t effort = 3'000'000;  // tasks to simulate, about 0.15 us each
+  int32_t devices = 0;              // exactly so many; 0: any number
+  bool equal_shares = false;        // replicas have the same number of samples each
+  int64_t effort = 3'000'000;       // tasks to simulate, about 0.15 us each
+  std::function<bool()> stop = {};  // asked now and then: whether to return the best so far
 };
 
 struct StreamSearchResult {

@@ -91,7 +91,7 @@ class StreamSearcher {
 
   // Tasks, and plans that were not simulated.
   int64_t effort() const { return pricer_.tasks() + skipped_; }
-  bool spent() const { return effort() >= options_.effort; }
+  bool spent() const { return effort() >= options_.effort || (options_.stop && options_.stop()); }
 
   ChainTables& chain_;
   const Machine& machine_;

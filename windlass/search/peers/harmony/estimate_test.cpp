@@ -12,7 +12,7 @@
 #include "windlass/base/test_data.h"
 #include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/peers/harmony/harmony_by_events.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 
 namespace windlass {
 namespace {

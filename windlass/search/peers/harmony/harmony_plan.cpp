@@ -37,4 +37,8 @@ int64_t harmony_peak_bytes(ChainTables& chain, const HarmonyPlan& plan) {
   return peak;
 }
 
+void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, int64_t minibatch) {
+  check_pack_strategy(profile, harmony_runtime(plan), minibatch, plan.devices);
+}
+
 }  // namespace windlass

@@ -27,4 +27,7 @@ MicroBatchSizes micro_batch_sizes(const LayerProfile& profile, int64_t samples);
 // The largest task of a plan, in bytes, by ChainTables.
 int64_t harmony_peak_bytes(ChainTables& chain, const HarmonyPlan& plan);
 
+// check_pack_strategy() of a plan as Harmony's runtime carries it out.
+void check_harmony_plan(const LayerProfile& profile, const HarmonyPlan& plan, int64_t minibatch);
+
 }  // namespace windlass

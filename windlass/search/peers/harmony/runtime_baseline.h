@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "windlass/search/packs/stream_pricer.h"
-#include "windlass/search/peers/harmony/harmony_runtime.h"
+#include "windlass/search/peers/harmony/harmony_plan.h"
 
 namespace windlass {
 
