@@ -215,16 +215,14 @@ TEST(PlanSlow, WritesPlansThatAreCheckedAndTrained) {
                  {"does not fit", "100 KiB"});
 }
 
-TEST(PlanSlow, TrainingOnSeveralDevicesIsRefusedWithAHint) {
+TEST(PlanSlow, TrainingElsewhereIsRefusedWithAHint) {
   const Arguments model = Arguments{"plan", kModel} + kShape;
   expect_failure(run_windlass(model), 1, {"--on"});
   expect_failure(run_windlass(model + Arguments{"--on", "4x3090", "--search", "one-device"}), 1,
                  {"4x3090 has 4 devices", "--devices 1"});
   const Arguments trained = Arguments{"train", kModel, "--data", kText} + kShape;
   expect_failure(run_windlass(trained + Arguments{"--on", "4x3090"}), 1,
-                 {"4x3090: training runs on one device", "--on local --devices 1"});
-  expect_failure(run_windlass(trained + Arguments{"--on", "local", "--devices", "2"}), 1,
-                 {"--on local --devices 1"});
+                 {"4x3090: training runs on the devices of this host", "--on local --devices N"});
 }
 
 // train

@@ -184,7 +184,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   fmt::print("{}{}{}", simulation_text(report, flags.top),
              long_run_text_of(subject, pricing.cost(), true),
              frontier_text(planned.search.frontier));
-  const bool trains = runs_here(subject.machine) && !subject.strategy.packs;
+  const bool trains = runs_here(subject.machine);
   if (!flags.output.empty())
     fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
                trains ? "train it with" : "why it is so", trains ? "train --data FILE" : "explain",

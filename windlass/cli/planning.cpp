@@ -1,5 +1,7 @@
 #include "windlass/cli/planning.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "windlass/cli/cli.h"
@@ -46,6 +48,70 @@ int64_t choose_batch(const ModelFlags& model, const Machine& machine, Pricing& p
   return found.value_or(1);  // whose plan says why not
 }
 
+Problem problem_of(const Subject& subject, const Machine& machine, Pricing& pricing,
+                   bool measured) {
+  Problem problem = {.network = subject.model.graph,
+                     .machine = machine,
+                     .training = subject.request.training,
+                     .cost = pricing.cost()};
+  if (measured) {
+    problem.reprice = pricing.reprice();
+    problem.measuring = pricing.measured_seconds();
+  }
+  return problem;
+}
+
+// Lowers and prices what the search has found.
+void take(Pricing& pricing, PlannedSubject& planned) {
+  Subject& subject = planned.subject;
+  subject.training = std::move(planned.search.training);
+  subject.strategy = std::move(planned.search.strategy);
+  planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
+                               {}, pricing.reprice());
+  planned.fits = planned.search.termination != Termination::Infeasible;
+}
+
+// Every strategy that the search tries is priced by what its kernels take here.
+void search_measured(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
+                     PlannedSubject& planned) {
+  const Subject& subject = planned.subject;
+  planned.search = method.search(problem_of(subject, subject.machine, pricing, true), options);
+  take(pricing, planned);
+}
+
+// To measure the kernels of all the pieces that a search over several devices tries would take
+// longer than most trainings. So it goes by the figures of the host, and what it finds is measured.
+// Where that takes more memory than was thought, the search has as much less the next time.
+void search_then_measure(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
+                         PlannedSubject& planned) {
+  constexpr int kTries = 4;
+  const Subject& subject = planned.subject;
+  Machine limited = subject.machine;
+  for (int tries = 0; tries < kTries; ++tries) {
+    planned.search = method.search(problem_of(subject, limited, pricing, false), options);
+    take(pricing, planned);
+    if (!planned.fits || planned.step.result.status == SimStatus::Done) break;
+    int64_t most = 0;
+    const TaskGraph& tasks = planned.step.tasks;
+    for (size_t m = 0; m < tasks.memories.size(); ++m)
+      if (tasks.memories[m].team.valid())
+        most = std::max(most, planned.step.whole().peaks[m].bytes - tasks.memories[m].limit.value);
+    for (Device& device : limited.devices)
+      device.limit = Bytes(std::max<int64_t>(1, device.limit.value - std::max<int64_t>(most, 1)));
+  }
+  if (planned.fits && planned.step.result.status != SimStatus::Done) {
+    planned.fits = false;
+    planned.search.termination = Termination::Infeasible;
+    planned.search.least_limit = planned.step.least_limit;
+  }
+  planned.search.frontier.clear();  // is of figures, not of measurements
+  planned.search.objective.reset();
+  planned.search.step_time = planned.step.step_time();
+  planned.search.lower_bound = work_bound(problem_of(subject, subject.machine, pricing, true));
+  if (planned.search.termination == Termination::Optimal)
+    planned.search.termination = Termination::Feasible;
+}
+
 }  // namespace
 
 PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& pricing,
@@ -81,22 +147,14 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   }
   subject.request = model.model();
   subject.model = load_model(subject.request);
-  const Problem problem = {.network = subject.model.graph,
-                           .machine = subject.machine,
-                           .training = subject.request.training,
-                           .cost = pricing.cost(),
-                           .reprice = pricing.reprice(),
-                           .measuring = pricing.measured_seconds()};
   if (!planning.from.empty())
     options.starts.push_back(
         start_of(planning.from, subject.model.graph, subject.request.training));
-  planned.search = method.search(problem, options);
-  subject.training = std::move(planned.search.training);
-  subject.strategy = std::move(planned.search.strategy);
-  planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
-                               {}, pricing.reprice());
+  if (pricing.reprice() && subject.machine.devices.size() > 1)
+    search_then_measure(method, options, pricing, planned);
+  else
+    search_measured(method, options, pricing, planned);
   planned.measuring = pricing.measuring();
-  planned.fits = planned.search.termination != Termination::Infeasible;
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();
   return planned;

@@ -30,10 +30,6 @@ Reprice Pricing::reprice() {
   if (!profile_) return {};
   KernelProfile* profile = profile_.get();
   return [profile](const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times) {
-    if (!tasks.micro_batches.empty())
-      fail_unsupported(
-          "packs of layers: kernels that work on a part of a batch are not measured yet, so this "
-          "cannot be trained; \"windlass simulate\" and \"windlass check\" take it");
     profile->reprice(training, tasks, times);
   };
 }

@@ -21,9 +21,9 @@ int32_t Checker::shared_over(size_t update) {
     known = layouts_.partial_digits(layouts_.input_gradient(OpId(i), input));
     // A host holds all of a weight that rests there: who shares its update is on the same one.
     if (strategy_.weights[update].host)
-      known = layouts_.intern(
-          digits_within_hosts(machine_, devices(group_of(OpId(i))), layouts_.digits(known),
-                              kinds_[static_cast<size_t>(group_of(OpId(i)))]));
+      known = layouts_.intern(digits_within_hosts(machine_, devices(group_of(OpId(i))),
+                                                  layouts_.digits(known),
+                                                  kinds_[static_cast<size_t>(group_of(OpId(i)))]));
     break;
   }
   return known;

@@ -63,9 +63,13 @@ Comparison compare(const SimulatedStep& predicted, const MeasuredStep& measured)
     found->measured += seconds(measured.end[i] - measured.start[i]);
   }
   std::ranges::sort(result.kinds, {}, &Comparison::Kind::kind);
-  for (size_t m = 0; m < tasks.memories.size(); ++m)
-    result.memories.push_back({tasks.memories[m].name, tasks.memories[m].limit.value,
+  for (size_t m = 0; m < tasks.memories.size(); ++m) {
+    const Memory& memory = tasks.memories[m];
+    const auto devices =
+        memory.team.valid() ? static_cast<int64_t>(tasks[memory.team].devices.size()) : 0;
+    result.memories.push_back({memory.name, devices, memory.limit.value,
                                predicted.result.peaks[m].bytes, measured.peaks[m]});
+  }
   return result;
 }
 
@@ -82,7 +86,8 @@ std::string comparison_text(const Comparison& comparison) {
   for (const Comparison::Memory& memory : comparison.memories) {
     if (memory.predicted == 0 && memory.measured == 0) continue;
     table.add(
-        {fmt::format("peak of {} (limit {})", memory.name, format_bytes(Bytes(memory.limit))),
+        {fmt::format("peak of {}{} (limit {})", memory.devices > 1 ? "each of " : "", memory.name,
+                     format_bytes(Bytes(memory.limit))),
          format_bytes(Bytes(memory.predicted)), format_bytes(Bytes(memory.measured)),
          difference(static_cast<double>(memory.predicted), static_cast<double>(memory.measured))});
   }
@@ -99,10 +104,11 @@ nlohmann::ordered_json comparison_json(const Comparison& comparison) {
     ordered_json host = {{"peak_bytes", 0}};
     for (const Comparison::Memory& memory : comparison.memories) {
       const int64_t peak = predicted ? memory.predicted : memory.measured;
-      // The host's memories come after those of the devices, which is one.
-      if (&memory == &comparison.memories.front())
-        devices.push_back(
-            {{"name", memory.name}, {"peak_bytes", peak}, {"limit_bytes", memory.limit}});
+      if (memory.devices > 0)
+        devices.push_back({{"name", memory.name},
+                           {"devices", memory.devices},
+                           {"peak_bytes", peak},
+                           {"limit_bytes", memory.limit}});
       else
         host = {{"peak_bytes", peak}, {"limit_bytes", memory.limit}};
     }

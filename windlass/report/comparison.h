@@ -46,6 +46,7 @@ struct Comparison {
   };
   struct Memory {
     std::string name;
+    int64_t devices = 0;  // that have as much each; 0: of a host
     int64_t limit = 0, predicted = 0, measured = 0;
   };
   Seconds predicted_time, measured_time;
