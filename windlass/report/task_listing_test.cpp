@@ -53,6 +53,7 @@ std::vector<GoldenCase> golden_cases() {
       {.name = "recompute", .strategy = "recompute-all"},
       {.name = "host_update", .strategy = "data-parallel:host-update=on"},
       {.name = "host_weights", .strategy = "single:host-update=on,host-weights=on", .devices = 1},
+      {.name = "packs", .strategy = "harmony:mode=pp,packs=2,micro=2"},
       {.name = "views", .strategy = "data-parallel", .graph = cases::views(4)},
       {.name = "coupled", .strategy = "data-parallel", .graph = batch_norm()}};
 }
