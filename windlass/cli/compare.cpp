@@ -70,7 +70,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
-  Pricing pricing(runs_here(machine), named.threads);
+  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()));
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});
   const Subject& subject = planned.subject;

@@ -140,8 +140,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
   set_host_memory(machine, flags.host_memory);
-  // Packs are of parts of a batch, whose kernels are not measured.
-  Pricing pricing(runs_here(machine) && flags.search.method != "harmony", named.threads);
+  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()));
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;

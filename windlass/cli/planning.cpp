@@ -79,9 +79,10 @@ void search_measured(const SearchMethod& method, const SearchOptions& options, P
   take(pricing, planned);
 }
 
-// To measure the kernels of all the pieces that a search over several devices tries would take
-// longer than most trainings. So it goes by the figures of the host, and what it finds is measured.
-// Where that takes more memory than was thought, the search has as much less the next time.
+// To measure the kernels of all the pieces that a search over several devices, or of parts of the
+// batch, tries would take longer than most trainings. So it goes by the figures of the host, and
+// what it finds is measured. Where that takes more memory than was thought, the search has as much
+// less the next time.
 void search_then_measure(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
                          PlannedSubject& planned) {
   constexpr int kTries = 4;
@@ -150,7 +151,8 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   if (!planning.from.empty())
     options.starts.push_back(
         start_of(planning.from, subject.model.graph, subject.request.training));
-  if (pricing.reprice() && subject.machine.devices.size() > 1)
+  const bool many = subject.machine.devices.size() > 1 || method.name == "harmony";
+  if (pricing.reprice() && many)
     search_then_measure(method, options, pricing, planned);
   else
     search_measured(method, options, pricing, planned);

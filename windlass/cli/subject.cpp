@@ -47,7 +47,8 @@ bool is_plan_file(const std::string& path) {
 Pricing pricing_of(const Subject& subject) {
   const bool measured = subject.plan && runs_here(subject.machine) &&
                         subject.plan->provenance.cost.starts_with(kMeasured);
-  Pricing pricing(measured, default_threads(subject.machine.devices.size()));
+  const size_t devices = subject.machine.devices.size();
+  Pricing pricing(measured, default_threads(devices), static_cast<int>(devices));
   if (measured) pricing.know(subject.plan->kernels);
   return pricing;
 }
