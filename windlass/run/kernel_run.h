@@ -41,7 +41,8 @@ KernelOperands operands_of(const KernelRun& run);
 std::string key_of(const KernelRun& run);
 
 // Of each task of a graph that runs a kernel of an op: the piece that the first member of its team
-// has, all of which have pieces of the same size.
+// has, all of which have pieces of the same size; of attention that hides keys, the piece that sees
+// most of them.
 class TaskKernels {
  public:
   TaskKernels(const TrainingGraph& training, const TaskGraph& tasks);
@@ -61,7 +62,9 @@ class TaskKernels {
   int64_t updated_elements(TaskId id, const Use& weight, const Op& update) const;
 
  private:
-  int64_t first_member(TaskId id) const;
+  std::vector<int64_t> members(TaskId id) const;  // of the task's team, ascending
+  OpPiece piece(TaskId id, const Signature& signature, const LoopNest& nest, int64_t member,
+                bool& whole) const;
   Range samples(TaskId id) const;  // of the task's micro-batch
   OpPiece sum_piece(TaskId id, int64_t member) const;
 

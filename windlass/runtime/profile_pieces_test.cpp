@@ -133,6 +133,21 @@ TEST(ProfilePieces, SharesOfUpdatesCostLess) {
   EXPECT_LT(update_time(2, 1), update_time(1, -1));  // output features
 }
 
+// Of queries that see only what comes before them, the last see most.
+TEST(ProfilePieces, AttentionIsPricedByWhoSeesMost) {
+  NotingRuntime noted;
+  KernelProfile profile(1, 2, [&]() -> Runtime& { return noted; });
+  const SplitStep step(cases::transformer(8, 1), 2, 2);
+  step.price(profile);
+  const auto sees = [](std::string_view queries) {
+    return [queries](const std::string& key) {
+      return key.starts_with("Attention") && key.find(queries) != std::string::npos;
+    };
+  };
+  EXPECT_GT(std::ranges::count_if(noted.keys, sees("Attention")), 0);
+  EXPECT_EQ(std::ranges::count_if(noted.keys, sees("queries 0-")), 0);
+}
+
 // Operands can be made up for every piece.
 TEST(ProfilePieces, EveryOpCanBeMeasured) {
   KernelProfile profile(1, linked_runtime);
