@@ -124,21 +124,33 @@ KernelOperands operands_of(const KernelRun& run) {
   return operands;
 }
 
+std::string key_of(const Graph& graph, const Op& op, uint64_t adds) {
+  std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
+                                format_attrs(op.attrs), adds);
+  for (const auto* list : {&op.inputs, &op.outputs, &op.auxiliaries})
+    for (TensorId id : *list) key += id.valid() ? ' ' + format_type(graph[id].type) : " -";
+  // Gradients of inputs that are not wanted leave no trace in the types.
+  if (is_backward(op))
+    for (TensorId id : graph[op.forward].inputs)
+      key += id.valid() ? '/' + format_type(graph[id].type) : "/-";
+  return key;
+}
+
 std::string key_of(const KernelRun& run) {
   const Op& op = *run.op;
+  if (run.whole) return key_of(*run.graph, op, run.adds);
   const KernelOperands operands = operands_of(run);
   std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
-                                format_attrs(run.whole ? op.attrs : run.piece.attrs), run.adds);
+                                format_attrs(run.piece.attrs), run.adds);
   const auto add = [&](char mark, const TensorType& type) {
     key += mark;
     key += type.present() ? format_type(type) : "-";
   };
   for (const auto* list : {&operands.inputs, &operands.results})
     for (const TensorType& type : *list) add(' ', type);
-  // Gradients of inputs that are not wanted leave no trace in the types.
   if (is_backward(op))
     for (const TensorType& type : run.piece.inputs) add('/', type);
-  return run.whole ? key : key + facts_of(run);
+  return key + facts_of(run);
 }
 
 TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
@@ -183,6 +195,24 @@ TaskKernels::Number TaskKernels::number(TaskId id) const {
   return {task.op.value,  task.how,
           members(id)[0], tasks_.micro_batches.empty() ? -1 : task.micro_batch,
           task.begins,    adds(id)};
+}
+
+TaskKernels::Origin TaskKernels::origin(TaskId id) const {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  if (op.kind == OpKind::Accumulate) return {key_of(run(id)), {}};
+  std::string text = key_of(training_.graph, op, adds(id));
+  text += task.begins ? " begins" : " ends";
+  const std::vector<int64_t> team = members(id);
+  text += fmt::format(" {}", team[0]);
+  if (hides_keys(op.attrs))
+    for (int64_t member : team) text += fmt::format(",{}", member);
+  if (!tasks_.micro_batches.empty() && task.micro_batch >= 0)
+    text += fmt::format(" {}: {}-{}/{}",
+                        samples_.loop[(is_backward(op) ? op.forward : task.op).index()],
+                        samples(id).begin, samples(id).end, samples_.samples);
+  return {std::move(text),
+          task.how < 0 ? Sharding{} : tasks_.shardings[static_cast<size_t>(task.how)]};
 }
 
 // Terms that lie like their sum.

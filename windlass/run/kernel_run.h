@@ -39,6 +39,8 @@ KernelOperands operands_of(const KernelRun& run);
 // also its step and those facts that change what is computed. That of a whole op is the same
 // whether it is one of several devices' or not.
 std::string key_of(const KernelRun& run);
+// Of a whole op.
+std::string key_of(const Graph& graph, const Op& op, uint64_t adds);
 
 // Of each task of a graph that runs a kernel of an op: the piece that the first member of its team
 // has, all of which have pieces of the same size; of attention that hides keys, the piece that sees
@@ -53,6 +55,14 @@ class TaskKernels {
   // Whether it is a whole op; cheaper than `run`, but for pieces that happen to be whole.
   bool whole(TaskId id) const;
   KernelRun run(TaskId id) const;
+  // All that `run` follows from: tasks with the same origin run the same kernel, in other graphs
+  // too. Made faster than the piece.
+  struct Origin {
+    std::string text;  // the op, its step, members and samples
+    Sharding sharding;
+    auto operator<=>(const Origin&) const = default;
+  };
+  Origin origin(TaskId id) const;
   // Tasks with the same number run the same kernel.
   using Number = std::tuple<uint32_t, int32_t, int64_t, int32_t, bool, uint64_t>;
   Number number(TaskId id) const;
