@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
 #include "windlass/graph/reference/op_networks.h"
 #include "windlass/plan/cases.h"
