@@ -48,6 +48,28 @@ std::string format_part(const AxisPart& part) {
   return fmt::format("{}-{}x{}/{}", part.range.begin, part.range.end, part.blocks, part.size);
 }
 
+bool hides_keys(const Attrs& attrs) {
+  const auto* attention = std::get_if<AttentionAttrs>(&attrs);
+  return attention != nullptr && (attention->causal || attention->window > 0);
+}
+
+// Pairs of queries and keys of a piece of attention that see each other.
+int64_t visible_pairs(const OpPiece& piece) {
+  const auto& attrs = std::get<AttentionAttrs>(piece.attrs);
+  const AxisPart &queries = piece.facts.positions, &keys = piece.facts.keys;
+  const int64_t run = keys.size / keys.blocks;
+  int64_t pairs = 0;
+  for (int64_t q = 0; q < queries.count(); ++q) {
+    const int64_t position = queries.to_whole(q) + keys.size - queries.size;
+    const int64_t end = attrs.causal ? std::min(position + 1, keys.size) : keys.size;
+    const int64_t begin = attrs.window > 0 ? position - attrs.window + 1 : 0;
+    for (int64_t b = 0; b < keys.blocks; ++b)
+      pairs += std::max<int64_t>(
+          0, std::min(end, b * run + keys.range.end) - std::max(begin, b * run + keys.range.begin));
+  }
+  return pairs;
+}
+
 // What pieces of the same sizes differ in.
 std::string facts_of(const KernelRun& run) {
   const OpPiece& piece = run.piece;
@@ -60,8 +82,7 @@ std::string facts_of(const KernelRun& run) {
   if (!facts.adds_bias && !is_backward(*run.op)) text += " no-bias";
   if (facts.rows.size > 0 && !facts.rows.whole())
     text += fmt::format(" of-rows {}", facts.rows.size);
-  if (const auto* attrs = std::get_if<AttentionAttrs>(&piece.attrs);
-      attrs != nullptr && (attrs->causal || attrs->window > 0))
+  if (hides_keys(piece.attrs))
     text +=
         fmt::format(" queries {} keys {}", format_part(facts.positions), format_part(facts.keys));
   if (draws(piece) && drawn_run(facts.random) > 0 &&
@@ -106,21 +127,33 @@ KernelOperands operands_of(const KernelRun& run) {
   return operands;
 }
 
+std::string key_of(const Graph& graph, const Op& op, uint64_t adds) {
+  std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
+                                format_attrs(op.attrs), adds);
+  for (const auto* list : {&op.inputs, &op.outputs, &op.auxiliaries})
+    for (TensorId id : *list) key += id.valid() ? ' ' + format_type(graph[id].type) : " -";
+  // Gradients of inputs that are not wanted leave no trace in the types.
+  if (is_backward(op))
+    for (TensorId id : graph[op.forward].inputs)
+      key += id.valid() ? '/' + format_type(graph[id].type) : "/-";
+  return key;
+}
+
 std::string key_of(const KernelRun& run) {
   const Op& op = *run.op;
+  if (run.whole) return key_of(*run.graph, op, run.adds);
   const KernelOperands operands = operands_of(run);
   std::string key = fmt::format("{} {} {} {}", op_info(op.kind).name, static_cast<int>(op.pass),
-                                format_attrs(run.whole ? op.attrs : run.piece.attrs), run.adds);
+                                format_attrs(run.piece.attrs), run.adds);
   const auto add = [&](char mark, const TensorType& type) {
     key += mark;
     key += type.present() ? format_type(type) : "-";
   };
   for (const auto* list : {&operands.inputs, &operands.results})
     for (const TensorType& type : *list) add(' ', type);
-  // Gradients of inputs that are not wanted leave no trace in the types.
   if (is_backward(op))
     for (const TensorType& type : run.piece.inputs) add('/', type);
-  return run.whole ? key : key + facts_of(run);
+  return key + facts_of(run);
 }
 
 TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
@@ -189,14 +222,17 @@ bool TaskKernels::whole(TaskId id) const {
          (group < 0 || tasks_.groups[static_cast<size_t>(group)].size() == 1);
 }
 
-int64_t TaskKernels::first_member(TaskId id) const {
-  if (whole(id) || tasks_[id].group < 0) return 0;
+std::vector<int64_t> TaskKernels::members(TaskId id) const {
+  if (whole(id) || tasks_[id].group < 0) return {0};
   const auto& devices = tasks_.groups[static_cast<size_t>(tasks_[id].group)];
-  int64_t first = static_cast<int64_t>(devices.size());
-  for (DeviceId device : tasks_[tasks_[tasks_.lanes_of(id)[0]].team].devices)
-    first = std::min<int64_t>(first, std::ranges::find(devices, device) - devices.begin());
-  ensure(first < static_cast<int64_t>(devices.size()), "a team is not part of its task's group");
-  return first;
+  std::vector<int64_t> found;
+  for (DeviceId device : tasks_[tasks_[tasks_.lanes_of(id)[0]].team].devices) {
+    found.push_back(std::ranges::find(devices, device) - devices.begin());
+    ensure(found.back() < static_cast<int64_t>(devices.size()),
+           "a team is not part of its task's group");
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 Range TaskKernels::samples(TaskId id) const {
@@ -205,9 +241,27 @@ Range TaskKernels::samples(TaskId id) const {
 
 TaskKernels::Number TaskKernels::number(TaskId id) const {
   const Task& task = tasks_[id];
-  return {task.op.value,    task.how,
-          first_member(id), tasks_.micro_batches.empty() ? -1 : task.micro_batch,
-          task.begins,      adds(id)};
+  return {task.op.value,  task.how,
+          members(id)[0], tasks_.micro_batches.empty() ? -1 : task.micro_batch,
+          task.begins,    adds(id)};
+}
+
+TaskKernels::Origin TaskKernels::origin(TaskId id) const {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  if (op.kind == OpKind::Accumulate) return {key_of(run(id)), {}};
+  std::string text = key_of(training_.graph, op, adds(id));
+  text += task.begins ? " begins" : " ends";
+  const std::vector<int64_t> team = members(id);
+  text += fmt::format(" {}", team[0]);
+  if (hides_keys(op.attrs))
+    for (int64_t member : team) text += fmt::format(",{}", member);
+  if (!tasks_.micro_batches.empty() && task.micro_batch >= 0)
+    text += fmt::format(" {}: {}-{}/{}",
+                        samples_.loop[(is_backward(op) ? op.forward : task.op).index()],
+                        samples(id).begin, samples(id).end, samples_.samples);
+  return {std::move(text),
+          task.how < 0 ? Sharding{} : tasks_.shardings[static_cast<size_t>(task.how)]};
 }
 
 // Terms that lie like their sum.
@@ -242,27 +296,38 @@ OpPiece TaskKernels::sum_piece(TaskId id, int64_t member) const {
   return piece;
 }
 
-KernelRun TaskKernels::run(TaskId id) const {
+OpPiece TaskKernels::piece(TaskId id, const Signature& signature, const LoopNest& nest,
+                           int64_t member, bool& whole) const {
   const Task& task = tasks_[id];
   const Op& op = training_.graph[task.op];
-  const int64_t member = first_member(id);
-  KernelRun run = {.graph = &training_.graph, .op = &op, .begins = task.begins, .adds = adds(id)};
-  if (op.kind == OpKind::Accumulate) {
-    run.piece = sum_piece(id, member);
-    run.whole = run.piece.outputs[0] == training_.graph[op.outputs[0]].type;
-    return run;
-  }
-  const OpId forward = is_backward(op) ? op.forward : task.op;
-  const Signature signature = signature_of(training_.graph, op);
-  const LoopNest nest = loops_of(training_.graph, op);
   std::vector<LoopPart> parts = whole_parts(nest);
   if (task.how >= 0)
     parts = loop_parts(nest, tasks_.shardings[static_cast<size_t>(task.how)], member);
   if (!tasks_.micro_batches.empty() && task.micro_batch >= 0)
-    take_samples(samples_, forward, nest, samples(id), parts);
+    take_samples(samples_, is_backward(op) ? op.forward : task.op, nest, samples(id), parts);
+  whole = true;
   for (size_t l = 0; l < parts.size(); ++l)
-    run.whole &= parts[l].range.size() * parts[l].blocks == nest.loops[l].size;
-  run.piece = piece_of(signature, nest, parts);
+    whole &= parts[l].range.size() * parts[l].blocks == nest.loops[l].size;
+  return piece_of(signature, nest, parts);
+}
+
+KernelRun TaskKernels::run(TaskId id) const {
+  const Task& task = tasks_[id];
+  const Op& op = training_.graph[task.op];
+  const std::vector<int64_t> team = members(id);
+  KernelRun run = {.graph = &training_.graph, .op = &op, .begins = task.begins, .adds = adds(id)};
+  if (op.kind == OpKind::Accumulate) {
+    run.piece = sum_piece(id, team[0]);
+    run.whole = run.piece.outputs[0] == training_.graph[op.outputs[0]].type;
+    return run;
+  }
+  const Signature signature = signature_of(training_.graph, op);
+  const LoopNest nest = loops_of(training_.graph, op);
+  run.piece = piece(id, signature, nest, team[0], run.whole);
+  for (size_t m = 1; m < team.size() && !run.whole && hides_keys(op.attrs); ++m) {
+    OpPiece other = piece(id, signature, nest, team[m], run.whole);
+    if (visible_pairs(other) > visible_pairs(run.piece)) run.piece = std::move(other);
+  }
   return run;
 }
 
@@ -288,7 +353,7 @@ int64_t TaskKernels::updated_elements(TaskId id, const Use& weight, const Op& up
   const Layout& layout = tasks_.layouts[static_cast<size_t>(held.layout)];
   const int64_t elements = largest_elements(layout, type.shape);
   if (task.how <= 0) return elements;
-  return share_of(elements, tasks_.digit_sets[static_cast<size_t>(task.how)], first_member(id))
+  return share_of(elements, tasks_.digit_sets[static_cast<size_t>(task.how)], members(id)[0])
       .size();
 }
 

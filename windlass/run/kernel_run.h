@@ -39,9 +39,12 @@ KernelOperands operands_of(const KernelRun& run);
 // also its step and those facts that change what is computed. That of a whole op is the same
 // whether it is one of several devices' or not.
 std::string key_of(const KernelRun& run);
+// Of a whole op.
+std::string key_of(const Graph& graph, const Op& op, uint64_t adds);
 
 // Of each task of a graph that runs a kernel of an op: the piece that the first member of its team
-// has, all of which have pieces of the same size.
+// has, all of which have pieces of the same size; of attention that hides keys, the piece that sees
+// most of them.
 class TaskKernels {
  public:
   TaskKernels(const TrainingGraph& training, const TaskGraph& tasks);
@@ -52,6 +55,14 @@ class TaskKernels {
   // Whether it is a whole op; cheaper than `run`, but for pieces that happen to be whole.
   bool whole(TaskId id) const;
   KernelRun run(TaskId id) const;
+  // All that `run` follows from: tasks with the same origin run the same kernel, in other graphs
+  // too. Made faster than the piece.
+  struct Origin {
+    std::string text;  // the op, its step, members and samples
+    Sharding sharding;
+    auto operator<=>(const Origin&) const = default;
+  };
+  Origin origin(TaskId id) const;
   // Tasks with the same number run the same kernel.
   using Number = std::tuple<uint32_t, int32_t, int64_t, int32_t, bool, uint64_t>;
   Number number(TaskId id) const;
@@ -64,7 +75,9 @@ class TaskKernels {
   int64_t updated_elements(TaskId id, const Use& weight, const Op& update) const;
 
  private:
-  int64_t first_member(TaskId id) const;
+  std::vector<int64_t> members(TaskId id) const;  // of the task's team, ascending
+  OpPiece piece(TaskId id, const Signature& signature, const LoopNest& nest, int64_t member,
+                bool& whole) const;
   Range samples(TaskId id) const;  // of the task's micro-batch
   OpPiece sum_piece(TaskId id, int64_t member) const;
   Region region(int32_t layout, TensorId tensor, int32_t micro_batch, int64_t member) const;

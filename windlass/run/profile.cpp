@@ -45,6 +45,16 @@ const KernelPrice& KernelProfile::price(const KernelRun& run) {
   return known_or(key_of(run), [&] { return runtime_().measure_op(run, threads_, devices_); });
 }
 
+const KernelPrice& KernelProfile::price(const TaskKernels& kernels, const TaskGraph& tasks,
+                                        const TrainingGraph& training, TaskId id) {
+  if (kernels.whole(id))
+    return known_or(key_of(training.graph, training.graph[tasks[id].op], kernels.adds(id)),
+                    [&] { return runtime_().measure_op(kernels.run(id), threads_, devices_); });
+  const KernelPrice*& known = pieces_[kernels.origin(id)];
+  if (known == nullptr) known = &price(kernels.run(id));
+  return *known;
+}
+
 Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t elements,
                                         const std::function<void(const std::string&)>& used) {
   const auto at = [&](size_t size) {
@@ -102,11 +112,11 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
       Known& entry = known[tasks[id].op.index()];
       const uint64_t adds = kernels.adds(id);
       if (entry.price == nullptr || entry.adds != adds)
-        entry = {adds, &this->price(kernels.run(id))};
+        entry = {adds, &this->price(kernels, tasks, training, id)};
       price = entry.price;
     } else {
       const KernelPrice*& entry = pieces[kernels.number(id)];
-      if (entry == nullptr) entry = &this->price(kernels.run(id));
+      if (entry == nullptr) entry = &this->price(kernels, tasks, training, id);
       price = entry;
     }
     times.duration[i] = price->time;

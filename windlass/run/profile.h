@@ -63,10 +63,13 @@ class KernelProfile {
   static void for_updates(const TrainingGraph& training, const TaskGraph& tasks,
                           const TaskKernels& kernels, Visit&& visit);
   const KernelPrice& known_or(const std::string& key, const std::function<KernelPrice()>& measure);
+  const KernelPrice& price(const TaskKernels& kernels, const TaskGraph& tasks,
+                           const TrainingGraph& training, TaskId id);
 
   const int threads_, devices_;
   const std::function<Runtime&()> runtime_;
   std::map<std::string, KernelPrice> prices_;
+  std::map<TaskKernels::Origin, const KernelPrice*> pieces_;
   bool prices_updates_ = true;
   Nanoseconds spent_ = 0;
 };

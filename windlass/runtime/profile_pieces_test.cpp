@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
 #include "windlass/graph/reference/op_networks.h"
 #include "windlass/plan/cases.h"
@@ -131,6 +132,21 @@ TEST(ProfilePieces, SharesOfUpdatesCostLess) {
   };
   EXPECT_EQ(update_time(2, -1), update_time(1, -1));
   EXPECT_LT(update_time(2, 1), update_time(1, -1));  // output features
+}
+
+// Of queries that see only what comes before them, the last see most.
+TEST(ProfilePieces, AttentionIsPricedByWhoSeesMost) {
+  NotingRuntime noted;
+  KernelProfile profile(1, 2, [&]() -> Runtime& { return noted; });
+  const SplitStep step(cases::transformer(8, 1), 2, 2);
+  step.price(profile);
+  const auto sees = [](std::string_view queries) {
+    return [queries](const std::string& key) {
+      return key.starts_with("Attention") && key.find(queries) != std::string::npos;
+    };
+  };
+  EXPECT_GT(std::ranges::count_if(noted.keys, sees("Attention")), 0);
+  EXPECT_EQ(std::ranges::count_if(noted.keys, sees("queries 0-")), 0);
 }
 
 // Operands can be made up for every piece.

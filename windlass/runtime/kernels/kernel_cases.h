@@ -64,7 +64,9 @@ void expect_agrees_with_reference(const reference::OpCase& c, DType dtype);
 
 // Fails the test unless every element is as close as arithmetic in `precision` permits: within
 // 2e-5 (fp32) or 1/64 (16 bits) of the largest expected magnitude plus 1. Integers must be equal.
+// `magnitude`: of what the tensor is a part of, if that is larger.
 void expect_close(const at::Tensor& found, const Array& expected, DType precision,
-                  const std::string& what);
+                  const std::string& what, double magnitude = 0);
+double largest_magnitude(const Array& array);
 
 }  // namespace windlass

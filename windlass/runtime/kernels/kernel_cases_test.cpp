@@ -137,14 +137,19 @@ Tensors backward_kernel(const OpCase& c, const Signature& signature, const Kerne
   return take(results);
 }
 
+double largest_magnitude(const Array& array) {
+  double largest = 0;
+  for (double value : array.values)
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
 void expect_close(const at::Tensor& found, const Array& expected, DType precision,
-                  const std::string& what) {
+                  const std::string& what, double magnitude) {
   ASSERT_TRUE(found.defined()) << what;
   const Array values = to_array(found);
   ASSERT_EQ(values.shape, expected.shape) << what;
-  double largest = 0;
-  for (double value : expected.values)
-    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  const double largest = std::max(magnitude, largest_magnitude(expected));
   const bool exact = !found.is_floating_point();
   const double tolerance = exact ? 0 : (precision == DType::F32 ? 2e-5 : 1.0 / 64) * (1 + largest);
   for (size_t i = 0; i < values.values.size(); ++i) {

@@ -214,11 +214,19 @@ void PieceKernels::check_backward(Rng& rng) {
     begin_piece(op, piece, operands(m), random, made.tensor);
     return made;
   });
+  std::vector<std::vector<Array>> all;
+  std::vector<double> largest(wanted.size(), 0);
   for (size_t m = 0; m < members_.size(); ++m) {
     const OpPiece& piece = members_[m].piece;
-    const std::vector<Array> expected = interpret_backward(
-        piece.signature(), rule, wanted, arrays_of(gradients[m]), arrays_of(saved[m]), s_.c.random,
-        piece.facts, statistics.exchanged() ? &statistics.arrays[m] : nullptr);
+    all.push_back(interpret_backward(piece.signature(), rule, wanted, arrays_of(gradients[m]),
+                                     arrays_of(saved[m]), s_.c.random, piece.facts,
+                                     statistics.exchanged() ? &statistics.arrays[m] : nullptr));
+    for (size_t i = 0; i < wanted.size(); ++i)
+      largest[i] = std::max(largest[i], largest_magnitude(all[m][i]));
+  }
+  for (size_t m = 0; m < members_.size(); ++m) {
+    const OpPiece& piece = members_[m].piece;
+    const std::vector<Array>& expected = all[m];
     for (const bool adds : {false, true}) {
       Results results;
       std::vector<Array> sums = expected;
@@ -244,7 +252,8 @@ void PieceKernels::check_backward(Rng& rng) {
         made.push_back(results[i].tensor());
         if (wanted[i])
           expect_close(made[i], sums[i], dtype_,
-                       fmt::format("{} {} of member {}", adds ? "sum" : "gradient", i, m));
+                       fmt::format("{} {} of member {}", adds ? "sum" : "gradient", i, m),
+                       largest[i]);
       }
       expect_fresh(made, inputs);
     }
