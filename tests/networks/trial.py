@@ -13,7 +13,7 @@ from networks.catalogue import Unsuitable
 from networks.chance import drops, judge_chance
 from networks.compare import Comparison, Places
 from networks.folds import Folds
-from networks.reference import Reference
+from networks.reference import Reference, train
 from networks.service import read_safetensors, write_safetensors
 
 
@@ -103,18 +103,16 @@ class Trial:
             for name, buffer in network.named_buffers():
                 if name in self.stored:
                     buffer.copy_(torch.from_numpy(self.stored[name]))
-        reference = None
-        if not drops(self.description):
-            reference = Reference(network)
-            if not reference.usable():
-                raise Unsuitable("losses or gradients mean nothing")
+        reference = None if drops(self.description) else Reference(network)
+        if not (reference.usable() if reference else train(network).finite):
+            raise Unsuitable("losses or gradients mean nothing")
         data = {name: rows.flatten(0, 1).numpy() if rows.dim() > 1 else rows.numpy()
                 for name, rows in network.data.items()}
         write_safetensors(folder / "net.safetensors", data)
-        train = self.description["train"]
+        wanted = self.description["train"]
         request = {"model": str(path), "data": str(folder / "net.safetensors"), "out": str(folder),
-                   "steps": train["steps"], "optimizer": train["optimizer"],
-                   "hyperparameters": train["hyperparameters"], "strategies": self.chosen}
+                   "steps": wanted["steps"], "optimizer": wanted["optimizer"],
+                   "hyperparameters": wanted["hyperparameters"], "strategies": self.chosen}
         if self.description["export"].get("open"):
             request["batch"] = self.description["batch"]
         if self.description["outside"]:

@@ -181,6 +181,11 @@ void scatter_elements(NodeContext& c) {
     if (k != axis && data[k] != where[k])
       fail_unsupported("scattering to a part of the data: indices {}, data {}", format_shape(where),
                        format_shape(data));
+  constexpr int64_t kFirstThatAdds = 16;
+  if (reduction == "none" && c.opset() < kFirstThatAdds)
+    c.importer().note_once(
+        "where indices of a ScatterElements meet, one of the values counts; PyTorch writes "
+        "scatter_add so below opset 16: export with opset 16 or later if they may meet");
   c.out(0, c.emit(OpKind::ScatterElements,
                   ScatterAttrs{static_cast<int64_t>(axis), reduction == "add"},
                   {c.in(0), c.in(1), c.in(2)}));

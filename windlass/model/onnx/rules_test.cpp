@@ -127,6 +127,19 @@ TEST(OnnxRules, ElementsByIndex) {
       ElementsAre(5, 3));
 }
 
+// Below opset 16 there is no sum, and PyTorch's scatter_add loses values that meet.
+TEST(OnnxRules, ScatteringWithoutASumIsNoted) {
+  const auto scattered = [](int64_t opset) {
+    return import(proto::model(
+        input("x", {2, 3}) + input("i", {2, 3}, kInt64) + output("y", {2, 3}) +
+            counting("w", {3, 3}) + node("MatMul", {"x", "w"}, {"h"}) +
+            node("ScatterElements", {"h", "i", "h"}, {"y"}, {.attributes = attribute("axis", 1)}),
+        {.opset = opset}));
+  };
+  EXPECT_TRUE(has_note(scattered(13), "export with opset 16 or later"));
+  EXPECT_FALSE(has_note(scattered(16), "export with opset 16 or later"));
+}
+
 // Labels 1 and 0 with weights 2 and 1: (2 * 3 + 1 * 1) / 3 if x are negative logarithms.
 TEST(OnnxRules, LossesWithClassWeights) {
   const auto y = evaluated(floats("x", {2, 2}, {-1, -3, -1, -2}) + ints("t", {2}, {1, 0}) +
