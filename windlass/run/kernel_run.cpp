@@ -181,6 +181,7 @@ Region TaskKernels::region(int32_t layout, TensorId tensor, int32_t micro_batch,
 }
 
 int64_t TaskKernels::copied_bytes(TaskId id) const {
+  if (tasks_[tasks_.lanes_of(id)[0]].kind != LaneKind::Compute) return 0;
   int64_t bytes = 0;
   for (const Use& use : tasks_.uses_of(id)) {
     const Buffer& buffer = tasks_[use.buffer];
@@ -189,7 +190,7 @@ int64_t TaskKernels::copied_bytes(TaskId id) const {
     for (int32_t v = use.view; v >= 0; v = chain.back()->of)
       chain.push_back(&tasks_.views[static_cast<size_t>(v)]);
     if (!cuts_[static_cast<size_t>(use.view)] && chain.back()->tensor != buffer.tensor) continue;
-    const int64_t member = first_member(id);
+    const int64_t member = members(id).front();
     TensorId tensor = buffer.tensor;
     Region now = region(buffer.layout, tensor, buffer.micro_batch, member);
     bool copied = false;

@@ -37,7 +37,8 @@ struct StepOutcome {
   double loss = 0;           // mean over the micro-batches
   double gradient_norm = 0;  // before clipping; 0 if nothing is clipped
   Nanoseconds time = 0;
-  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step
+  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step: of the device
+                                        // that was last
   std::vector<int64_t> peaks;           // by memory: bytes counted
 };
 

@@ -314,9 +314,9 @@ StepOutcome Executor::run(const StepRequest& request) {
   outcome.end.assign(state.tasks.size(), -1);
   for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
     const size_t task = state.graph_of_jobs.jobs[j].task.index();
-    Nanoseconds& start = outcome.start[task];
-    start = start < 0 ? state.start[j] : std::min(start, state.start[j]);
-    outcome.end[task] = std::max(outcome.end[task], state.end[j]);
+    if (outcome.end[task] >= state.end[j]) continue;
+    outcome.start[task] = state.start[j];
+    outcome.end[task] = state.end[j];
   }
   outcome.loss = state.runner->loss();
   outcome.gradient_norm = state.runner->gradient_norm();
