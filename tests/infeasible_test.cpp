@@ -30,7 +30,7 @@ std::vector<std::string> words(const std::string& text) {
 TEST(InfeasibleProgramSlow, WhatHelpsHelps) {
   const std::vector<std::string> asked = {
       "plan",  "mlp",          "--on", "laptop",   "--batch", "4096",  "--memory",
-      "20MiB", "--time-limit", "3600", "--effort", "0.01",    "--json"};
+      "17MiB", "--time-limit", "3600", "--effort", "0.01",    "--json"};
   const ProgramResult run = run_windlass(asked);
   ASSERT_EQ(run.exit_code, 2) << run.err;
   const json answer = json::parse(run.out);

@@ -29,10 +29,11 @@ Arguments with(Arguments all, const Arguments& more) {
 }
 
 // Trains the small model for a few steps.
-Arguments run_arguments(int devices, const std::string& strategy, const Arguments& more = {}) {
+Arguments run_arguments(int devices, const std::string& strategy, const Arguments& more = {},
+                        int steps = 6) {
   return with({"train", kSmall, "--seq", "16", "--batch", "8", "--on", "local", "--devices",
-               std::to_string(devices), "--data", kHarbour, "--strategy", strategy, "--steps", "6",
-               "--lr", "3e-3", "--json"},
+               std::to_string(devices), "--data", kHarbour, "--strategy", strategy, "--steps",
+               std::to_string(steps), "--lr", "3e-3", "--json"},
               more);
 }
 
@@ -120,10 +121,9 @@ TEST(TrainDevicesSlow, GoesOnAfterBeingKilled) {
 
   // Other devices and decisions, the same weights and optimizer state.
   const std::string other = scratch / "other";
-  ASSERT_EQ(run_windlass(with(run_arguments(2, "data-parallel:zero=3"),
-                              {"--steps", "3", "--checkpoints", other}))
-                .exit_code,
-            0);
+  const ProgramResult half =
+      run_windlass(run_arguments(2, "data-parallel:zero=3", {"--checkpoints", other}, 3));
+  ASSERT_EQ(half.exit_code, 0) << half.err;
   const std::vector<double> expected = losses(run_arguments(1, "single"));
   for (const auto& [devices, strategy] : std::vector<std::pair<int, std::string>>{
            {1, "single"}, {3, "data-parallel"}, {2, "gpipe"}}) {
