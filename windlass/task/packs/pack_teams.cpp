@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/cost/traffic.h"
+#include "windlass/machine/device_names.h"
 
 namespace windlass {
 namespace {
@@ -34,7 +35,7 @@ PackTeams::PackTeams(const Machine& machine, int32_t replicas, int32_t depth)
       team.devices.push_back(DeviceId(static_cast<size_t>(r * depth + t)));
     team.type = machine[team.devices.front()].type;
     team.memory = MemoryId(static_cast<size_t>(t));
-    memory.name = machine[team.devices.front()].name;
+    memory.name = device_names(machine, team.devices);
     memory.team = TeamId(static_cast<size_t>(t));
     memory.limit = machine[team.devices.front()].limit;
     for (DeviceId device : team.devices)
