@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Shows the program at work: plans a small GPT for far less memory than plain training takes, trains
-# it on the shipped text inside that limit, and lays what was predicted beside what was measured.
+# it on the shipped text inside that limit, and lays what was predicted beside what was measured; the
+# same on two devices that are too small for it even together.
 # WINDLASS may name another build of it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,6 +26,11 @@ show plan "$gpt" "${size[@]}" --on local --memory 120MiB --top 4 -o "$folder/pla
 show check "$folder/plan.json"
 show train "$folder/plan.json" --data examples/data/harbour.txt --steps 40 --lr 1e-3 --eval-every 20 \
   --checkpoints "$folder/run" --trace "$folder/trace.json"
+# Two devices whose memory together is far below what its weights and optimizer state take: packs of
+# layers pass through them, or ops are split; the plan is carried out all the same.
+show plan "$gpt" "${size[@]}" --on local --devices 2 --memory 24MiB --link-bandwidth 4GB/s --top 4 \
+  -o "$folder/two.json"
+show train "$folder/two.json" --data examples/data/harbour.txt --steps 20 --lr 1e-3 --trace "$folder/two.trace.json"
 # A machine that nobody here owns: what fits four 24 GB cards, beside what one would have done.
 expected=2 show simulate gpt2-xl --on 4x3090 --strategy data-parallel --dtype fp16 --batch 16 --top 3
 show compare gpt2-xl --on 4x3090 --dtype fp16 --batch 16

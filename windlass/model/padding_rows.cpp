@@ -137,7 +137,7 @@ std::vector<std::string> keep_padding_rows(Model& model, const std::vector<std::
   Graph& graph = model.graph;
   const auto consumers = consumers_of(graph);
   std::erase_if(rows_of, [&](const auto& entry) {
-    const auto& [table, row] = entry;
+    const TensorId table = entry.first;
     const bool wanted = std::ranges::any_of(
         train, [&](const std::string& glob) { return matches_glob(graph[table].name, glob); });
     return wanted || !std::ranges::all_of(consumers[table.index()], [&](OpId id) {
