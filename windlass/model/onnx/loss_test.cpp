@@ -94,6 +94,15 @@ TEST(OnnxLoss, OutputsThatLookAlikeAreTrainedTogether) {
   EXPECT_TRUE(has_note(model, "2 outputs of the same shape"));
 }
 
+// What is one tensor here was two outputs there, each with its term of the loss.
+TEST(OnnxLoss, OutputsThatAreTheSameCountEach) {
+  const Model model = import(proto::model(
+      input("x", {2, 3}) + output("y", {2, 3}) + output("z", {2, 3}) + counting("w", {3, 3}) +
+      node("MatMul", {"x", "w"}, {"y"}) + node("Identity", {"y"}, {"z"})));
+  EXPECT_EQ(loss_op(model).kind, OpKind::Binary);
+  EXPECT_TRUE(has_note(model, "2 outputs of the same shape"));
+}
+
 TEST(OnnxLoss, AModelMayBringItsOwn) {
   const std::string file = proto::model(
       input("x", {2, 3}) + input("t", {2}, kInt64) + output("loss", {}) + counting("w", {3, 3}) +

@@ -128,11 +128,11 @@ void OnnxImporter::attach_outputs_and_loss() {
       options_.loss.value_or(rank >= 2 ? LossKind::CrossEntropy : LossKind::MeanSquaredError);
   if (spec.kind == LossKind::CrossEntropy && rank >= 2 && !spec.axis)
     spec.axis = class_axis(builder_.graph(), *first);
-  // Auxiliary classifiers look like the main output and are trained with it.
+  // Auxiliary classifiers look like the main output and are trained with it. Two outputs that an
+  // Identity makes one tensor are two terms of the loss all the same.
   std::vector<TensorId> predictions;
   for (TensorId id : outputs)
-    if (builder_.type(id) == builder_.type(*first) && builder_.graph()[id].producer.valid() &&
-        std::find(predictions.begin(), predictions.end(), id) == predictions.end())
+    if (builder_.type(id) == builder_.type(*first) && builder_.graph()[id].producer.valid())
       predictions.push_back(id);
   TensorId total;
   std::string classes;
