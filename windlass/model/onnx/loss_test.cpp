@@ -103,6 +103,16 @@ TEST(OnnxLoss, OutputsThatAreTheSameCountEach) {
   EXPECT_TRUE(has_note(model, "2 outputs of the same shape"));
 }
 
+// An output that does not depend on anything is a term of the loss that is always the same.
+TEST(OnnxLoss, OutputsThatAreKnownCount) {
+  const Model model =
+      import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + output("z", {2, 3}) +
+                          counting("w", {3, 3}) + node("MatMul", {"x", "w"}, {"y"}) +
+                          node("Shape", {"x"}, {"s"}) + node("ConstantOfShape", {"s"}, {"z"})));
+  EXPECT_EQ(count_ops(model.graph, OpKind::CrossEntropy), 2);
+  EXPECT_EQ(loss_op(model).kind, OpKind::Binary);
+}
+
 TEST(OnnxLoss, AModelMayBringItsOwn) {
   const std::string file = proto::model(
       input("x", {2, 3}) + input("t", {2}, kInt64) + output("loss", {}) + counting("w", {3, 3}) +

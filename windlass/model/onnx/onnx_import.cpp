@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <unordered_map>
 
 #include "windlass/base/error.h"
@@ -129,23 +130,28 @@ void OnnxImporter::attach_outputs_and_loss() {
   if (spec.kind == LossKind::CrossEntropy && rank >= 2 && !spec.axis)
     spec.axis = class_axis(builder_.graph(), *first);
   // Auxiliary classifiers look like the main output and are trained with it. Two outputs that an
-  // Identity makes one tensor are two terms of the loss all the same.
+  // Identity makes one tensor are two terms of the loss all the same, and one whose value turned
+  // out to be known is a term that stays what it is.
+  const auto predicts = [&](TensorId id) {
+    const Tensor& tensor = builder_.graph()[id];
+    return tensor.type == builder_.type(*first) &&
+           (tensor.producer.valid() || tensor.role == TensorRole::Constant);
+  };
   std::vector<TensorId> predictions;
-  for (TensorId id : outputs)
-    if (builder_.type(id) == builder_.type(*first) && builder_.graph()[id].producer.valid())
-      predictions.push_back(id);
+  std::ranges::copy_if(outputs, std::back_inserter(predictions), predicts);
   TensorId total;
   std::string classes;
   for (TensorId prediction : predictions) {
     // A model that ends in a softmax over its classes or a sigmoid is trained on what goes into it.
-    const Op& op = builder_.graph()[builder_.graph()[prediction].producer];
-    if (spec.axis && op.kind == OpKind::Softmax &&
+    const OpId producer = builder_.graph()[prediction].producer;
+    const Op* op = producer.valid() ? &builder_.graph()[producer] : nullptr;
+    if (op != nullptr && spec.axis && op->kind == OpKind::Softmax &&
         static_cast<int64_t>(normalize_axis(*spec.axis, rank)) ==
-            std::get<SoftmaxAttrs>(op.attrs).axis) {
-      prediction = op.inputs[0];
+            std::get<SoftmaxAttrs>(op->attrs).axis) {
+      prediction = op->inputs[0];
       note_once("the loss is attached before the final softmax");
-    } else if (spec.kind == LossKind::BinaryCrossEntropy && is_sigmoid(op)) {
-      prediction = op.inputs[0];
+    } else if (op != nullptr && spec.kind == LossKind::BinaryCrossEntropy && is_sigmoid(*op)) {
+      prediction = op->inputs[0];
       note_once("the loss is attached before the final sigmoid");
     }
     const TensorId loss = attach_loss(builder_, prediction, spec);
