@@ -136,6 +136,12 @@ TEST(TrainDevicesSlow, GoesOnAfterBeingKilled) {
   }
 }
 
+TEST(TrainDevicesSlow, WhatIsOnlySimulatedIsRefused) {
+  const ProgramResult paged = run_windlass(run_arguments(1, "lru"));
+  EXPECT_EQ(paged.exit_code, 1) << paged.err;
+  EXPECT_THAT(paged.err, HasSubstr("demand paging is simulated, not run"));
+}
+
 TEST(TrainDevicesSlow, PlansAreCarriedOut) {
   const ScratchFolder scratch;
   const std::string plan = scratch / "plan.json";

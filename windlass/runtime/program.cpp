@@ -27,8 +27,12 @@ ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine
 
 Program ProgramMaker::make() {
   program_.in_parts = !tasks_.micro_batches.empty();
-  for (const Task& task : tasks_.tasks)
+  for (const Task& task : tasks_.tasks) {
+    // Pages are of no group.
+    if (task.group < 0)
+      fail_unsupported("demand paging is simulated, not run: choose another strategy");
     program_.micro_batches = std::max(program_.micro_batches, task.micro_batch + 1);
+  }
   make_memories();
   make_slots();
   place();
@@ -259,11 +263,8 @@ void ProgramMaker::place_random(TaskId id, OpPiece& piece) const {
   Region& region = piece.facts.random;
   if (region.empty())
     for (int64_t size : whole) region.push_back({size, {0, size}, 1});
-  AxisPart& part = region[static_cast<size_t>(axis)];
-  ensure(part.blocks == 1, "samples are cut in blocks");
-  const int64_t shift = part.size * micro_batch;
-  part = {
-      part.size * program_.micro_batches, {part.range.begin + shift, part.range.end + shift}, 1};
+  // Micro-batches lie one behind the other along the axis: they are an axis around it.
+  region.insert(region.begin() + axis, {program_.micro_batches, {micro_batch, micro_batch + 1}, 1});
 }
 
 int32_t ProgramMaker::piece(TaskId id, int64_t member) {
