@@ -269,22 +269,11 @@ TaskKernels::Origin TaskKernels::origin(TaskId id) const {
 OpPiece TaskKernels::sum_piece(TaskId id, int64_t member) const {
   const Op& op = training_.graph[tasks_[id].op];
   const TensorType& whole = training_.graph[op.outputs[0]].type;
-  Region region;
-  for (int64_t size : whole.shape) region.push_back({size, {0, size}});
-  for (const Use& use : tasks_.uses_of(id)) {
-    if (use.kind != UseKind::Sum || tasks_[use.buffer].layout < 0) continue;
-    const Layout& layout = tasks_.layouts[static_cast<size_t>(tasks_[use.buffer].layout)];
-    const Box box = box_of(layout, whole.shape, member);
-    for (size_t a = 0; a < region.size(); ++a) region[a].range = box[a];
-    for (const Digit& digit : layout.digits)
-      if (digit.kind == Digit::Kind::Axis)
-        region[static_cast<size_t>(digit.axis)].blocks = digit.blocks;
-  }
-  if (!tasks_.micro_batches.empty())
-    if (const int32_t axis = samples_.axis[op.outputs[0].index()]; axis >= 0) {
-      AxisPart& part = region[static_cast<size_t>(axis)];
-      part.range = samples_.part(part.size, part.range, samples(id));
-    }
+  const auto uses = tasks_.uses_of(id);
+  const auto sum = std::ranges::find(uses, UseKind::Sum, &Use::kind);
+  ensure(sum != uses.end(), "a sum goes nowhere");
+  const Region region =
+      this->region(tasks_[sum->buffer].layout, op.outputs[0], tasks_[id].micro_batch, member);
   OpPiece piece;
   piece.kind = op.kind;
   piece.attrs = op.attrs;

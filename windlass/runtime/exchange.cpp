@@ -67,11 +67,8 @@ void LocalExchange::sum(const TermSum& sum) {
 }
 
 void LocalExchange::copy(const FlatCopy& copy) {
-  const auto from = slots_.bytes(copy.from), to = slots_.bytes(copy.to);
-  ensure(copy.from_at + copy.bytes <= static_cast<int64_t>(from.size()) &&
-             copy.to_at + copy.bytes <= static_cast<int64_t>(to.size()),
-         "a copy does not fit where it goes");
-  std::memcpy(to.data() + copy.to_at, from.data() + copy.from_at, static_cast<size_t>(copy.bytes));
+  const Slots::Ends ends = slots_.ends(copy);
+  std::memcpy(ends.to, ends.from, static_cast<size_t>(copy.bytes));
 }
 
 void LocalExchange::merge(const StatisticsMerge& merge) {

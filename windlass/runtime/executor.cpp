@@ -53,8 +53,6 @@ struct Executor::State {
   void dispatch(int32_t id);
   void admit(const std::vector<int32_t>& admitted);
   void finish(int32_t id);
-  void done_with(int32_t id);
-  void fail_with(std::exception_ptr thrown);
   void load_inputs(const StepRequest& request);
   std::string list_alive(size_t memory) const;
   Nanoseconds now() const {
@@ -242,7 +240,7 @@ void Executor::State::load_inputs(const StepRequest& request) {
       entry->second.resize(size);
       request.load(buffer.tensor, buffer.micro_batch, entry->second);
     }
-    scatter(*slots, program, BufferId(b), 0, type.dtype, entry->second);
+    scatter(*slots, program, BufferId(b), type.dtype, entry->second);
   }
 }
 

@@ -54,17 +54,20 @@ void gather(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
   });
 }
 
+void put(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
+         std::span<const std::byte> whole) {
+  const int64_t each = element_bytes(dtype);
+  std::byte* to = slots.bytes(placed.slot).data() + at;
+  for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
+    std::memcpy(to + here * each, whole.data() + there * each, static_cast<size_t>(count * each));
+  });
+}
+
 }  // namespace
 
-void scatter(Slots& slots, const Program& program, BufferId buffer, int64_t at, DType dtype,
+void scatter(Slots& slots, const Program& program, BufferId buffer, DType dtype,
              std::span<const std::byte> whole) {
-  const int64_t each = element_bytes(dtype);
-  for (const Placed& placed : program.placed[buffer.index()]) {
-    std::byte* to = slots.bytes(placed.slot).data() + at;
-    for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
-      std::memcpy(to + here * each, whole.data() + there * each, static_cast<size_t>(count * each));
-    });
-  }
+  for (const Placed& placed : program.placed[buffer.index()]) put(slots, placed, 0, dtype, whole);
 }
 
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
@@ -122,11 +125,7 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
           int64_t base = 0, at = 0;
           for (const Layered& layer : layers) {
             const int64_t each = element_bytes(layer.dtype);
-            std::byte* to = slots.bytes(placed.slot).data() + at;
-            for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
-              std::memcpy(to + here * each, in.data() + base + there * each,
-                          static_cast<size_t>(count * each));
-            });
+            put(slots, placed, at, layer.dtype, in.subspan(static_cast<size_t>(base)));
             base += layer.elements * each;
             at += placed.mine.size() * each;
           }

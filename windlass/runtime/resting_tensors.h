@@ -17,9 +17,8 @@ namespace windlass {
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
                                               const Program& program, Slots& slots);
 
-// Puts the parts of a whole tensor into the slots of a buffer, from byte `at` of each on.
-// Program::placed says where parts lie.
-void scatter(Slots& slots, const Program& program, BufferId buffer, int64_t at, DType dtype,
+// Puts the parts of a whole tensor into the slots of a buffer, as Program::placed says.
+void scatter(Slots& slots, const Program& program, BufferId buffer, DType dtype,
              std::span<const std::byte> whole);
 
 }  // namespace windlass

@@ -51,6 +51,14 @@ at::Tensor Slots::view(int32_t id, int64_t offset, const TensorType& type) const
   return tensor;
 }
 
+Slots::Ends Slots::ends(const FlatCopy& copy) const {
+  const auto from = bytes(copy.from), to = bytes(copy.to);
+  ensure(copy.from_at + copy.bytes <= static_cast<int64_t>(from.size()) &&
+             copy.to_at + copy.bytes <= static_cast<int64_t>(to.size()),
+         "a copy does not fit where it goes");
+  return {from.data() + copy.from_at, to.data() + copy.to_at};
+}
+
 at::Tensor Slots::operand(const Operand& operand) const {
   if (!operand.present()) return {};
   if (operand.cuts.empty()) return view(operand.slot, operand.offset, operand.type);

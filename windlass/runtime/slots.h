@@ -34,6 +34,12 @@ class Slots {
   // A tensor of this type that lies there, from byte `offset` on, and shares the bytes: it is good
   // until the slot is released. Throws Error{Internal} if the slot is not alive or too small.
   at::Tensor view(int32_t slot, int64_t offset, const TensorType& type) const;
+  // The ends of a copy. Throws Error{Internal} if it goes beyond one of them.
+  struct Ends {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+  };
+  Ends ends(const FlatCopy& copy) const;
   // What an operand is: a view, or, if it is a part that is not dense, a copy, in the arena of the
   // calling thread.
   at::Tensor operand(const Operand& operand) const;

@@ -215,11 +215,8 @@ void TaskRunner::copy(const Part& part, bool alone) {
       std::memcpy(to, from, static_cast<size_t>(bytes));
   };
   for (const FlatCopy& copy : part.flat_copies) {
-    const auto from = slots_.bytes(copy.from), to = slots_.bytes(copy.to);
-    ensure(copy.from_at + copy.bytes <= static_cast<int64_t>(from.size()) &&
-               copy.to_at + copy.bytes <= static_cast<int64_t>(to.size()),
-           "a copy does not fit where it goes");
-    move(from.data() + copy.from_at, to.data() + copy.to_at, copy.bytes);
+    const Slots::Ends ends = slots_.ends(copy);
+    move(ends.from, ends.to, copy.bytes);
   }
   for (const PartCopy& copy : part.part_copies) {
     const at::Tensor from = slots_.operand(copy.from);
