@@ -105,7 +105,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   slots = std::make_unique<Slots>(program, by_memory);
   runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
-    if (!tasks.buffers[b].at_start || !tasks.buffers[b].at_end) continue;
+    if (!program.rests[b]) continue;
     for (int32_t slot : program.slots_of[b]) {
       if (slots->holds(slot)) continue;
       slots->allocate(slot);
@@ -226,7 +226,7 @@ void Executor::State::load_inputs(const StepRequest& request) {
   std::map<std::pair<TensorId, int32_t>, std::vector<std::byte>> loaded;
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
-    if (!buffer.at_start || buffer.at_end) continue;
+    if (!buffer.at_start || program.rests[b]) continue;
     const TensorType& type = training.graph[buffer.tensor].type;
     const auto size = static_cast<size_t>(byte_size(type).value);
     for (int32_t slot : program.slots_of[b]) slots->allocate(slot);
@@ -306,6 +306,7 @@ StepOutcome Executor::run(const StepRequest& request) {
                          [&] { return state.active == 0 && (state.failed || state.left == 0); });
     if (state.error) std::rethrow_exception(state.error);
   }
+  for (const Program::Carry& carry : state.program.carries) state.slots->pass(carry.from, carry.to);
   StepOutcome outcome;
   outcome.time = state.now();
   outcome.start.assign(state.tasks.size(), -1);
