@@ -75,7 +75,7 @@ std::vector<std::string> Checker::run() {
       look_at(TaskId(i));
     if (right && findings_.size() < kMost) {
       check_coverage();
-      if (!strategy_.virtual_memory) check_updates();
+      check_updates();
     }
   }
   if (count_ > findings_.size()) findings_.push_back("and more");
@@ -93,15 +93,11 @@ void Checker::look_at(TaskId id) {
     if (users.writer.valid()) after(users.writer, use.write ? "writes" : "reads");
     if (use.write)
       for (TaskId reader : users.readers) after(reader, "overwrites");
-    if (strategy_.virtual_memory && !use.write && !held(use.buffer).there)
-      complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
   }
-  // Paging moves buffers about without regard to what they hold.
-  if (!strategy_.virtual_memory) visit(id);
+  visit(id);
   for (const Use& use : graph_.uses_of(id)) {
     Users& users = users_[use.buffer.index()];
     if (use.write) {
-      if (strategy_.virtual_memory) held(use.buffer).there = true;
       users.writer = id;
       users.readers.clear();
     } else if (users.readers.empty() || users.readers.back() != id) {
@@ -284,7 +280,7 @@ bool Checker::check_buffer(BufferId id) {
   if (buffer.at_start && !buffer.at_end && buffer.kind == BufferKind::Weight &&
       tensor.role == TensorRole::Weight && !goes_on)
     complain("{} does not outlive the step", name(id));
-  if (strategy_.virtual_memory) return true;
+
   const int32_t group = group_of(id);
   held.layout = layout_id(buffer.layout);
   held.share = share_of(id);

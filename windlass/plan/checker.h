@@ -91,6 +91,7 @@ class Checker {
   // --- check_exchanges.cpp
   void move(TaskId id);
   void share(TaskId id);
+  void page(TaskId id);
   void copy(TaskId id);
   int64_t copy_one(TaskId id, const Use& from, const Use& to);
   bool stored_for(BufferId stored, TeamId team, int32_t group) const;
