@@ -15,6 +15,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/jobs.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/resting_tensors.h"
@@ -34,7 +35,11 @@ constexpr int64_t kHostUnit = 1;
 struct WorkerThread {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<int32_t> ready;
+  struct Ready {
+    int32_t job = -1;
+    Clock::time_point since;
+  };
+  std::deque<Ready> ready;
   bool closing = false;
   std::thread thread;
 };
@@ -48,7 +53,7 @@ struct Executor::State {
 
   void work(size_t worker);
   void begin();
-  void run_job(int32_t id);
+  void run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready);
   void come_ready(int32_t id);
   void dispatch(int32_t id);
   void admit(const std::vector<int32_t>& admitted);
@@ -144,21 +149,24 @@ void Executor::State::work(size_t index) {
   WorkerThread& here = *workers[index];
   const bool computes = what.kind == LaneKind::Compute || what.kind == LaneKind::Host;
   use_threads(computes ? options.threads : 1);
-  // Paced copies wake up on time rather than some 50 us later: a small copy takes less.
-  if (!computes) prctl(PR_SET_TIMERSLACK, 1000UL);
+  // Whoever is paced wakes up on time rather than some 50 us later: a small copy takes less.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   std::optional<ArenaScope> scope;
   if (what.memory >= 0) scope.emplace(*arenas[static_cast<size_t>(what.memory)]);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ComputePacer pacer(computes && options.pace
+                         ? core_sharing(static_cast<int>(program.devices), options.threads)
+                         : 1);
   while (true) {
-    int32_t job = -1;
+    WorkerThread::Ready next;
     {
       std::unique_lock lock(here.mutex);
       here.changed.wait(lock, [&] { return here.closing || !here.ready.empty(); });
       if (here.closing) return;
-      job = here.ready.front();
+      next = here.ready.front();
       here.ready.pop_front();
     }
-    if (!failed) run_job(job);
+    if (!failed) run_job(next.job, pacer, next.since);
     if (active.fetch_sub(1) == 1 && (failed || left == 0)) {
       const std::lock_guard lock(mutex);
       step_over.notify_all();
@@ -166,13 +174,15 @@ void Executor::State::work(size_t index) {
   }
 }
 
-void Executor::State::run_job(int32_t id) {
+void Executor::State::run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
     if (options.delay) options.delay(job.task.value, job.part);
+    if (pacer.paces()) pacer.begin();
     runner->run(job.task, job.part);
+    if (pacer.paces()) pacer.end(ready);
     if (options.paranoid)
       for (const auto& arena : arenas) arena->check_guards();
     end[static_cast<size_t>(id)] = now();
@@ -205,7 +215,7 @@ void Executor::State::dispatch(int32_t id) {
       *workers[static_cast<size_t>(graph_of_jobs.jobs[static_cast<size_t>(id)].worker)];
   ++active;
   const std::lock_guard lock(worker.mutex);
-  worker.ready.push_back(id);
+  worker.ready.push_back({id, Clock::now()});
   worker.changed.notify_one();
 }
 

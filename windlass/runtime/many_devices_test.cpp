@@ -198,7 +198,9 @@ TEST(ManyDevices, PagedStepsTrainAsOthers) {
       const RunEnd expected =
           run(step.training, step.machine, step.strategy, step.start, batch, settings);
       const Machine small = cases::paged_machine(step.training, step.strategy, step.machine,
-                                                 seed % 3 == 0 ? 1 : seed % 3 == 1 ? 1.5 : 4);
+                                                 seed % 3 == 0   ? 1
+                                                 : seed % 3 == 1 ? 1.5
+                                                                 : 4);
       step.strategy.virtual_memory = true;
       const TaskGraph tasks = lower(step.training, step.strategy, small);
       TaskTimes times = price_tasks(tasks, small, *analytic_cost_model());

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <ctime>
 #include <exception>
 #include <functional>
 #include <latch>
@@ -16,6 +15,7 @@
 #include <ATen/ops/full.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/kernels/update_kernels.h"
 #include "windlass/runtime/memory/torch_allocator.h"
@@ -36,13 +36,6 @@ constexpr Nanoseconds kLong = 1'000'000'000;
 
 Nanoseconds since(Clock::time_point begin) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-}
-
-// Of the calling thread: what others take of its core does not count.
-Nanoseconds thread_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return Nanoseconds{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 // Indices are 0, which exists in every table, or `integer`; other values are positive and of
@@ -132,6 +125,11 @@ void on_device_threads(int devices, int threads,
   for (std::thread& worker : workers) worker.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+// What it takes where devices share cores; they were not more than those when it was measured.
+Nanoseconds shared(Nanoseconds time, int threads, int devices) {
+  return static_cast<Nanoseconds>(static_cast<double>(time) * core_sharing(devices, threads));
 }
 
 template <class Run>
@@ -255,6 +253,7 @@ KernelPrice measure_op(const KernelRun& run, int threads, int devices) {
     price.time = std::max(price.time, own.time);
     price.workspace = std::max(price.workspace, own.workspace);
   });
+  price.time = shared(price.time, threads, devices);
   return price;
 }
 
@@ -292,7 +291,7 @@ Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int t
     while (most < own && !time.compare_exchange_weak(most, own)) {
     }
   });
-  return time;
+  return shared(time, threads, devices);
 }
 
 }  // namespace windlass

@@ -83,7 +83,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                     {.threads = 1,
                      .seed = settings.seed,
                      .sample_axes = batch.axis,
-                     .pace_copies = settings.pace,
+                     .pace = settings.pace,
                      .paranoid = settings.paranoid,
                      .delay = settings.delay});
   const size_t first_update = training.forward_ops + training.backward_ops;
