@@ -15,6 +15,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
+#include "windlass/model/convert.h"
 #include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/jobs.h"
 #include "windlass/runtime/memory/torch_allocator.h"
@@ -239,16 +240,24 @@ void Executor::State::load_inputs(const StepRequest& request) {
     if (!buffer.at_start || program.rests[b]) continue;
     const TensorType& type = training.graph[buffer.tensor].type;
     const auto size = static_cast<size_t>(byte_size(type).value);
+    const int32_t constant = training.graph[buffer.tensor].constant;
+    const auto load = [&](std::span<std::byte> out) {
+      // One that differs by sample is brought like data.
+      if (constant >= 0)
+        store_values(training.graph.constants[static_cast<size_t>(constant)].values, type.dtype,
+                     out);
+      else
+        request.load(buffer.tensor, buffer.micro_batch, out);
+    };
     for (int32_t slot : program.slots_of[b]) slots->allocate(slot);
     if (program.devices == 1) {
-      request.load(buffer.tensor, buffer.micro_batch,
-                   slots->bytes(program.slots_of[b][0]).first(size));
+      load(slots->bytes(program.slots_of[b][0]).first(size));
       continue;
     }
     const auto [entry, fresh] = loaded.try_emplace({buffer.tensor, buffer.micro_batch});
     if (fresh) {
       entry->second.resize(size);
-      request.load(buffer.tensor, buffer.micro_batch, entry->second);
+      load(entry->second);
     }
     scatter(*slots, program, BufferId(b), type.dtype, entry->second);
   }

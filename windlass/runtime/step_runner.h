@@ -19,13 +19,7 @@
 namespace windlass::testing_runs {
 
 inline void store_array(const Array& array, DType dtype, std::span<std::byte> out) {
-  if (is_float(dtype))
-    return convert_values(std::as_bytes(std::span(array.values)), DType::F64, out, dtype);
-  const auto each = static_cast<size_t>(element_bytes(dtype));
-  for (size_t i = 0; i < array.values.size(); ++i) {
-    const auto whole = static_cast<int64_t>(array.values[i]);
-    std::memcpy(out.data() + i * each, &whole, each);
-  }
+  store_values(array.values, dtype, out);
 }
 
 inline std::vector<double> load_array(std::span<const std::byte> bytes, DType dtype) {
