@@ -18,15 +18,12 @@ Runs with the system's python3-torch (which exports the CNN), from the root of t
 
 import argparse
 import json
-import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 import warnings
 
-PROGRAM = os.environ.get("WINDLASS_PROGRAM", "build/release/windlass")
-FLOPS_A_BYTE = 11.3e12 / 12.3e9
+from measured import links, off, run, train
+
 OVER = 8  # times the memory of all devices
 MICRO_BATCHES = 32
 TRANSFORMER = "layers=48,hidden=128,heads=4,vocab=256"
@@ -35,13 +32,6 @@ CASES = {
     "bert": (f"bert:{TRANSFORMER}", ["--seq", "32"]),
     "vgg": (None, []),
 }
-
-
-def run(*arguments, allowed=(0,)):
-    done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode not in allowed:
-        sys.exit(f"{' '.join(map(str, arguments))}: exit code {done.returncode}\n{done.stderr[-3000:]}")
-    return done.stdout
 
 
 def export_cnn(path, batch, layers=64, width=128, size=8):
@@ -74,11 +64,6 @@ def swapped(listing):
     return weights, gradients
 
 
-def last_line(text):
-    line = json.loads(text.splitlines()[-1])
-    return line["predicted"]["step_time_s"], line["measured"]["step_time_s"], line
-
-
 def measure(name, devices, batch, steps, folder):
     model, more = CASES[name]
     if model is None:
@@ -90,8 +75,7 @@ def measure(name, devices, batch, steps, folder):
     weights = facts["weight_bytes"]
     state = weights + facts["gradient_bytes"] + facts["optimizer_bytes"]
     memory = state // OVER // devices
-    machine = json.loads(run("machine", "show", "local", "--devices", devices, "--json"))
-    link = int(machine["device_types"]["cpu"]["peak"]["fp32"] / FLOPS_A_BYTE)
+    link = links(devices)
     where = ["--on", "local", "--devices", devices, "--memory", memory, "--link-bandwidth", f"{link}B/s"]
     print(f"\n{name} on {devices} devices of {memory / 2**20:.2f} MiB: weights {weights / 2**20:.1f} MiB, with gradients "
           f"and state {state / 2**20:.1f} MiB, {state / memory / devices:.1f} times all devices; links {link / 1e6:.0f} MB/s",
@@ -107,12 +91,9 @@ def measure(name, devices, batch, steps, folder):
     print(f"  {'':24}{'predicted':>11}{'measured':>11}{'off':>9}{'weights moved':>15}{'packs are':>20}")
     base = None
     for label, arguments, count, listing in rows:
-        predicted, measured, line = last_line(run("train", *arguments, "--steps", count, "--json"))
-        for device in line["measured"]["devices"]:
-            if device["peak_bytes"] > device["limit_bytes"]:
-                sys.exit(f"{name}, {label}: {device} is above its limit")
+        predicted, measured = train(arguments, count)
         moved = sum(swapped(listing)) if base is None else swapped(listing)[0]
-        text = f"  {label:24}{predicted:9.3f} s{measured:9.3f} s{100 * (predicted / measured - 1):+8.1f}%{moved / weights:13.1f} W"
+        text = f"  {label:24}{predicted:9.3f} s{measured:9.3f} s{off(predicted, measured):>9}{moved / weights:13.1f} W"
         if base is None:
             base = measured, moved
         else:
