@@ -7,10 +7,12 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <sched.h>
 #include <string>
 #include <thread>
@@ -122,6 +124,39 @@ FlopsPerSecond measure_peak(size_t threads) {
                         static_cast<double>(threads) / seconds);
 }
 
+// --- threads that wait for each other
+
+// Of many turns of two threads that wake each other, the middle one.
+Seconds measure_handoff() {
+  constexpr int kTurns = 200;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int turn = 0;
+  std::vector<double> taken;
+  const auto play = [&](int mine) {
+    for (int i = 0; i < kTurns; ++i) {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [&] { return turn % 2 == mine; });
+      ++turn;
+      lock.unlock();
+      changed.notify_one();
+    }
+  };
+  std::jthread other([&] { play(1); });
+  for (int i = 0; i < kTurns; ++i) {
+    const auto start = Clock::now();
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return turn % 2 == 0; });
+    taken.push_back(seconds_since(start));
+    ++turn;
+    lock.unlock();
+    changed.notify_one();
+  }
+  const auto middle = taken.begin() + kTurns / 2;
+  std::nth_element(taken.begin(), middle, taken.end());
+  return Seconds(std::clamp(*middle / 2, 1e-6, 1e-3));  // there and back
+}
+
 // --- memory
 
 // Three arrays, first touched by the threads that use them.
@@ -213,6 +248,7 @@ HostFigures measure_host() {
   host.triad_all = std::max(host.triad_one, all == 1 ? host.triad_one : arrays.triad(all));
   host.copy_one = arrays.copy(1);
   host.copy_all = std::max(host.copy_one, all == 1 ? host.copy_one : arrays.copy(all));
+  host.handoff = measure_handoff();
   return host;
 }
 

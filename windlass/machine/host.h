@@ -18,6 +18,7 @@ struct HostFigures {
   BytesPerSecond triad_all;
   BytesPerSecond copy_one;  // memcpy: bytes copied, each of which is read and written
   BytesPerSecond copy_all;
+  Seconds handoff{10e-6};  // from a thread that says so to another that waits for it
 };
 
 // Takes about a quarter of a second and 120 MiB. Another load on the host lowers the

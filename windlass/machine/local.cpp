@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t kMaxLocalDevices = 4096;
 constexpr Seconds kLaunchOverhead(1e-6);
 constexpr Seconds kOwnLatency(1e-6);    // of a copy between two kernels
-constexpr Seconds kCopyLatency(10e-6);  // waking up another thread for it
 
 // Least of what one thread gets alone and its share when all devices are at work.
 template <typename Rate>
@@ -50,7 +49,7 @@ Machine local_machine(const LocalOptions& options) {
       !options.link_bandwidth && options.devices == 1 && options.threads >= host.cores;
   const BytesPerSecond link =
       options.link_bandwidth.value_or(copies_itself ? host.copy_all : host.copy_one);
-  const Seconds latency = copies_itself ? kOwnLatency : kCopyLatency;
+  const Seconds latency = copies_itself ? kOwnLatency : host.handoff;
 
   Machine machine;
   machine.name = "local";

@@ -32,8 +32,14 @@ using Clock = std::chrono::steady_clock;
 // The allocator of libtorch's data in a device rounds as lower() assumes; the host's does not.
 constexpr int64_t kHostUnit = 1;
 
+// A move that takes less than it takes to wake up threads is not worth another one.
+constexpr Nanoseconds kShort = 100'000;
+
 // A thread and the jobs that are ready for it.
 struct WorkerThread {
+  // A short move that became ready while nothing else was: done here instead of waking up the
+  // thread of its lane. Of the thread's own.
+  int32_t chained = -1;
   std::mutex mutex;
   std::condition_variable changed;
   struct Ready {
@@ -57,6 +63,8 @@ struct Executor::State {
   void run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready);
   void come_ready(int32_t id);
   void dispatch(int32_t id);
+  bool chain(int32_t id);
+  void end_active();
   void admit(const std::vector<int32_t>& admitted);
   void finish(int32_t id);
   void load_inputs(const StepRequest& request);
@@ -86,7 +94,11 @@ struct Executor::State {
   Clock::time_point began;
 
   std::vector<std::unique_ptr<WorkerThread>> workers;
+  std::vector<bool> is_short;  // by job: a move between devices
+  static thread_local WorkerThread* this_worker;
 };
+
+thread_local WorkerThread* Executor::State::this_worker = nullptr;
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
                        const TaskTimes& times, const SimResult& simulated, const Machine& machine,
@@ -125,6 +137,11 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
     };
   for (size_t m = 0; m < arenas.size(); ++m)
     arenas[m]->set_context([this, m] { return list_alive(m); });
+  for (const Job& job : graph_of_jobs.jobs) {
+    const size_t task = job.task.index();
+    is_short.push_back(job.part < 0 && exchanges(tasks[job.task].kind) &&
+                       simulated.end[task] - simulated.start[task] < kShort);
+  }
   const size_t jobs = graph_of_jobs.jobs.size();
   before = std::make_unique<std::atomic<int32_t>[]>(jobs);
   asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
@@ -167,12 +184,24 @@ void Executor::State::work(size_t index) {
       next = here.ready.front();
       here.ready.pop_front();
     }
+    this_worker = &here;
     if (!failed) run_job(next.job, pacer, next.since);
-    if (active.fetch_sub(1) == 1 && (failed || left == 0)) {
-      const std::lock_guard lock(mutex);
-      step_over.notify_all();
+    while (here.chained >= 0) {
+      const ArenaScope none;
+      const int32_t chained = std::exchange(here.chained, -1);
+      ComputePacer unpaced(1);
+      if (!failed) run_job(chained, unpaced, Clock::now());
+      end_active();
     }
+    end_active();
   }
+}
+
+// One that was ready is done with.
+void Executor::State::end_active() {
+  if (active.fetch_sub(1) != 1 || !(failed || left == 0)) return;
+  const std::lock_guard lock(mutex);
+  step_over.notify_all();
 }
 
 void Executor::State::run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready) {
@@ -211,10 +240,23 @@ void Executor::State::admit(const std::vector<int32_t>& admitted) {
     if (asking[static_cast<size_t>(id)].fetch_sub(1) == 1) dispatch(id);
 }
 
+// Whether the calling thread does it itself, next.
+bool Executor::State::chain(int32_t id) {
+  if (!is_short[static_cast<size_t>(id)] || this_worker == nullptr || this_worker->chained >= 0)
+    return false;
+  {
+    const std::lock_guard lock(this_worker->mutex);
+    if (!this_worker->ready.empty()) return false;
+  }
+  this_worker->chained = id;
+  return true;
+}
+
 void Executor::State::dispatch(int32_t id) {
   WorkerThread& worker =
       *workers[static_cast<size_t>(graph_of_jobs.jobs[static_cast<size_t>(id)].worker)];
   ++active;
+  if (chain(id)) return;
   const std::lock_guard lock(worker.mutex);
   worker.ready.push_back({id, Clock::now()});
   worker.changed.notify_one();

@@ -26,7 +26,7 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
     return epoch_ +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   };
-  double due = std::chrono::duration<double>(begin - epoch_).count() + traffic.latency.value;
+  double due = std::chrono::duration<double>(begin - epoch_).count();
   double slowest = 0;
   for (const LinkLoad& load : traffic.loads)
     slowest =

@@ -4,7 +4,7 @@
 // A link direction is a bucket that empties at its bandwidth. A transfer fills the buckets on its
 // way chunk by chunk and waits for the slowest, so that transfers that share a link get about equal
 // shares of it, whoever began first. What a transfer takes in all does not depend on how late its
-// thread wakes up.
+// thread wakes up. Latencies are those of the host's own threads, and take what they take.
 #pragma once
 
 #include <chrono>

@@ -64,6 +64,7 @@ void install_allocator() {
 }
 
 ArenaScope::ArenaScope(Arena& arena) : previous_(bound_arena) { bind_team(&arena); }
+ArenaScope::ArenaScope() : previous_(bound_arena) { bind_team(nullptr); }
 ArenaScope::~ArenaScope() { bind_team(previous_); }
 
 }  // namespace windlass

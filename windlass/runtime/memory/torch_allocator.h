@@ -16,6 +16,8 @@ void install_allocator();
 class ArenaScope {
  public:
   explicit ArenaScope(Arena& arena);
+  // Bound to none.
+  ArenaScope();
   ~ArenaScope();
   ArenaScope(const ArenaScope&) = delete;
   ArenaScope& operator=(const ArenaScope&) = delete;
