@@ -2,10 +2,13 @@
 // strategies, packs of layers.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <thread>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,44 +40,75 @@ RunEnd run(const TrainingGraph& training, const Machine& machine, const Strategy
 // Of types of 16 bits, which are compared as a whole: single elements are mostly rounding.
 constexpr double kNarrow = 0.3;
 
-// Sums are rounded in another order.
-void expect_close(const std::map<std::string, std::vector<double>>& found,
-                  const std::map<std::string, std::vector<double>>& expected, double tolerance,
-                  const std::string& what) {
-  ASSERT_EQ(found.size(), expected.size()) << what;
+using Values = std::map<std::string, std::vector<double>>;
+
+// Where two differ by more than sums that are rounded in another order; empty if nowhere.
+std::string differ(const Values& found, const Values& expected, double tolerance,
+                   const std::string& what) {
+  if (found.size() != expected.size()) return what + ": others are there";
   double most = 0;  // over all: what is zero but for rounding has no scale of its own
   for (const auto& [name, values] : expected)
     for (double value : values) most = std::max(most, std::abs(value));
   double apart = 0, all = 0;
   for (const auto& [name, values] : expected) {
-    ASSERT_TRUE(found.contains(name)) << what << " of " << name;
+    if (!found.contains(name) || found.at(name).size() != values.size())
+      return fmt::format("{} of {} is not there", what, name);
     const std::vector<double>& other = found.at(name);
-    ASSERT_EQ(other.size(), values.size()) << what << " of " << name;
+    double scale = 1e-2 * most + 1e-6;
+    for (double value : values) scale = std::max(scale, std::abs(value));
     for (size_t i = 0; i < values.size(); ++i) {
       apart += (other[i] - values[i]) * (other[i] - values[i]);
       all += values[i] * values[i];
+      if (tolerance < kNarrow && !(std::abs(other[i] - values[i]) <= tolerance * scale))
+        return fmt::format("{} of {}, element {} is {}, expected {}", what, name, i, other[i],
+                           values[i]);
     }
-    if (tolerance >= kNarrow) continue;
-    double scale = 1e-2 * most + 1e-6;
-    for (double value : values) scale = std::max(scale, std::abs(value));
-    for (size_t i = 0; i < values.size(); ++i)
-      ASSERT_NEAR(other[i], values[i], tolerance * scale)
-          << what << " of " << name << ", element " << i;
   }
-  ASSERT_LE(apart, tolerance * tolerance * all + 1e-12) << what;
+  if (!(apart <= tolerance * tolerance * all + 1e-12)) return what + " as a whole";
+  return {};
 }
 
-void expect_same_run(const RunEnd& found, const RunEnd& expected, double tolerance) {
+std::string differ(const RunEnd& found, const RunEnd& expected, double tolerance) {
   // Later steps of small networks make much of the rounding of the first.
   const double later = std::max(tolerance, 2e-2);
-  for (size_t s = 0; s < expected.losses.size(); ++s)
-    ASSERT_NEAR(found.losses[s], expected.losses[s],
-                (s == 0 ? tolerance : later) * std::max(1.0, std::abs(expected.losses[s])))
-        << "loss of step " << s + 1;
-  expect_close(found.gradients, expected.gradients, tolerance, "gradient");
-  expect_close(found.first.weights, expected.first.weights, tolerance, "weight");
-  expect_close(found.first.states, expected.first.states, tolerance, "state");
-  expect_close(found.last.weights, expected.last.weights, later, "last weight");
+  for (size_t s = 0; s < expected.losses.size(); ++s) {
+    const double near = (s == 0 ? tolerance : later) * std::max(1.0, std::abs(expected.losses[s]));
+    if (!(std::abs(found.losses[s] - expected.losses[s]) <= near))
+      return fmt::format("loss of step {} is {}, expected {}", s + 1, found.losses[s],
+                         expected.losses[s]);
+  }
+  std::string where = differ(found.gradients, expected.gradients, tolerance, "gradient");
+  if (where.empty())
+    where = differ(found.first.weights, expected.first.weights, tolerance, "weight");
+  if (where.empty()) where = differ(found.first.states, expected.first.states, tolerance, "state");
+  if (where.empty())
+    where = differ(found.last.weights, expected.last.weights, later, "last weight");
+  return where;
+}
+
+// The same values but for their last bits.
+StepStart shaken(const StepStart& start, double by, uint64_t seed) {
+  StepStart other = start;
+  Rng rng(seed);
+  for (Array& array : other.values)
+    for (double& value : array.values) value *= 1 + by * rng.uniform(-1, 1);
+  return other;
+}
+
+// That a run is the expected one. Where single values stand at a kink, or logits are saturated, the
+// last bits decide: then the plain run differs from itself as well if they are others, and nothing
+// is known. Returns whether it is.
+bool expect_same_run(const RunEnd& found, const RunEnd& expected, double tolerance,
+                     const std::function<RunEnd(const StepStart&)>& plainly,
+                     const StepStart& start) {
+  const std::string where = differ(found, expected, tolerance);
+  if (where.empty()) return true;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const double by = tolerance >= kNarrow ? 4e-3 : seed % 2 == 0 ? 1e-6 : 1e-5;
+    if (!differ(plainly(shaken(start, by, seed)), expected, tolerance).empty()) return false;
+  }
+  ADD_FAILURE() << where;
+  return true;
 }
 
 double tolerance_of(const Graph& graph) {
@@ -111,7 +145,7 @@ void no_compression(Strategy& strategy) {
 TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
   const uint64_t begin = from_environment("WINDLASS_RANDOM_SEED", 1);
   const uint64_t count = from_environment("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(120));
-  uint64_t ran = 0;
+  uint64_t ran = 0, known = 0;
   for (uint64_t seed = begin; seed < begin + count && !testing::Test::HasFailure(); ++seed) {
     cases::RandomStep step = cases::random_step(seed);
     if (step.machine.nodes.size() > 1) continue;
@@ -120,15 +154,21 @@ TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
     SCOPED_TRACE(step.name);
     const BatchAxes batch = batch_of(step.training);
     try {
-      const RunEnd expected = run_plain(step.training, step.start, batch);
+      const auto plainly = [&](const StepStart& start) {
+        return run_plain(step.training, start, batch);
+      };
       const RunEnd found = run(step.training, step.machine, step.strategy, step.start, batch);
-      expect_same_run(found, expected, tolerance_of(step.training.graph));
+      known += expect_same_run(found, plainly(step.start), tolerance_of(step.training.graph),
+                               plainly, step.start)
+                   ? 1
+                   : 0;
     } catch (const Error& error) {
       FAIL() << error.message();
     }
     ++ran;
   }
   EXPECT_GE(ran, count > 20 ? count / 4 : 0);
+  EXPECT_GE(known, ran - ran / 50 - (ran > 0 ? 1 : 0));
 }
 
 TEST(ManyDevices, EveryOpUnderEverySharding) {
@@ -148,7 +188,7 @@ TEST(ManyDevices, EveryOpUnderEverySharding) {
               expected = run(training, cases::machine(1),
                              plain_strategy(training, DeviceId(size_t{0})), start, {}, once);
             const RunEnd found = run(training, machine, strategy, start, {}, once);
-            expect_same_run(found, *expected, tolerance_of(training.graph));
+            EXPECT_EQ(differ(found, *expected, tolerance_of(training.graph)), "");
           } catch (const Error& error) {
             FAIL() << error.message();
           }
@@ -222,6 +262,7 @@ TEST(ManyDevices, PagedStepsTrainAsOthers) {
 TEST(ManyDevices, RandomPacksTrainAsOneDevice) {
   const uint64_t begin = from_environment("WINDLASS_RANDOM_SEED", 1);
   const uint64_t count = from_environment("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(80));
+  uint64_t known = 0;
   for (uint64_t seed = begin; seed < begin + count && !testing::Test::HasFailure(); ++seed) {
     const cases::RandomPacks step = cases::random_pack_step(seed);
     SCOPED_TRACE(step.name);
@@ -236,12 +277,18 @@ TEST(ManyDevices, RandomPacksTrainAsOneDevice) {
       ASSERT_EQ(simulated.status, SimStatus::Done);
       const RunEnd found =
           run_steps(step.training, step.machine, tasks, times, simulated, start, batch);
-      expect_same_run(found, run_plain(step.training, start, batch),
-                      tolerance_of(step.training.graph));
+      const auto plainly = [&](const StepStart& from) {
+        return run_plain(step.training, from, batch);
+      };
+      known +=
+          expect_same_run(found, plainly(start), tolerance_of(step.training.graph), plainly, start)
+              ? 1
+              : 0;
     } catch (const Error& error) {
       FAIL() << error.message();
     }
   }
+  EXPECT_TRUE(testing::Test::HasFailure() || known + count / 50 + 1 >= count);
 }
 
 }  // namespace
