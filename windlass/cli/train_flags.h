@@ -30,6 +30,8 @@ struct TrainFlags {
   int64_t warm_up = 0;
   double weight_decay = 0, momentum = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 
+  WatchOptions watch;
+
   int64_t evaluate_every = 0, evaluate_batches = 10;
   std::string checkpoints;
   int64_t checkpoint_every = 0;
@@ -44,6 +46,7 @@ struct TrainFlags {
 
  private:
   void add_run_flags(CLI::App& verb);
+  void add_watch_flags(CLI::App& verb);
   void add_output_flags(CLI::App& verb);
 };
 

@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/atomic_file.h"
+#include "windlass/base/text.h"
+#include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
 #include "windlass/report/comparison.h"
@@ -29,6 +31,23 @@ std::string remaining_time(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+void clear_progress() {
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\x1b[K");
+}
+
+// Who hears of late tasks and of threads that hang.
+TrainerOptions watched(TrainerOptions options) {
+  options.executor.watch.late = [](const std::string& message) {
+    clear_progress();
+    fmt::print(stderr, "note: {}\n", printable(message));
+  };
+  options.executor.watch.stuck = [](const Error& error) {
+    clear_progress();
+    end_at_once(error);
+  };
+  return options;
+}
+
 class TrainingRun {
  public:
   TrainingRun(const TrainFlags& flags, const PreparedRun& prepared, int threads)
@@ -36,7 +55,7 @@ class TrainingRun {
         prepared_(prepared),
         trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
                                       prepared.step, prepared.subject.machine,
-                                      flags.trainer_options(threads))) {
+                                      watched(flags.trainer_options(threads)))) {
     resume();
     if (flags.log.empty()) return;
     std::optional<int64_t> done;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/base/error.h"
 #include "windlass/data/dataset.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/reference/update.h"
@@ -17,6 +18,24 @@
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
+
+// Who watches a run. Times are in seconds; 0: never.
+struct WatchOptions {
+  // A task is late when it takes longer than so many times its prediction and than so long.
+  double late_factor = 20;
+  double late_after = 30;
+  // When nothing has started or ended for so long, and no task under way was predicted to take a
+  // good part of it, the run ends with Error{Runtime}.
+  double give_up_after = 600;
+  // How long threads may take to come back after that.
+  double grace = 5;
+  // Told once of each late task: what and where it is, how late, what waits for it.
+  std::function<void(const std::string& message)> late = {};
+  // Called if threads do not come back: they cannot be joined, and may go on at any time. Should
+  // end the process. If it is empty or returns, they are left alone, and the step throws; what the
+  // run refers to must then live as long as the process.
+  std::function<void(const Error& error)> stuck = {};
+};
 
 struct ExecutorOptions {
   int threads = 1;    // that the kernels of a device use
@@ -29,7 +48,9 @@ struct ExecutorOptions {
   bool pace_copies = true;
   // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
   bool paranoid = false;
-  // For tests: called by the thread of each task (and part of it) before it runs; may wait.
+  WatchOptions watch = {};
+  // For tests: called by the thread of each task (part -1) or part of it before it runs, as a part
+  // of it; may wait or throw.
   std::function<void(int32_t task, int32_t part)> delay = {};
 };
 

@@ -1,86 +1,34 @@
 #include "windlass/runtime/executor.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <map>
-#include <mutex>
 #include <sys/prctl.h>
-#include <thread>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
-#include "windlass/runtime/jobs.h"
+#include "windlass/runtime/executor_state.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/resting_tensors.h"
-#include "windlass/runtime/task_runner.h"
 #include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // The allocator of libtorch's data in a device rounds as lower() assumes; the host's does not.
 constexpr int64_t kHostUnit = 1;
 
-// A thread and the jobs that are ready for it.
-struct WorkerThread {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<int32_t> ready;
-  bool closing = false;
-  std::thread thread;
-};
+// By job: what the simulation says that it takes.
+std::vector<Nanoseconds> predicted_times(const JobGraph& graph, const SimResult& simulated) {
+  std::vector<Nanoseconds> times;
+  for (const Job& job : graph.jobs)
+    times.push_back(simulated.end[job.task.index()] - simulated.start[job.task.index()]);
+  return times;
+}
 
 }  // namespace
-
-struct Executor::State {
-  State(const TrainingGraph& training_graph, const TaskGraph& graph, const TaskTimes& times,
-        const SimResult& simulated, const Machine& machine, const ExecutorOptions& given);
-  ~State();
-
-  void work(size_t worker);
-  void begin();
-  void run_job(int32_t id);
-  void come_ready(int32_t id);
-  void dispatch(int32_t id);
-  void admit(const std::vector<int32_t>& admitted);
-  void finish(int32_t id);
-  void load_inputs(const StepRequest& request);
-  std::string list_alive(size_t memory) const;
-  Nanoseconds now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count();
-  }
-
-  const TrainingGraph& training;
-  const TaskGraph& tasks;
-  const ExecutorOptions options;
-  Program program;
-  const JobGraph graph_of_jobs;
-  std::vector<std::unique_ptr<Arena>> arenas;  // by memory of the program
-  std::unique_ptr<Slots> slots;
-  std::unique_ptr<TaskRunner> runner;
-
-  std::unique_ptr<std::atomic<int32_t>[]> before;  // by job: those that have not ended
-  std::unique_ptr<std::atomic<int32_t>[]> asking;  // by job: memories that have not let it in
-  std::vector<Nanoseconds> start, end;             // by job
-  std::atomic<int64_t> active = 0;                 // jobs that are ready or run
-  std::atomic<int64_t> left = 0;                   // jobs that have not ended
-  std::atomic<bool> failed = false;
-  std::mutex mutex;  // of what ends a step
-  std::condition_variable step_over;
-  std::exception_ptr error;
-  Clock::time_point began;
-
-  std::vector<std::unique_ptr<WorkerThread>> workers;
-};
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
                        const TaskTimes& times, const SimResult& simulated, const Machine& machine,
@@ -89,7 +37,8 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
       tasks(graph),
       options(given),
       program(make_program(training_graph, machine, graph, given.sample_axes)),
-      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))) {
+      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))),
+      watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
   install_allocator();
   if (options.paranoid) report_bad_accesses();
   // With several devices BLAS has one thread: products are divided by windlass, on the device's
@@ -124,11 +73,9 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
   for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
     workers.push_back(std::make_unique<WorkerThread>());
-  for (size_t w = 0; w < workers.size(); ++w)
-    workers[w]->thread = std::thread([this, w] { work(w); });
 }
 
-Executor::State::~State() {
+void Executor::State::close() {
   for (const auto& worker : workers) {
     {
       const std::lock_guard lock(worker->mutex);
@@ -136,7 +83,11 @@ Executor::State::~State() {
     }
     worker->changed.notify_all();
   }
-  for (const auto& worker : workers) worker->thread.join();
+  for (const auto& worker : workers)
+    if (abandoned)
+      worker->thread.detach();
+    else
+      worker->thread.join();
 }
 
 void Executor::State::work(size_t index) {
@@ -159,7 +110,7 @@ void Executor::State::work(size_t index) {
       here.ready.pop_front();
     }
     if (!failed) run_job(job);
-    if (active.fetch_sub(1) == 1 && (failed || left == 0)) {
+    if (active.fetch_sub(1) == 1) {
       const std::lock_guard lock(mutex);
       step_over.notify_all();
     }
@@ -168,19 +119,18 @@ void Executor::State::work(size_t index) {
 
 void Executor::State::run_job(int32_t id) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
+  before[static_cast<size_t>(id)] = kUnderWay;
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
-    if (options.delay) options.delay(job.task.value, job.part);
     runner->run(job.task, job.part);
     if (options.paranoid)
       for (const auto& arena : arenas) arena->check_guards();
     end[static_cast<size_t>(id)] = now();
+    before[static_cast<size_t>(id)] = kEnded;
     finish(id);
   } catch (...) {
-    const std::lock_guard lock(mutex);
-    if (!error) error = std::current_exception();
-    failed = true;
+    set_error(std::current_exception(), runner->label(job.task, job.part));
   }
 }
 
@@ -244,32 +194,16 @@ void Executor::State::load_inputs(const StepRequest& request) {
   }
 }
 
-// What lies in a memory, for messages. Other threads go on meanwhile: it is as good as a look.
-std::string Executor::State::list_alive(size_t memory) const {
-  std::vector<std::pair<int64_t, BufferId>> alive;
-  for (size_t s = 0; s < program.slots.size(); ++s)
-    if (program.slots[s].memory == static_cast<int32_t>(memory) &&
-        slots->holds(static_cast<int32_t>(s)))
-      alive.emplace_back(program.slots[s].bytes, program.slots[s].buffer);
-  std::ranges::stable_sort(alive, std::greater<>{}, &std::pair<int64_t, BufferId>::first);
-  std::string text = "alive there:";
-  constexpr size_t kListed = 12;
-  for (size_t i = 0; i < std::min(alive.size(), kListed); ++i) {
-    const Buffer& buffer = tasks[alive[i].second];
-    text += fmt::format("\n  {:>12}  {} ({})", format_bytes(Bytes(alive[i].first)),
-                        buffer.tensor.valid() ? training.graph[buffer.tensor].name : "",
-                        buffer_kind_name(buffer.kind));
-  }
-  if (alive.size() > kListed) text += fmt::format("\n  and {} more", alive.size() - kListed);
-  return text;
-}
-
 Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
                    const SimResult& simulated, const Machine& machine,
                    const ExecutorOptions& options)
-    : state_(std::make_unique<State>(training, tasks, times, simulated, machine, options)) {}
+    : state_(std::make_shared<State>(training, tasks, times, simulated, machine, options)) {
+  // A thread that does not come back keeps what it works on.
+  for (size_t w = 0; w < state_->workers.size(); ++w)
+    state_->workers[w]->thread = std::thread([state = state_, w] { state->work(w); });
+}
 
-Executor::~Executor() = default;
+Executor::~Executor() { state_->close(); }
 
 std::vector<PersistentTensor> Executor::persistent() {
   return resting_tensors(state_->training, state_->tasks, state_->program, *state_->slots);
@@ -279,6 +213,7 @@ void Executor::State::begin() {
   const auto& jobs = graph_of_jobs.jobs;
   start.assign(jobs.size(), -1);
   end.assign(jobs.size(), -1);
+  watchdog.begin_step();
   for (const auto& gate : graph_of_jobs.gates) gate->begin_step();
   for (size_t j = 0; j < jobs.size(); ++j) {
     before[j] = jobs[j].before;
@@ -296,16 +231,16 @@ StepOutcome Executor::run(const StepRequest& request) {
   State& state = *state_;
   if (state.failed) fail(ErrorKind::Runtime, "the run has failed already");
   for (const auto& arena : state.arenas) arena->reset_peak();
-  state.began = Clock::now();
-  state.runner->begin_step(request);
-  state.load_inputs(request);
-  state.begin();
-  {
-    std::unique_lock lock(state.mutex);
-    state.step_over.wait(lock,
-                         [&] { return state.active == 0 && (state.failed || state.left == 0); });
-    if (state.error) std::rethrow_exception(state.error);
+  state.began = State::Clock::now();
+  try {
+    state.runner->begin_step(request);
+    state.load_inputs(request);
+  } catch (...) {
+    state.failed = true;
+    throw;
   }
+  state.begin();
+  state.wait_for_end();
   StepOutcome outcome;
   outcome.time = state.now();
   outcome.start.assign(state.tasks.size(), -1);
@@ -336,6 +271,8 @@ void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::by
 }
 
 bool Executor::needs_counts() const { return state_->program.needs_counts(); }
+
+const std::string& Executor::failed_task() const { return state_->failed_at; }
 
 double Executor::last_loss() const { return state_->runner->loss(); }
 

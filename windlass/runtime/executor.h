@@ -63,9 +63,12 @@ class Executor {
   // Whether the step is cut, and must be told what its means divide by.
   bool needs_counts() const;
 
-  // Runs one step. An error of any thread ends the step and is thrown here, with the task's name;
-  // after that no step can be run.
+  // Runs one step. An error of any thread ends the step on all devices and is thrown here, with the
+  // names of the task and of its devices; after that no step can be run. So does a standstill: see
+  // WatchOptions.
   StepOutcome run(const StepRequest& request);
+  // The task whose error ended the run; empty if it was none of a task.
+  const std::string& failed_task() const;
 
   // The loss of the step that ran last, or was running when an error ended it: the mean over the
   // micro-batches that got as far.
@@ -82,7 +85,7 @@ class Executor {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace windlass

@@ -44,6 +44,7 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
         if (i == 0) link.bytes += load.bytes.value;
       }
     }
+    if (stopped_) return;
     due = next;
     std::this_thread::sleep_until(at(due));
   }

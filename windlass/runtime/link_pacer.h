@@ -7,6 +7,7 @@
 // thread wakes up.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -28,6 +29,9 @@ class LinkPacer {
   // at the same time.
   void wait(const Traffic& traffic, Clock::time_point begin);
 
+  // Nobody waits any longer, now or later.
+  void stop() { stopped_ = true; }
+
   // Bytes that have crossed each direction since the last call of reset_bytes().
   std::map<LinkDirection, int64_t> bytes() const;
   void reset_bytes();
@@ -42,6 +46,7 @@ class LinkPacer {
 
   const Machine& machine_;
   const Clock::time_point epoch_ = Clock::now();
+  std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
   std::vector<Bucket> buckets_;  // two for each link
 };

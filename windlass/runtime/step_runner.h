@@ -70,6 +70,7 @@ struct RunSettings {
   bool paranoid = false;
   bool pace = false;
   std::function<void(int32_t, int32_t)> delay = {};
+  WatchOptions watch = {};
 };
 
 // `start` has values and data of the first step; the others have the same data. `batch` is of the
@@ -85,6 +86,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                      .sample_axes = batch.axis,
                      .pace_copies = settings.pace,
                      .paranoid = settings.paranoid,
+                     .watch = settings.watch,
                      .delay = settings.delay});
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (const PersistentTensor& tensor : executor.persistent()) {

@@ -216,10 +216,11 @@ void Trainer::State::explain_loss(const StepRequest& request) {
     };
     found = find_not_finite(training, executor, load, request.mean_counts);
   }
-  fail(ErrorKind::Runtime, "step {}: the loss is {}: {}", request.step,
+  fail(ErrorKind::Runtime, "step {}: the loss is {}: {} (noticed by {})", request.step,
        std::isnan(executor.last_loss()) ? "nan" : "infinite",
        found ? describe(training.graph, *found, request.step)
-             : "lower the learning rate, clip gradients, or go on from the last checkpoint");
+             : "lower the learning rate, clip gradients, or go on from the last checkpoint",
+       executor.failed_task());
 }
 
 Trainer::Trainer(const Model& model, const TrainingGraph& training, const SimulatedStep& step,
@@ -248,8 +249,9 @@ TrainerStep Trainer::step() {
     request.mean_counts = state.mean_counts(state.data_parts, request.load);
   try {
     done.outcome = state.executor.run(request);
-  } catch (const Error&) {
-    if (std::isfinite(state.executor.last_loss())) throw;
+  } catch (const Error& error) {
+    if (std::isfinite(state.executor.last_loss()))
+      throw error.within(fmt::format("step {}", done.step));
     state.explain_loss(request);
   }
   state.position.step = done.step;
