@@ -64,8 +64,8 @@ TEST_F(FailuresSlow, ALossThatIsNoNumberIsNamedWithItsDevice) {
 TEST_F(FailuresSlow, OutOfMemoryInAKernelIsNamedWithItsDevice) {
   const std::string path = scratch_ / "plan.json";
   const ProgramResult planned = run_windlass(
-      {"plan", "resnet-18:classes=10", "--image", "32", "--batch", "4", "--on", "local",
-       "--devices", "2", "--memory", "400MiB", "--strategy", "data-parallel", "-o", path});
+      {"plan", "resnet-18:classes=10", "--image", "32", "--batch", "8", "--on", "local",
+       "--devices", "2", "--memory", "400MiB", "--time-limit", "3", "-o", path});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   json plan = json::parse(read(path));
   for (json& kernel : plan["kernels"]) kernel["workspace_bytes"] = 0;

@@ -118,7 +118,7 @@ class TrainingRun {
 
   void one_step(Progress& progress) {
     const TrainerStep done = trainer_->step();
-    measured_.add(done.outcome.time, done.outcome.start, done.outcome.end, done.outcome.peaks);
+    measured_.add(done.outcome);
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
     std::optional<double> evaluated;
@@ -130,7 +130,7 @@ class TrainingRun {
                            {"learning_rate", done.learning_rate},
                            {"step_time_s", seconds},
                            {"samples_per_s", rate}};
-      add_peaks(done.outcome.peaks, line);
+      add_peaks(done.outcome, line);
       if (prepared_.subject.training.options.clip_norm > 0)
         line["gradient_norm"] = done.outcome.gradient_norm;
       if (evaluated) line["eval_loss"] = *evaluated;
@@ -160,21 +160,15 @@ class TrainingRun {
     return highest;
   }
 
-  void add_peaks(const std::vector<int64_t>& peaks, ordered_json& line) const {
+  void add_peaks(const StepRecord& record, ordered_json& line) const {
     const TaskGraph& tasks = prepared_.step.tasks;
     const Machine& machine = prepared_.subject.machine;
-    std::vector<int64_t> by_device(machine.devices.size(), 0);
-    std::optional<int64_t> host;
-    for (size_t m = 0; m < peaks.size(); ++m) {
-      if (!tasks.memories[m].team.valid()) host = peaks[m];
-      if (tasks.memories[m].team.valid())
-        for (DeviceId device : tasks[tasks.memories[m].team].devices)
-          by_device[device.index()] = peaks[m];
-    }
     line["devices"] = ordered_json::array();
-    for (size_t d = 0; d < by_device.size(); ++d)
-      line["devices"].push_back({{"name", machine.devices[d].name}, {"peak_bytes", by_device[d]}});
-    if (host) line["host"] = {{"peak_bytes", *host}};
+    for (size_t d = 0; d < machine.devices.size(); ++d)
+      line["devices"].push_back(
+          {{"name", machine.devices[d].name}, {"peak_bytes", record.device_peaks[d]}});
+    for (size_t m = 0; m < tasks.memories.size(); ++m)
+      if (!tasks.memories[m].team.valid()) line["host"] = {{"peak_bytes", record.peaks[m]}};
   }
 
   // About ten lines of a run for those who read it later.
@@ -205,13 +199,11 @@ class TrainingRun {
       return;
     }
     const MeasuredStep measured = measured_.result();
-    const Comparison comparison = compare(prepared_.step, measured);
+    const Comparison comparison = compare(prepared_.step, measured, prepared_.subject.machine);
     if (!flags_.trace.empty()) {
       AtomicFile file(flags_.trace);
-      const SimulatedStep run = as_step(prepared_.step, measured);
-      const TracedStep both[] = {{&prepared_.step, "predicted"}, {&run, "measured"}};
-      write_traces(both, &prepared_.subject.training.graph, prepared_.subject.machine,
-                   [&](std::string_view text) { file.write(text); });
+      write_run_trace(prepared_.step, measured.record, &prepared_.subject.training.graph,
+                      prepared_.subject.machine, [&](std::string_view text) { file.write(text); });
       file.commit();
     }
     if (flags_.json) {

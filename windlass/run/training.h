@@ -15,6 +15,7 @@
 #include "windlass/graph/reference/update.h"
 #include "windlass/run/schedule.h"
 #include "windlass/sim/simulate.h"
+#include "windlass/sim/step_record.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
@@ -54,13 +55,9 @@ struct ExecutorOptions {
   std::function<void(int32_t task, int32_t part)> delay = {};
 };
 
-struct StepOutcome {
+struct StepOutcome : StepRecord {
   double loss = 0;           // mean over the micro-batches
   double gradient_norm = 0;  // before clipping; 0 if nothing is clipped
-  Nanoseconds time = 0;
-  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step: of the device
-                                        // that was last
-  std::vector<int64_t> peaks;           // by memory: bytes counted
 };
 
 // What lives from step to step: a weight, a constant, a running statistic, or optimizer state,

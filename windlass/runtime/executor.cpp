@@ -36,6 +36,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
     : training(training_graph),
       tasks(graph),
       options(given),
+      machine_devices(machine.devices.size()),
       program(make_program(training_graph, machine, graph, given.sample_axes)),
       graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))),
       watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
@@ -246,7 +247,9 @@ StepOutcome Executor::run(const StepRequest& request) {
   outcome.start.assign(state.tasks.size(), -1);
   outcome.end.assign(state.tasks.size(), -1);
   for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
-    const size_t task = state.graph_of_jobs.jobs[j].task.index();
+    const Job& job = state.graph_of_jobs.jobs[j];
+    const size_t task = job.task.index();
+    outcome.parts.push_back({job.task, state.device_of(job), state.start[j], state.end[j]});
     if (outcome.end[task] >= state.end[j]) continue;
     outcome.start[task] = state.start[j];
     outcome.end[task] = state.end[j];
@@ -254,7 +257,11 @@ StepOutcome Executor::run(const StepRequest& request) {
   outcome.loss = state.runner->loss();
   outcome.gradient_norm = state.runner->gradient_norm();
   outcome.peaks.assign(state.tasks.memories.size(), 0);
+  outcome.device_peaks.assign(state.machine_devices, 0);
+  outcome.links = state.runner->links().bytes();
   for (size_t m = 0; m < state.arenas.size(); ++m) {
+    const DeviceId device = state.program.memories[m].device;
+    if (device.valid()) outcome.device_peaks[device.index()] = state.arenas[m]->statistics().peak;
     int64_t& peak = outcome.peaks[state.program.memories[m].memory.index()];
     peak = std::max(peak, state.arenas[m]->statistics().peak);
   }
@@ -269,6 +276,8 @@ void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::by
     std::memcpy(whole.data() + static_cast<size_t>(whole_element(piece.region, i)) * each,
                 piece.bytes.data() + static_cast<size_t>(i - piece.mine.begin) * each, each);
 }
+
+int64_t Executor::micro_batches() const { return state_->program.micro_batches; }
 
 bool Executor::needs_counts() const { return state_->program.needs_counts(); }
 

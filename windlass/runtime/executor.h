@@ -60,6 +60,7 @@ class Executor {
   // Everything persistent, each tensor once.
   std::vector<PersistentTensor> persistent();
 
+  int64_t micro_batches() const;
   // Whether the step is cut, and must be told what its means divide by.
   bool needs_counts() const;
 

@@ -54,6 +54,13 @@ struct Executor::State {
   void finish(int32_t id);
   void load_inputs(const StepRequest& request);
   std::string list_alive(size_t memory) const;
+  // Whose part it is; none of what several do together, or a host.
+  DeviceId device_of(const Job& job) const {
+    if (job.part < 0) return {};
+    const ProgramTask& task = program.tasks[job.task.index()];
+    const int32_t memory = task.parts[static_cast<size_t>(job.part)].memory;
+    return program.memories[static_cast<size_t>(memory)].device;
+  }
   Nanoseconds now() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count();
   }
@@ -61,6 +68,7 @@ struct Executor::State {
   const TrainingGraph& training;
   const TaskGraph& tasks;
   const ExecutorOptions options;
+  const size_t machine_devices;
   Program program;
   const JobGraph graph_of_jobs;
   std::vector<std::unique_ptr<Arena>> arenas;  // by memory of the program

@@ -47,6 +47,7 @@ struct RunEnd {
   };
   Lasting first, last;
   std::vector<int64_t> peaks;  // by memory, of the last step
+  StepOutcome outcome;         // of the last step
 };
 
 inline RunEnd::Lasting lasting_of(const Graph& graph, Executor& executor) {
@@ -135,6 +136,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
     end.losses.push_back(outcome.loss);
     end.norms.push_back(outcome.gradient_norm);
     end.peaks = outcome.peaks;
+    end.outcome = outcome;
     for (const auto& [name, bytes] : gradients) {
       const auto found = std::ranges::find(graph.tensors, name, &Tensor::name);
       const TensorId id(static_cast<size_t>(found - graph.tensors.begin()));

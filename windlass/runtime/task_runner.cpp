@@ -85,8 +85,12 @@ void TaskRunner::run(TaskId id, int32_t part) {
       at = -1;
       exchange_->run(task);
     }
-    if (paces_ && moves(task.kind))
-      pacer_.wait(tasks_.traffics[static_cast<size_t>(tasks_[id].price)], begin);
+    if (!moves(task.kind)) return;
+    const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
+    if (paces_)
+      pacer_.wait(traffic, begin);
+    else if (part <= 0)  // traffic is that of all members
+      pacer_.count(traffic);
   } catch (...) {
     rethrow_within(label(id, at));
   }

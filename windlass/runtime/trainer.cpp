@@ -45,6 +45,7 @@ struct Trainer::State {
   const TrainerOptions options;
   const BatchAxes batch;
   const std::vector<BatchSlot> slots;
+  Executor executor;
   const int64_t micro_batches;
   const int64_t data_parts;  // that the training graph is of one of
   std::unique_ptr<Dataset> data;
@@ -52,18 +53,11 @@ struct Trainer::State {
   std::unique_ptr<Sampler> sampler;
   std::map<TensorId, InitialValue> initial;
   std::map<std::string, StoredTensor> given_weights;
-  Executor executor;
   RunPosition position;
   std::string weights_from;
 };
 
 namespace {
-
-int64_t count_micro_batches(const TaskGraph& tasks) {
-  int32_t count = 1;
-  for (const Task& task : tasks.tasks) count = std::max(count, task.micro_batch + 1);
-  return count;
-}
 
 // Values of a constant, which fit its type.
 void store_values(std::span<const double> values, DType as, std::span<std::byte> out) {
@@ -92,10 +86,10 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
       options(wanted),
       batch(find_batch(given.graph)),
       slots(batch_slots(given.graph, batch)),
-      micro_batches(count_micro_batches(step.tasks)),
-      data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1),
       executor(graph, step.tasks, step.times, step.result, machine,
-               executor_options(wanted, batch)) {
+               executor_options(wanted, batch)),
+      micro_batches(executor.micro_batches()),
+      data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1) {
   data = open_batches(options.data, model.graph, slots, options.data_options);
   if (data->size() < 1) fail_input("{}: has no samples", options.data);
   filler = std::make_unique<BatchFiller>(*data, model.graph, slots);
