@@ -120,5 +120,40 @@ TEST(PlanSlow, TrainingElsewhereIsRefusedWithAHint) {
                  {"4x3090: training runs on the devices of this host", "--on local --devices N"});
 }
 
+// The second time nothing is measured, and the prices are those of the first.
+TEST(PlanSlow, PricesOfKernelsAreKept) {
+  const ScratchFolder scratch;
+  const ProgramOptions cached = {.cache = scratch / "cache"};
+  const auto kernels_of = [&](const Arguments& more) {
+    const std::string path = scratch / "plan.json";
+    const ProgramResult result = run_windlass(
+        Arguments{"plan", kModel, "--json", "-o", path} + kShape + kOneDevice + more, cached);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return json::parse(read(path))["kernels"];
+  };
+  EXPECT_FALSE(kernels_of({"--no-cache"}).empty());
+  EXPECT_FALSE(fs::exists(cached.cache));
+  const json first = kernels_of({});
+  const std::vector<std::string> files = files_in(cached.cache + "/windlass");
+  ASSERT_EQ(files.size(), 1u);
+  const std::string file = cached.cache + "/windlass/" + files[0], kept = read(file);
+  for (const json& kernel : first)
+    EXPECT_THAT(kept, HasSubstr(kernel["kernel"].dump())) << "not kept";
+  const json second = kernels_of({});
+  EXPECT_EQ(read(file), kept) << "something was measured";
+  for (const json& kernel : second)
+    EXPECT_THAT(kept, HasSubstr(fmt::format("\"time_ns\": {}", kernel["time_ns"].dump())));
+  kernels_of({"--fresh"});
+  EXPECT_NE(read(file), kept);
+
+  // What somebody else put there is told of, and does not count.
+  write(file, "{\"format\": \"something\"}");
+  const ProgramResult told =
+      run_windlass(Arguments{"plan", kModel, "--json"} + kShape + kOneDevice, cached);
+  EXPECT_EQ(told.exit_code, 0);
+  EXPECT_THAT(told.err, AllOf(HasSubstr(file), HasSubstr("kernels are measured anew")));
+}
+
 }  // namespace
 }  // namespace windlass

@@ -69,6 +69,7 @@ void TrainFlags::add_to(CLI::App& verb) {
       ->check(number_in(0, 1e9));
   verb.add_option("--threads", threads, "threads that kernels use; default: all cores")
       ->check(CLI::PositiveNumber);
+  prices.add_to(verb);
   add_run_flags(verb);
   add_watch_flags(verb);
   add_output_flags(verb);

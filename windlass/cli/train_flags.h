@@ -6,6 +6,7 @@
 
 #include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
+#include "windlass/cli/pricing.h"
 #include "windlass/run/training.h"
 
 namespace windlass {
@@ -13,6 +14,7 @@ namespace windlass {
 struct TrainFlags {
   ModelFlags model;
   MachineFlags machine;
+  PriceCacheFlags prices;
   std::string strategy;
   double time_limit = 60;
   int threads = 0;
