@@ -15,11 +15,11 @@ using testing::HasSubstr;
 
 class FailuresSlow : public testing::Test {
  protected:
-  Arguments two_devices(const Arguments& more) const {
+  Arguments two_devices(const Arguments& more, const std::string& every = "1") const {
     return Arguments{"train", kModel, "--on", "local", "--devices", "2"} + kShape +
            Arguments{"--data", kText,           "--strategy", "data-parallel",
                      "--json", "--checkpoints", folder_,      "--checkpoint-every",
-                     "1",      "--resume",      folder_} +
+                     every,    "--resume",      folder_} +
            more;
   }
   // Two steps, whose checkpoint is then the last.
@@ -53,8 +53,7 @@ TEST_F(FailuresSlow, AFullDiskLeavesTheLastCheckpoint) {
 TEST_F(FailuresSlow, ALossThatIsNoNumberIsNamedWithItsDevice) {
   begin();
   // The third step still has a loss, and leaves nothing to go on with.
-  const ProgramResult result =
-      run_windlass(two_devices({"--steps", "9", "--lr", "1e30", "--checkpoint-every", "0"}));
+  const ProgramResult result = run_windlass(two_devices({"--steps", "9", "--lr", "1e30"}, "0"));
   expect_failure(result, 3, {"the loss is nan", "noticed by forward", ", on cpu"});
   expect_kept();
 }

@@ -72,6 +72,7 @@ struct RunSettings {
   bool pace = false;
   std::function<void(int32_t, int32_t)> delay = {};
   WatchOptions watch = {};
+  std::function<void(int step, Executor&)> after_step = {};
 };
 
 // `start` has values and data of the first step; the others have the same data. `batch` is of the
@@ -145,6 +146,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
           end.gradients[name] = load_array(bytes, graph[graph.ops[u].inputs[1]].type.dtype);
     }
     if (step == 1) end.first = lasting_of(graph, executor);
+    if (settings.after_step) settings.after_step(step, executor);
   }
   end.last = lasting_of(graph, executor);
   return end;
