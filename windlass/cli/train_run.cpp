@@ -122,8 +122,7 @@ class TrainingRun {
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
     std::optional<double> evaluated;
-    if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0)
-      evaluated = trainer_->evaluate(flags_.evaluate_batches);
+    if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0) evaluated = evaluate();
     if (flags_.json) {
       ordered_json line = {{"step", done.step},
                            {"loss", done.outcome.loss},
@@ -149,6 +148,16 @@ class TrainingRun {
     if (!flags_.checkpoints.empty() && flags_.checkpoint_every > 0 &&
         done.step % flags_.checkpoint_every == 0)
       checkpoint();
+  }
+
+  double evaluate() {
+    const double loss = trainer_->evaluate(flags_.evaluate_batches);
+    if (const std::string note = trainer_->evaluation_note(); note != evaluation_note_) {
+      clear_progress();
+      fmt::print(stderr, "note: {}\n", printable(note));
+      evaluation_note_ = note;
+    }
+    return loss;
   }
 
   // Of the device that had most; by memory of the task graph.
@@ -222,7 +231,7 @@ class TrainingRun {
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
   std::optional<StepLog> log_;
-  std::string resumed_;
+  std::string resumed_, evaluation_note_;
   int64_t last_checkpoint_ = -1;
 };
 

@@ -112,6 +112,9 @@ class Training {
   // passes alone, in evaluation mode (no dropout, running statistics), one micro-batch after the
   // other. Changes nothing.
   virtual double evaluate(int64_t batches) = 0;
+  // Why the last evaluation was not on the devices of the plan, inside their limits; empty if it
+  // was.
+  virtual std::string evaluation_note() const = 0;
 
   virtual void save_checkpoint(const std::string& path) = 0;
   virtual void load_checkpoint(const std::string& path) = 0;

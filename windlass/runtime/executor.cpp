@@ -32,28 +32,46 @@ std::vector<Nanoseconds> predicted_times(const JobGraph& graph, const SimResult&
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
                        const TaskTimes& times, const SimResult& simulated, const Machine& machine,
-                       const ExecutorOptions& given)
+                       const ExecutorOptions& given, std::shared_ptr<State> other)
     : training(training_graph),
       tasks(graph),
       options(given),
       machine_devices(machine.devices.size()),
       program(make_program(training_graph, machine, graph, given.sample_axes)),
       graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))),
+      beside(std::move(other)),
       watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
   install_allocator();
   if (options.paranoid) report_bad_accesses();
   // With several devices BLAS has one thread: products are divided by windlass, on the device's
   // own.
   set_blas_threads(program.devices > 1 ? 1 : options.threads);
+  if (beside)
+    take_memory(*beside);
+  else
+    make_memory();
+  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  for (const auto& gate : graph_of_jobs.gates)
+    gate->release = [this](const MemoryGate::Life& life) {
+      for (int32_t slot : life.slots) slots->release(slot);
+    };
+  const size_t jobs = graph_of_jobs.jobs.size();
+  before = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
+    workers.push_back(std::make_unique<WorkerThread>());
+}
+
+// Arenas inside of the limits, with all that lasts, filled with zeros.
+void Executor::State::make_memory() {
   std::vector<Arena*> by_memory;
   for (const RealMemory& memory : program.memories) {
-    arenas.push_back(std::make_unique<Arena>(memory.name, memory.limit.value,
+    arenas.push_back(std::make_shared<Arena>(memory.name, memory.limit.value,
                                              memory.device.valid() ? kAllocationUnit : kHostUnit,
                                              options.paranoid));
     by_memory.push_back(arenas.back().get());
   }
-  slots = std::make_unique<Slots>(program, by_memory);
-  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  slots = std::make_shared<Slots>(program, by_memory);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     if (!tasks.buffers[b].at_start || !tasks.buffers[b].at_end) continue;
     for (int32_t slot : program.slots_of[b]) {
@@ -63,17 +81,19 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
       std::memset(bytes.data(), 0, bytes.size());
     }
   }
-  for (const auto& gate : graph_of_jobs.gates)
-    gate->release = [this](const MemoryGate::Life& life) {
-      for (int32_t slot : life.slots) slots->release(slot);
-    };
   for (size_t m = 0; m < arenas.size(); ++m)
     arenas[m]->set_context([this, m] { return list_alive(m); });
-  const size_t jobs = graph_of_jobs.jobs.size();
-  before = std::make_unique<std::atomic<int32_t>[]>(jobs);
-  asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
-  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
-    workers.push_back(std::make_unique<WorkerThread>());
+}
+
+// Slots are the same where buffers are.
+void Executor::State::take_memory(const State& other) {
+  const auto alike = [](const Slot& a, const Slot& b) {
+    return a.buffer == b.buffer && a.memory == b.memory && a.bytes == b.bytes;
+  };
+  ensure(std::ranges::equal(program.slots, other.program.slots, alike),
+         "programs that share memory have other slots");
+  arenas = other.arenas;
+  slots = other.slots;
 }
 
 void Executor::State::close() {
@@ -197,8 +217,9 @@ void Executor::State::load_inputs(const StepRequest& request) {
 
 Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
                    const SimResult& simulated, const Machine& machine,
-                   const ExecutorOptions& options)
-    : state_(std::make_shared<State>(training, tasks, times, simulated, machine, options)) {
+                   const ExecutorOptions& options, const Executor* beside)
+    : state_(std::make_shared<State>(training, tasks, times, simulated, machine, options,
+                                     beside == nullptr ? nullptr : beside->state_)) {
   // A thread that does not come back keeps what it works on.
   for (size_t w = 0; w < state_->workers.size(); ++w)
     state_->workers[w]->thread = std::thread([state = state_, w] { state->work(w); });
@@ -282,6 +303,15 @@ int64_t Executor::micro_batches() const { return state_->program.micro_batches; 
 bool Executor::needs_counts() const { return state_->program.needs_counts(); }
 
 const std::string& Executor::failed_task() const { return state_->failed_at; }
+
+std::vector<double> Executor::micro_batch_losses() const { return state_->runner->losses(); }
+
+void Executor::give_back() {
+  State& state = *state_;
+  for (size_t b = 0; b < state.tasks.buffers.size(); ++b)
+    if (!state.tasks.buffers[b].at_end)
+      for (int32_t slot : state.program.slots_of[b]) state.slots->release(slot);
+}
 
 double Executor::last_loss() const { return state_->runner->loss(); }
 

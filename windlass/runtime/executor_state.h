@@ -38,11 +38,14 @@ struct Executor::State {
   using Clock = std::chrono::steady_clock;
 
   State(const TrainingGraph& training_graph, const TaskGraph& graph, const TaskTimes& times,
-        const SimResult& simulated, const Machine& machine, const ExecutorOptions& given);
+        const SimResult& simulated, const Machine& machine, const ExecutorOptions& given,
+        std::shared_ptr<State> other);
 
   // Ends the threads, or leaves them alone if some do not come back.
   void close();
   void work(size_t worker);
+  void make_memory();
+  void take_memory(const State& other);
   void begin();
   void wait_for_end();
   StepState look_at(std::vector<int32_t>& running) const;
@@ -71,8 +74,9 @@ struct Executor::State {
   const size_t machine_devices;
   Program program;
   const JobGraph graph_of_jobs;
-  std::vector<std::unique_ptr<Arena>> arenas;  // by memory of the program
-  std::unique_ptr<Slots> slots;
+  const std::shared_ptr<State> beside;         // whose memory it works in; null: in its own
+  std::vector<std::shared_ptr<Arena>> arenas;  // by memory of the program
+  std::shared_ptr<Slots> slots;
   std::unique_ptr<TaskRunner> runner;
 
   std::unique_ptr<std::atomic<int32_t>[]> before;  // by job: those that have not ended, or kEnded

@@ -30,6 +30,7 @@ class TaskRunner {
 
   // Of the step that ran last, as far as it got.
   double loss() const;
+  std::vector<double> losses() const;  // by micro-batch
   double gradient_norm() const { return norm_; }
   std::function<void(const GradientPiece&)> watch;
   const LinkPacer& links() const { return pacer_; }
