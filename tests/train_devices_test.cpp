@@ -160,6 +160,27 @@ TEST(TrainDevicesSlow, GoesOnOnOtherDevices) {
   }
 }
 
+// On the devices of the plan, without a note that it was elsewhere, and the same loss.
+TEST(TrainDevicesSlow, EveryStrategyEvaluatesTheSame) {
+  const auto evaluations = [](int devices, const std::string& strategy) {
+    const ProgramResult result = run_windlass(
+        run_arguments(devices, strategy, {"--eval-every", "1", "--eval-batches", "3"}, 2));
+    EXPECT_EQ(result.err, "");
+    std::vector<double> found;
+    for (const json& line : steps_of(result))
+      if (line.contains("eval_loss")) found.push_back(line["eval_loss"]);
+    return found;
+  };
+  const std::vector<double> expected = evaluations(1, "single");
+  ASSERT_EQ(expected.size(), 2u);
+  for (const auto& [devices, strategy] : kWays) {
+    SCOPED_TRACE(strategy);
+    const std::vector<double> found = evaluations(devices, strategy);
+    ASSERT_EQ(found.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]);
+  }
+}
+
 TEST(TrainDevicesSlow, WhatIsOnlySimulatedIsRefused) {
   const ProgramResult paged = run_windlass(run_arguments(1, "lru"));
   EXPECT_EQ(paged.exit_code, 1) << paged.err;

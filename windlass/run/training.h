@@ -109,8 +109,8 @@ class Training {
   virtual int64_t steps_done() const = 0;
 
   // Mean loss over the first `batches` of the part of the data that is kept for it, by forward
-  // passes alone, in evaluation mode (no dropout, running statistics), one micro-batch after the
-  // other. Changes nothing.
+  // passes alone, in evaluation mode (no dropout, running statistics), inside the limits of the
+  // devices if evaluation_note() does not say otherwise. Changes nothing.
   virtual double evaluate(int64_t batches) = 0;
   // Why the last evaluation was not on the devices of the plan, inside their limits; empty if it
   // was.
