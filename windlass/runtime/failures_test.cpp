@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
