@@ -236,8 +236,8 @@ TEST(HandComputed, RecomputePeak) {
 // turns saves a little.
 TEST(HandComputed, SwapVolumeOfPaging) {
   const int64_t layers = 64, m = 4, n = 2;
-  const Step step = run(chain(layers, 32), star(2, "66MiB"), "lru:micro-batches=4,bucket=1KiB",
-                        OptimizerKind::Sgd);
+  const Step step =
+      run(chain(layers, 32), star(2, "2731KiB"), "lru:micro-batches=4", OptimizerKind::Sgd);
   const int64_t moved = step.swapped(TaskKind::SwapIn, BufferKind::Weight) +
                         step.swapped(TaskKind::SwapOut, BufferKind::Weight);
   const double formula = static_cast<double>((4 * m + 2) * n * layers * kWeightBytes);

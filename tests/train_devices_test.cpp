@@ -181,10 +181,18 @@ TEST(TrainDevicesSlow, EveryStrategyEvaluatesTheSame) {
   }
 }
 
-TEST(TrainDevicesSlow, WhatIsOnlySimulatedIsRefused) {
-  const ProgramResult paged = run_windlass(run_arguments(1, "lru"));
-  EXPECT_EQ(paged.exit_code, 1) << paged.err;
-  EXPECT_THAT(paged.err, HasSubstr("demand paging is simulated, not run"));
+TEST(TrainDevicesSlow, DemandPagingTrainsTheSame) {
+  const std::vector<double> expected = losses(run_arguments(1, "single"));
+  for (const auto& [devices, strategy] : std::vector<std::pair<int, std::string>>{
+           {1, "lru"}, {2, "lru:micro-batches=2"}, {2, "lru:pp=2,micro-batches=2"}}) {
+    SCOPED_TRACE(strategy);
+    const std::vector<json> lines =
+        steps_of(run_windlass(run_arguments(devices, strategy, {"--memory", "1200KiB"})));
+    ASSERT_GE(lines.size(), 3u);
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(lines[i]["loss"].get<double>(), expected[i], 1e-4 * expected[i]);
+    for (const json& device : lines[2]["devices"]) EXPECT_LE(device["peak_bytes"], 1200 * 1024);
+  }
 }
 
 TEST(TrainDevicesSlow, PlansAreCarriedOut) {

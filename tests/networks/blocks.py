@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from networks.catalogue import Weighted, axis_of, layer
+from networks.catalogue import Unsuitable, Weighted, axis_of, layer
 
 
 class SqueezeExcite(nn.Module):
@@ -188,6 +188,8 @@ class TopExperts(nn.Module):
         if p["first"]:
             scores = F.softmax(scores, -1)
         best, places = scores.topk(p["best"], dim=-1)
+        if not torch.jit.is_tracing() and bool(((scores >= best[..., -1:]).sum(-1) > p["best"]).any()):
+            raise Unsuitable("experts that tie: which of them topk takes is PyTorch's secret")
         weights = best / best.sum(-1, keepdim=True) if p["first"] else F.softmax(best, -1)
         if p["form"] == "table":
             y = torch.einsum("...i,eij->...ej", x, self.table)

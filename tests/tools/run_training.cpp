@@ -302,7 +302,7 @@ class Tool {
 
   Outcome train(const Request& request, const Candidate& candidate) {
     TrainerOptions options;
-    options.executor = {.threads = threads_, .pace_copies = false, .paranoid = true};
+    options.executor = {.threads = threads_, .pace = false, .paranoid = true};
     Trainer trainer(request.model, candidate.training, candidate.step, candidate.machine, options);
     const Graph& graph = candidate.training.graph;
     if (!fs::exists(request.out / "initial.safetensors")) {

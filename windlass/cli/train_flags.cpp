@@ -61,7 +61,7 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
 void TrainFlags::add_to(CLI::App& verb) {
   model.add_to(verb);
   machine.add_to(verb, "machine, if there is no plan: \"local\"");
-  verb.add_option("--strategy", strategy, "a named strategy instead of a search")
+  verb.add_option("--strategy,--baseline", strategy, "a named strategy instead of a search")
       ->type_name("SPEC");
   verb.add_option("--time-limit", time_limit,
                   "seconds to search, beside measuring, if there is no plan")

@@ -113,4 +113,14 @@ void convert_values(std::span<const std::byte> from, DType from_type, std::span<
   }
 }
 
+void store_values(std::span<const double> values, DType as, std::span<std::byte> out) {
+  if (is_float(as)) return convert_values(std::as_bytes(values), DType::F64, out, as);
+  const auto each = static_cast<size_t>(element_bytes(as));
+  for (size_t i = 0; i < values.size(); ++i) {
+    // Little-endian: the low bytes of a wide integer are the narrow one.
+    const auto whole = static_cast<int64_t>(values[i]);
+    std::memcpy(out.data() + i * each, &whole, each);
+  }
+}
+
 }  // namespace windlass

@@ -20,5 +20,7 @@ double from_bf16(uint16_t bits);
 // Error{Unsupported} if they are not.
 void convert_values(std::span<const std::byte> from, DType from_type, std::span<std::byte> to,
                     DType to_type);
+// Numbers that fit a type, as elements of it.
+void store_values(std::span<const double> values, DType as, std::span<std::byte> out);
 
 }  // namespace windlass

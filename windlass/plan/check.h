@@ -28,8 +28,7 @@
 //    other durations has no race either. A buffer is released after its last user by definition
 //    (task_graph.h), so it cannot be read after its release.
 // Not checked: kernel prices beyond the multiply-adds of an op, what is exchanged inside of an op,
-// and whether the kernels compute what they should; of a strategy with demand paging
-// (virtual_memory) coverage, presence and order alone.
+// and whether the kernels compute what they should.
 //
 // Time O(uses + tasks x lanes + n log n); what follows from two layouts is worked out once.
 #pragma once

@@ -15,7 +15,6 @@ uint64_t Checker::statistics_number(TaskId id) const {
 
 bool Checker::check_statistics(BufferId id) {
   const Buffer& buffer = graph_[id];
-  if (strategy_.virtual_memory) return true;
   const int32_t group = group_of(id);
   const TeamId team = graph_[buffer.memory].team;
   if (buffer.kind != BufferKind::Communication || buffer.at_start || buffer.at_end ||

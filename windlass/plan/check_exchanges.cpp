@@ -218,9 +218,43 @@ void Checker::share(TaskId id) {
 }
 
 // From i to To i, on each member of a team: to the host and back, to fewer bits and back.
+// A page goes to the host or comes back, whatever it holds, with all of its buffer.
+void Checker::page(TaskId id) {
+  const Task& task = graph_[id];
+  const auto uses = graph_.uses_of(id);
+  const int32_t group = group_id(task.group);
+  const bool out = task.kind == TaskKind::SwapOut;
+  const bool paired = uses.size() == 2 && uses[0].kind == UseKind::From && !uses[0].write &&
+                      uses[1].kind == UseKind::To && uses[1].write && uses[0].view < 0 &&
+                      uses[1].view < 0 && !uses[0].adds && !uses[1].adds && task.how == -1;
+  if (!paired || group < 0 || graph_.lanes_of(id).size() != 1)
+    return complain("{}: is no copy of a page", name(id));
+  const BufferId from = uses[0].buffer, to = uses[1].buffer;
+  const BufferId device = out ? from : to, stored = out ? to : from;
+  const Buffer &a = graph_[device], &b = graph_[stored];
+  const std::vector<int64_t> mine = members(team_of(id), group);
+  if (mine.empty() || a.memory != memory_of(id) || group_of(device) != group || !on_host(stored) ||
+      !b.of_each || b.team != team_of(id) || a.kind != b.kind || a.tensor != b.tensor ||
+      a.tensor != task.tensor || a.micro_batch != b.micro_batch || a.group != b.group ||
+      held(from).layout != held(to).layout || a.share != b.share)
+    return complain("{}: {} is no page of {}", name(id), name(stored), name(device));
+  const NodeId node = graph_[b.memory].hosts.front();
+  const int64_t here = std::ranges::count_if(graph_[team_of(id)].devices,
+                                             [&](DeviceId d) { return machine_[d].node == node; });
+  if (b.bytes.value != here * a.bytes.value)
+    complain("{}: {} has {} bytes, {} are needed", name(id), name(stored), b.bytes.value,
+             here * a.bytes.value);
+  if (!held(from).there)
+    return complain("{}: reads {}, which nobody has written", name(id), name(from));
+  held(to) = held(from);
+  check_traffic(id, moves_.host_copies(group, mine, out, a.bytes.value), "this copy");
+}
+
 void Checker::copy(TaskId id) {
   const Task& task = graph_[id];
   const auto uses = graph_.uses_of(id);
+  for (const Use& use : uses)
+    if (graph_[use.buffer].of_each) return page(id);
   const int32_t group = group_id(task.group);
   if (group < 0 || graph_.lanes_of(id).size() != 1 || members(team_of(id), group).empty())
     return complain("{}: is of no team of its group", name(id));

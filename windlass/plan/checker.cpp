@@ -67,6 +67,7 @@ std::vector<std::string> Checker::run() {
     held_.resize(graph_.buffers.size());
     users_.resize(graph_.buffers.size());
     begun_.resize(graph_.buffers.size(), 0);
+    check_carried();
     bool right = true;
     for (size_t b = 0; b < held_.size(); ++b) right = check_buffer(BufferId(b)) && right;
     clock_.emplace(graph_);
@@ -74,7 +75,7 @@ std::vector<std::string> Checker::run() {
       look_at(TaskId(i));
     if (right && findings_.size() < kMost) {
       check_coverage();
-      if (!strategy_.virtual_memory) check_updates();
+      check_updates();
     }
   }
   if (count_ > findings_.size()) findings_.push_back("and more");
@@ -92,15 +93,11 @@ void Checker::look_at(TaskId id) {
     if (users.writer.valid()) after(users.writer, use.write ? "writes" : "reads");
     if (use.write)
       for (TaskId reader : users.readers) after(reader, "overwrites");
-    if (strategy_.virtual_memory && !use.write && !held(use.buffer).there)
-      complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
   }
-  // Paging moves buffers about without regard to what they hold.
-  if (!strategy_.virtual_memory) visit(id);
+  visit(id);
   for (const Use& use : graph_.uses_of(id)) {
     Users& users = users_[use.buffer.index()];
     if (use.write) {
-      if (strategy_.virtual_memory) held(use.buffer).there = true;
       users.writer = id;
       users.readers.clear();
     } else if (users.readers.empty() || users.readers.back() != id) {
@@ -152,7 +149,7 @@ bool Checker::check_graph() {
       complain("task {} moves tensor {} of {}", i, task.tensor.value, ops.tensors.size());
     if (task.micro_batch < -1 || task.micro_batch >= strategy_.micro_batches)
       complain("task {} is of micro-batch {} of {}", i, task.micro_batch, strategy_.micro_batches);
-    if (!strategy_.virtual_memory && !in(task.group, graph_.groups))
+    if (!in(task.group, graph_.groups))
       complain("task {} is of group {} of {}", i, task.group, graph_.groups.size());
     for (const Use& use : graph_.uses_of(TaskId(i)))
       if (use.view >= 0 && !in(use.view, graph_.views))
@@ -251,6 +248,22 @@ int64_t Checker::part_bytes(BufferId id) {
   return largest_part(elements, layouts_.parts(share_of(id))) * element_size(id);
 }
 
+// What lies elsewhere after a step is the same thing as before.
+void Checker::check_carried() {
+  for (const auto& [from, to] : graph_.carried) {
+    if (from.index() >= graph_.buffers.size() || to.index() >= graph_.buffers.size()) {
+      complain("what is carried over is in no buffer");
+      continue;
+    }
+    const Buffer &a = graph_[from], &b = graph_[to];
+    const bool same = a.memory == b.memory && a.kind == b.kind && a.tensor == b.tensor &&
+                      a.bytes == b.bytes && a.group == b.group && a.layout == b.layout &&
+                      a.share == b.share && a.at_end && !a.at_start && b.at_start && !b.at_end;
+    if (!same || !carried_.insert(from).second || !carried_.insert(to).second)
+      complain("{} is not what {} goes on with", name(from), name(to));
+  }
+}
+
 // What a buffer is for, and what it holds at the start. False if it cannot be looked at further.
 bool Checker::check_buffer(BufferId id) {
   if (are_statistics(id)) return check_statistics(id);
@@ -261,12 +274,13 @@ bool Checker::check_buffer(BufferId id) {
   held.there = buffer.at_start;
   if (buffer.at_start && tensor.producer.valid())
     complain("{} is there at the start, but \"{}\" is computed in the step", name(id), tensor.name);
-  if (buffer.at_end && !buffer.at_start)
+  const bool goes_on = carried_.contains(id);
+  if (buffer.at_end && !buffer.at_start && !goes_on)
     complain("{} outlives the step but does not begin with it", name(id));
   if (buffer.at_start && !buffer.at_end && buffer.kind == BufferKind::Weight &&
-      tensor.role == TensorRole::Weight)
+      tensor.role == TensorRole::Weight && !goes_on)
     complain("{} does not outlive the step", name(id));
-  if (strategy_.virtual_memory) return true;
+
   const int32_t group = group_of(id);
   held.layout = layout_id(buffer.layout);
   held.share = share_of(id);

@@ -62,6 +62,7 @@ class Checker {
   bool check_graph();
   bool check_teams();
   void check_pieces();
+  void check_carried();
   bool check_buffer(BufferId id);
   void look_at(TaskId id);
   void visit(TaskId id);
@@ -90,6 +91,7 @@ class Checker {
   // --- check_exchanges.cpp
   void move(TaskId id);
   void share(TaskId id);
+  void page(TaskId id);
   void copy(TaskId id);
   int64_t copy_one(TaskId id, const Use& from, const Use& to);
   bool stored_for(BufferId stored, TeamId team, int32_t group) const;
@@ -168,6 +170,7 @@ class Checker {
   std::vector<std::vector<TeamId>> teams_;  // by group
   std::vector<Held> held_;                  // by buffer
   std::vector<Users> users_;                // by buffer
+  std::set<BufferId> carried_;              // have what others have when the next step begins, or do
   std::vector<double> begun_;               // by buffer of statistics: multiply-adds for them
   // By update: group and member of each update.
   std::vector<std::vector<std::pair<int32_t, int64_t>>> updated_;

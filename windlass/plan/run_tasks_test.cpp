@@ -11,6 +11,7 @@
 #include "windlass/base/test_effort.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
+#include "windlass/plan/paged_step.h"
 #include "windlass/plan/random_step.h"
 #include "windlass/plan/same_step.h"
 #include "windlass/strategy/baselines.h"
@@ -348,6 +349,30 @@ TEST(RunTasks, RandomStrategies) {
     if (testing::Test::HasFailure() && many == nullptr) break;
   }
   EXPECT_GT(run, count / 8);
+}
+
+// Whatever pages go out and come in again in between.
+TEST(RunTasks, PagesOnDemand) {
+  size_t swaps = 0;
+  for (uint64_t seed = 1; seed <= sampled<uint64_t>(120) && !testing::Test::HasFailure(); ++seed) {
+    cases::RandomStep step = cases::random_step(seed);
+    SCOPED_TRACE(step.name);
+    step.begin(seed);
+    const Machine machine = cases::paged_machine(step.training, step.strategy, step.machine,
+                                                 seed % 3 == 0 ? 1 : seed % 3 == 1 ? 1.5 : 4);
+    step.strategy.virtual_memory = true;
+    expect_same_end(
+        step.training,
+        [&] {
+          const TaskGraph tasks = lower(step.training, step.strategy, machine);
+          EXPECT_THAT(check_tasks(step.training, machine, step.strategy, tasks),
+                      testing::IsEmpty());
+          for (const Task& task : tasks.tasks) swaps += task.kind == TaskKind::SwapIn ? 1 : 0;
+          return run_tasks(step.training, machine, tasks, step.start);
+        },
+        run_plainly(step.training, step.start));
+  }
+  EXPECT_GT(swaps, 1000U);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ struct ExecutorOptions {
   // draws what the batch would. Empty: the first one.
   std::vector<int32_t> sample_axes = {};
   // Copies are no faster than the machine's links, unless the device copies itself: then they are
-  // as fast as its threads copy.
-  bool pace_copies = true;
+  // as fast as its threads copy. Devices that share cores have their share of one at any time.
+  bool pace = true;
   // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
   bool paranoid = false;
   WatchOptions watch = {};

@@ -47,7 +47,7 @@ void expect_evaluations(const TrainingGraph& training, const Machine& machine,
     if (!evaluation)
       evaluation = std::make_unique<DeviceEvaluation>(
           training, step, machine,
-          ExecutorOptions{.threads = 1, .sample_axes = batch.axis, .pace_copies = false}, executor);
+          ExecutorOptions{.threads = 1, .sample_axes = batch.axis, .pace = false}, executor);
     const std::vector<int64_t> before = executor.live_bytes();
     double found = 0, expected = 0;
     for (double loss : evaluation->run(request)) found += loss;

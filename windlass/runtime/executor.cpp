@@ -8,6 +8,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
+#include "windlass/model/convert.h"
+#include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/executor_state.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/resting_tensors.h"
@@ -73,7 +75,7 @@ void Executor::State::make_memory() {
   }
   slots = std::make_shared<Slots>(program, by_memory);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
-    if (!tasks.buffers[b].at_start || !tasks.buffers[b].at_end) continue;
+    if (!program.rests[b]) continue;
     for (int32_t slot : program.slots_of[b]) {
       if (slots->holds(slot)) continue;
       slots->allocate(slot);
@@ -116,21 +118,24 @@ void Executor::State::work(size_t index) {
   WorkerThread& here = *workers[index];
   const bool computes = what.kind == LaneKind::Compute || what.kind == LaneKind::Host;
   use_threads(computes ? options.threads : 1);
-  // Paced copies wake up on time rather than some 50 us later: a small copy takes less.
-  if (!computes) prctl(PR_SET_TIMERSLACK, 1000UL);
+  // Whoever is paced wakes up on time rather than some 50 us later: a small copy takes less.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   std::optional<ArenaScope> scope;
   if (what.memory >= 0) scope.emplace(*arenas[static_cast<size_t>(what.memory)]);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  ComputePacer pacer(computes && options.pace
+                         ? core_sharing(static_cast<int>(program.devices), options.threads)
+                         : 1);
   while (true) {
-    int32_t job = -1;
+    WorkerThread::Ready next;
     {
       std::unique_lock lock(here.mutex);
       here.changed.wait(lock, [&] { return here.closing || !here.ready.empty(); });
       if (here.closing) return;
-      job = here.ready.front();
+      next = here.ready.front();
       here.ready.pop_front();
     }
-    if (!failed) run_job(job);
+    if (!failed) run_job(next.job, pacer, next.since);
     if (active.fetch_sub(1) == 1) {
       const std::lock_guard lock(mutex);
       step_over.notify_all();
@@ -138,13 +143,15 @@ void Executor::State::work(size_t index) {
   }
 }
 
-void Executor::State::run_job(int32_t id) {
+void Executor::State::run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
   before[static_cast<size_t>(id)] = kUnderWay;
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
+    if (pacer.paces()) pacer.begin();
     runner->run(job.task, job.part);
+    if (pacer.paces()) pacer.end(ready);
     if (options.paranoid)
       for (const auto& arena : arenas) arena->check_guards();
     end[static_cast<size_t>(id)] = now();
@@ -176,7 +183,7 @@ void Executor::State::dispatch(int32_t id) {
       *workers[static_cast<size_t>(graph_of_jobs.jobs[static_cast<size_t>(id)].worker)];
   ++active;
   const std::lock_guard lock(worker.mutex);
-  worker.ready.push_back(id);
+  worker.ready.push_back({id, Clock::now()});
   worker.changed.notify_one();
 }
 
@@ -197,19 +204,27 @@ void Executor::State::load_inputs(const StepRequest& request) {
   std::map<std::pair<TensorId, int32_t>, std::vector<std::byte>> loaded;
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
-    if (!buffer.at_start || buffer.at_end) continue;
+    if (!buffer.at_start || program.rests[b]) continue;
     const TensorType& type = training.graph[buffer.tensor].type;
     const auto size = static_cast<size_t>(byte_size(type).value);
+    const int32_t constant = training.graph[buffer.tensor].constant;
+    const auto load = [&](std::span<std::byte> out) {
+      // One that differs by sample is brought like data.
+      if (constant >= 0)
+        store_values(training.graph.constants[static_cast<size_t>(constant)].values, type.dtype,
+                     out);
+      else
+        request.load(buffer.tensor, buffer.micro_batch, out);
+    };
     for (int32_t slot : program.slots_of[b]) slots->allocate(slot);
     if (program.devices == 1) {
-      request.load(buffer.tensor, buffer.micro_batch,
-                   slots->bytes(program.slots_of[b][0]).first(size));
+      load(slots->bytes(program.slots_of[b][0]).first(size));
       continue;
     }
     const auto [entry, fresh] = loaded.try_emplace({buffer.tensor, buffer.micro_batch});
     if (fresh) {
       entry->second.resize(size);
-      request.load(buffer.tensor, buffer.micro_batch, entry->second);
+      load(entry->second);
     }
     scatter(*slots, program, BufferId(b), type.dtype, entry->second);
   }
@@ -263,6 +278,7 @@ StepOutcome Executor::run(const StepRequest& request) {
   }
   state.begin();
   state.wait_for_end();
+  for (const Program::Carry& carry : state.program.carries) state.slots->pass(carry.from, carry.to);
   StepOutcome outcome;
   outcome.time = state.now();
   outcome.start.assign(state.tasks.size(), -1);
@@ -298,6 +314,8 @@ void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::by
                 piece.bytes.data() + static_cast<size_t>(i - piece.mine.begin) * each, each);
 }
 
+bool Executor::carries() const { return !state_->program.carries.empty(); }
+
 int64_t Executor::micro_batches() const { return state_->program.micro_batches; }
 
 bool Executor::needs_counts() const { return state_->program.needs_counts(); }
@@ -309,7 +327,7 @@ std::vector<double> Executor::micro_batch_losses() const { return state_->runner
 void Executor::give_back() {
   State& state = *state_;
   for (size_t b = 0; b < state.tasks.buffers.size(); ++b)
-    if (!state.tasks.buffers[b].at_end)
+    if (!state.program.rests[b])
       for (int32_t slot : state.program.slots_of[b]) state.slots->release(slot);
 }
 

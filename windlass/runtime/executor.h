@@ -65,6 +65,9 @@ class Executor {
   std::vector<PersistentTensor> persistent();
 
   int64_t micro_batches() const;
+  // Whether what rests is handed on from step to step, so that no part of a step can be left out:
+  // demand paging.
+  bool carries() const;
   // Whether the step is cut, and must be told what its means divide by.
   bool needs_counts() const;
 

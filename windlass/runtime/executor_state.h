@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/jobs.h"
 #include "windlass/runtime/slots.h"
@@ -29,7 +30,11 @@ inline constexpr int32_t kUnderWay = -1, kEnded = -2;
 struct WorkerThread {
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<int32_t> ready;
+  struct Ready {
+    int32_t job = -1;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::deque<Ready> ready;
   bool closing = false;
   std::thread thread;
 };
@@ -50,7 +55,7 @@ struct Executor::State {
   void wait_for_end();
   StepState look_at(std::vector<int32_t>& running) const;
   void set_error(std::exception_ptr thrown, std::string at);
-  void run_job(int32_t id);
+  void run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready);
   void come_ready(int32_t id);
   void dispatch(int32_t id);
   void admit(const std::vector<int32_t>& admitted);

@@ -13,6 +13,7 @@
 #include "windlass/base/rng.h"
 #include "windlass/base/test_effort.h"
 #include "windlass/plan/every_sharding.h"
+#include "windlass/plan/paged_step.h"
 #include "windlass/plan/random_packs.h"
 #include "windlass/plan/random_step.h"
 #include "windlass/plan/step.h"
@@ -101,6 +102,12 @@ RunEnd run_plain(const TrainingGraph& training, const StepStart& start, const Ba
   return run(training, cases::machine(1), plain, start, batch);
 }
 
+// It is lossy, by numbers that are drawn for each task.
+void no_compression(Strategy& strategy) {
+  for (MemoryAction& action : strategy.saved)
+    if (compressed_bits(action) > 0) action = MemoryAction::Offload;
+}
+
 TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
   const uint64_t begin = from_environment("WINDLASS_RANDOM_SEED", 1);
   const uint64_t count = from_environment("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(120));
@@ -108,8 +115,7 @@ TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
   for (uint64_t seed = begin; seed < begin + count && !testing::Test::HasFailure(); ++seed) {
     cases::RandomStep step = cases::random_step(seed);
     if (step.machine.nodes.size() > 1) continue;
-    for (MemoryAction& action : step.strategy.saved)
-      if (compressed_bits(action) > 0) action = MemoryAction::Offload;  // lossy
+    no_compression(step.strategy);
     step.begin(seed);
     SCOPED_TRACE(step.name);
     const BatchAxes batch = batch_of(step.training);
@@ -172,6 +178,43 @@ TEST(ManyDevices, DelaysChangeNothing) {
           run(step.training, step.machine, step.strategy, step.start, batch, settings);
       ASSERT_EQ(found.losses, expected.losses);
       ASSERT_TRUE(found.last.bits == expected.last.bits);
+    }
+  }
+}
+
+// Paging moves bytes and changes none. Kernels have room for what they need beside.
+TEST(ManyDevices, PagedStepsTrainAsOthers) {
+  const uint64_t begin = from_environment("WINDLASS_RANDOM_SEED", 1);
+  const uint64_t count = from_environment("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(60));
+  for (uint64_t seed = begin; seed < begin + count && !testing::Test::HasFailure(); ++seed) {
+    cases::RandomStep step = cases::random_step(seed);
+    if (step.machine.nodes.size() > 1) continue;
+    no_compression(step.strategy);
+    step.begin(seed);
+    SCOPED_TRACE(step.name);
+    const BatchAxes batch = batch_of(step.training);
+    try {
+      RunSettings settings = {.steps = 3};
+      const RunEnd expected =
+          run(step.training, step.machine, step.strategy, step.start, batch, settings);
+      const Machine small = cases::paged_machine(step.training, step.strategy, step.machine,
+                                                 seed % 3 == 0   ? 1
+                                                 : seed % 3 == 1 ? 1.5
+                                                                 : 4);
+      step.strategy.virtual_memory = true;
+      const TaskGraph tasks = lower(step.training, step.strategy, small);
+      TaskTimes times = price_tasks(tasks, small, *analytic_cost_model());
+      std::ranges::fill(times.workspace, 0);
+      Simulator simulator;
+      const SimResult simulated = simulator.run(tasks, times);
+      ASSERT_EQ(simulated.status, SimStatus::Done);
+      const RunEnd found = run_steps(step.training, step.machine, tasks, times, simulated,
+                                     step.start, batch, settings);
+      ASSERT_EQ(found.losses, expected.losses);
+      ASSERT_EQ(found.last.weights, expected.last.weights);
+      ASSERT_EQ(found.last.states, expected.last.states);
+    } catch (const Error& error) {
+      FAIL() << error.message();
     }
   }
 }

@@ -6,15 +6,6 @@
 #include "windlass/runtime/program_maker.h"
 
 namespace windlass {
-namespace {
-
-bool exchanges(TaskKind kind) {
-  return kind == TaskKind::Collective || kind == TaskKind::Reduce || kind == TaskKind::Gather ||
-         kind == TaskKind::Send;
-}
-
-}  // namespace
-
 ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine,
                            const TaskGraph& tasks, const std::vector<int32_t>& sample_axes)
     : training_(training),
@@ -27,14 +18,18 @@ ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine
 
 Program ProgramMaker::make() {
   program_.in_parts = !tasks_.micro_batches.empty();
-  for (const Task& task : tasks_.tasks) {
-    // Pages are of no group.
-    if (task.group < 0)
-      fail_unsupported("demand paging is simulated, not run: choose another strategy");
+  for (const Task& task : tasks_.tasks)
     program_.micro_batches = std::max(program_.micro_batches, task.micro_batch + 1);
-  }
   make_memories();
   make_slots();
+  for (const Buffer& buffer : tasks_.buffers)
+    program_.rests.push_back(buffer.at_start && buffer.at_end);
+  for (const TaskGraph::Carry& carry : tasks_.carried) {
+    program_.rests[carry.to.index()] = true;
+    for (size_t i = 0; i < program_.slots_of[carry.from.index()].size(); ++i)
+      program_.carries.push_back(
+          {program_.slots_of[carry.from.index()][i], program_.slots_of[carry.to.index()][i]});
+  }
   place();
   program_.tasks.resize(tasks_.size());
   for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));

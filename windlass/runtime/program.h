@@ -175,6 +175,12 @@ struct Program {
                                                // each slot once
   std::vector<ProgramPiece> pieces;
   std::vector<ProgramTask> tasks;  // by task id
+  std::vector<bool> rests;         // by buffer: there between steps, as it is when a step begins
+  // Slots that have the bytes of others when the next step begins.
+  struct Carry {
+    int32_t from = -1, to = -1;
+  };
+  std::vector<Carry> carries;
   int64_t devices = 0;
 
   // One device with all samples counts labels by itself.
@@ -184,7 +190,7 @@ struct Program {
 };
 
 // `sample_axes` as in ExecutorOptions. Throws Error{Unsupported} for what the runtime does not
-// carry out: several hosts, demand paging.
+// carry out: several hosts.
 Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                      const std::vector<int32_t>& sample_axes);
 

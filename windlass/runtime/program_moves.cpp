@@ -118,6 +118,9 @@ void ProgramMaker::exchange(TaskId id) {
     for (const Use& use : tasks_.uses_of(id)) count = std::max(count, use.index + 1);
     for (uint32_t i = 0; i < count; ++i) share(id, i);
   }
+  for (const Use& use : tasks_.uses_of(id))
+    if (use.kind == UseKind::From && use.write)
+      held_.set_layout(use.buffer, layout_after(tasks_, movement, held_.layout(use.buffer)));
   ProgramTask& made = program_.tasks[id.index()];
   std::set<int32_t> allocated;
   for (const Use& use : tasks_.uses_of(id))
@@ -153,7 +156,6 @@ void ProgramMaker::redistribute(TaskId id) {
   ProgramTask& made = program_.tasks[id.index()];
   const Movement& movement = tasks_.movements[static_cast<size_t>(task.how)];
   const Layout& from = tasks_.layouts[static_cast<size_t>(movement.from_layout)];
-  const Layout& to = tasks_.layouts[static_cast<size_t>(movement.to_layout)];
   const DType dtype = training_.graph[task.tensor].type.dtype;
   const int64_t senders = members(movement.from_group), receivers = members(movement.to_group);
   std::vector<Seen> seen;
@@ -227,8 +229,6 @@ void ProgramMaker::redistribute(TaskId id) {
     }
     made.receives.push_back(std::move(receive));
   }
-  for (const Use& use : tasks_.uses_of(id))
-    if (use.kind == UseKind::From && use.write) held_.set_layout(use.buffer, to);
 }
 
 // Pieces summed up, shared out or put together again over the members that share them.
@@ -287,10 +287,6 @@ void ProgramMaker::share(TaskId id, uint32_t index) {
                       .adds = where.adds}};
     made.sums.push_back(std::move(sum));
   }
-  if (movement.collective == Collective::AllGather) return;
-  for (const Use& use : tasks_.uses_of(id))
-    if (use.kind == UseKind::From && use.index == index && use.write)
-      held_.set_layout(use.buffer, without_partial(held_.layout(use.buffer), set));
 }
 
 }  // namespace windlass

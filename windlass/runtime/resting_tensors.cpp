@@ -76,7 +76,7 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
   std::vector<std::pair<BufferKind, TensorId>> order;
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
-    if (!buffer.at_start || !buffer.at_end) continue;
+    if (!program.rests[b]) continue;
     auto& list = found[{buffer.kind, buffer.tensor}];
     if (list.empty()) order.emplace_back(buffer.kind, buffer.tensor);
     list.emplace_back(b);
@@ -88,7 +88,8 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
     PersistentTensor tensor = {.kind = key.first, .tensor = key.second};
     for (const Layered& layer : layers) tensor.bytes += layer.elements * element_bytes(layer.dtype);
     for (BufferId id : buffers) {
-      const bool device = tasks[tasks[id].memory].team.valid();
+      // Bytes that are carried over lie elsewhere after each step.
+      const bool device = tasks[tasks[id].memory].team.valid() && tasks[id].at_end;
       const Placed& first = program.placed[id.index()][0];
       if (!device || program.devices != 1 || first.mine.size() != layers[0].elements) continue;
       tensor.on_device = slots.bytes(first.slot).first(static_cast<size_t>(tensor.bytes));

@@ -27,6 +27,10 @@ class Slots {
   // borrowed them would not know when they are given back.
   void adopt(int32_t slot, at::Tensor tensor);
   void release(int32_t slot) { held_[static_cast<size_t>(slot)].reset(); }
+  // The bytes of one slot become those of another.
+  void pass(int32_t from, int32_t to) {
+    held_[static_cast<size_t>(to)] = std::move(held_[static_cast<size_t>(from)]);
+  }
   bool holds(int32_t slot) const { return held_[static_cast<size_t>(slot)].defined(); }
 
   // All of it.

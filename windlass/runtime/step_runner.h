@@ -19,13 +19,7 @@
 namespace windlass::testing_runs {
 
 inline void store_array(const Array& array, DType dtype, std::span<std::byte> out) {
-  if (is_float(dtype))
-    return convert_values(std::as_bytes(std::span(array.values)), DType::F64, out, dtype);
-  const auto each = static_cast<size_t>(element_bytes(dtype));
-  for (size_t i = 0; i < array.values.size(); ++i) {
-    const auto whole = static_cast<int64_t>(array.values[i]);
-    std::memcpy(out.data() + i * each, &whole, each);
-  }
+  store_values(array.values, dtype, out);
 }
 
 inline std::vector<double> load_array(std::span<const std::byte> bytes, DType dtype) {
@@ -86,7 +80,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                     {.threads = 1,
                      .seed = settings.seed,
                      .sample_axes = batch.axis,
-                     .pace_copies = settings.pace,
+                     .pace = settings.pace,
                      .paranoid = settings.paranoid,
                      .watch = settings.watch,
                      .delay = settings.delay});

@@ -35,7 +35,7 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       options_(options),
       exchange_(std::make_unique<LocalExchange>(slots)),
       pacer_(machine) {
-  paces_ = options.pace_copies && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
+  paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
              return machine.device_types[team.type].copies_itself;
            });
   size_t members = 1;

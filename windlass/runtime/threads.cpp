@@ -1,6 +1,7 @@
 #include "windlass/runtime/threads.h"
 
 #include <algorithm>
+#include <ctime>
 #include <dlfcn.h>
 #include <mutex>
 
@@ -62,6 +63,12 @@ class OneBlasThread {
 };
 
 }  // namespace
+
+Nanoseconds thread_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return Nanoseconds{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 void use_threads(int threads) {
   // A thread that asks for the first time takes what any thread has set last: it must have asked

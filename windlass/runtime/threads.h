@@ -5,7 +5,12 @@
 #include <cstdint>
 #include <functional>
 
+#include "windlass/sim/simulate.h"
+
 namespace windlass {
+
+// Time that the calling thread has worked: what others take of its core does not count.
+Nanoseconds thread_time();
 
 // Kernels that the calling thread runs from here on are divided over so many.
 void use_threads(int threads);

@@ -67,17 +67,6 @@ struct Trainer::State {
 
 namespace {
 
-// Values of a constant, which fit its type.
-void store_values(std::span<const double> values, DType as, std::span<std::byte> out) {
-  if (is_float(as)) return convert_values(std::as_bytes(values), DType::F64, out, as);
-  const auto each = static_cast<size_t>(element_bytes(as));
-  for (size_t i = 0; i < values.size(); ++i) {
-    // Little-endian: the low bytes of a wide integer are the narrow one.
-    const auto whole = static_cast<int64_t>(values[i]);
-    std::memcpy(out.data() + i * each, &whole, each);
-  }
-}
-
 ExecutorOptions executor_options(const TrainerOptions& wanted, const BatchAxes& batch) {
   ExecutorOptions options = wanted.executor;
   options.seed = wanted.seed;

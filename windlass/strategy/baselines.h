@@ -8,7 +8,8 @@
 //   1f1b:stages=4,micro=8               pipeline, one forward and one backward in turn
 //   recompute-all, recompute-sqrt       data parallel, activations computed again
 //   offload-all                         data parallel, activations kept in host memory
-//   lru                                 data parallel on virtual memory: what was used last stays
+//   lru, lru:pp=4,micro=8               data parallel, or a pipeline, on virtual memory: what was
+//                                       used last stays on the device
 //   harmony:mode=pp|dp,packs=N,micro=2  even packs of layers, as Harmony's runtime passes them on
 //   single                              one device, nothing else
 //

@@ -26,7 +26,8 @@ const std::map<std::string_view, Defaults>& names() {
       {"recompute-all", [](BaselineSpec& s) { s.recompute = RecomputePolicy::Full; }},
       {"recompute-sqrt", [](BaselineSpec& s) { s.recompute = RecomputePolicy::Sqrt; }},
       {"offload-all", [](BaselineSpec& s) { s.offload = true; }},
-      {"lru", [](BaselineSpec& s) { s.virtualise = true; }},
+      // Each weight is reduced and updated by itself: a bucket might be more than a device holds.
+      {"lru", [](BaselineSpec& s) { s.virtualise = true, s.bucket = Bytes(1); }},
       {"harmony", [](BaselineSpec& s) { s.harmony_packs = true; }},
       {"single", [](BaselineSpec& s) { s.dp = 1; }},
   };

@@ -44,6 +44,12 @@ Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& dig
   return layout_from(result);
 }
 
+Layout layout_after(const TaskGraph& tasks, const Movement& movement, const Layout& before) {
+  if (movement.to_layout >= 0) return tasks.layouts[static_cast<size_t>(movement.to_layout)];
+  if (movement.collective == Collective::AllGather) return before;
+  return without_partial(before, tasks.digit_sets[static_cast<size_t>(movement.digits)]);
+}
+
 Holdings::Holdings(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks)
     : training_(training), machine_(machine), tasks_(tasks) {
   if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
@@ -87,7 +93,8 @@ std::vector<int64_t> Holdings::members(BufferId id) const {
 
 int64_t Holdings::key(BufferId id, int64_t member, int32_t share) const {
   const Buffer& held = tasks_[id];
-  if (tasks_[held.memory].team.valid() || held.kind == BufferKind::Stash) return member;
+  if (tasks_[held.memory].team.valid() || held.kind == BufferKind::Stash || held.of_each)
+    return member;
   // One copy on a host for all members of the team there that want the same of it.
   const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
   const auto node = [&](int64_t m) { return machine_[devices[static_cast<size_t>(m)]].node; };

@@ -23,6 +23,8 @@ int64_t partial_place(const Layout& layout, int64_t member);
 CombineFn partial_combine(const Layout& layout);
 // Partial results of these digits have been combined.
 Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& digits);
+// How what was moved in place lies afterwards.
+Layout layout_after(const TaskGraph& tasks, const Movement& movement, const Layout& before);
 
 // Refers to its arguments.
 class Holdings {

@@ -7,9 +7,6 @@
 namespace windlass {
 namespace {
 
-// Of a device under demand paging, left for workspace.
-constexpr Bytes kPagingReserve{64 << 20};
-
 // Tables only grow. Whether they did.
 template <typename T>
 bool append_new(std::vector<T>& known, const std::vector<T>& all) {
@@ -59,7 +56,7 @@ const TaskGraph& Lowering::lower(const Strategy& strategy) {
   if (append_new(graph.traffics, state.tables.traffics) && !extend_links(graph, state.machine))
     share_links(graph, state.machine);
   if (!strategy.virtual_memory) return graph;
-  return state.other = page_on_demand(graph, state.machine, kPagingReserve);
+  return state.other = page_on_demand(graph, state.machine);
 }
 
 TaskGraph lower(const TrainingGraph& training, const Strategy& strategy, const Machine& machine) {

@@ -60,6 +60,7 @@ void TaskGraph::clear_tasks() {
   tasks.clear();
   buffers.clear();
   views.clear();
+  carried.clear();
   lane_begin.assign(1, 0);
   predecessor_begin.assign(1, 0);
   use_begin.assign(1, 0);

@@ -49,6 +49,10 @@ enum class TaskKind : uint8_t {
 std::string_view task_kind_name(TaskKind kind);
 // Moves bytes over links, priced by Traffic; the others are priced by Work.
 constexpr bool moves(TaskKind kind) { return kind >= TaskKind::Collective; }
+// Between devices.
+constexpr bool exchanges(TaskKind kind) {
+  return kind >= TaskKind::Collective && kind <= TaskKind::Send;
+}
 
 // A queue of tasks that run one at a time, in the order of their ids.
 enum class LaneKind : uint8_t { Compute, Communicate, Reduce, Send, SwapOut, SwapIn, Host };
@@ -96,6 +100,7 @@ struct Buffer {
   BufferKind kind = BufferKind::Transient;
   bool at_start = false;     // live when the step begins
   bool at_end = false;       // live when it ends
+  bool of_each = false;      // on a host: the pieces of all members, as of saved tensors
   int32_t micro_batch = -1;  // none: what all have in common; of data of the step: all of it
   // What it holds a piece of; of optimizer state: the weight. None: statistics of the pieces of a
   // coupled op (graph/coupled.h), which have no layout either.
@@ -224,6 +229,12 @@ struct TaskGraph {
   std::vector<Task> tasks;
   std::vector<Buffer> buffers;
   std::vector<View> views;
+  // What lies on a device between steps and is moved about in a step: the buffer that has it at the
+  // end, and that which has the same bytes when the next step begins.
+  struct Carry {
+    BufferId from, to;
+  };
+  std::vector<Carry> carried;
 
   // Lists by task: those of task i are [begin[i], begin[i + 1]) of the flat array beside.
   std::vector<uint32_t> lane_begin = {0}, predecessor_begin = {0}, use_begin = {0};

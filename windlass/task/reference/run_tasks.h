@@ -41,8 +41,7 @@ struct StepEnd {
 };
 
 // Throws Error{Internal} naming the task if it reads what is not there or is not what it says, if
-// copies of the same part differ at the end, or if a part is missing. Throws Error{Unsupported} for
-// graphs under demand paging.
+// copies of the same part differ at the end, or if a part is missing.
 StepEnd run_tasks(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                   const StepStart& start);
 

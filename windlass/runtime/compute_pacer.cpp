@@ -1,0 +1,26 @@
+#include "windlass/runtime/compute_pacer.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "windlass/runtime/threads.h"
+
+namespace windlass {
+
+double core_sharing(int devices, int threads) {
+  if (threads > 1) return 1;  // what the host gives them is what they get
+  const auto cores = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
+  return std::max(1.0, devices / cores);
+}
+
+void ComputePacer::begin() { worked_ = thread_time(); }
+
+void ComputePacer::end(Clock::time_point ready) {
+  // Shorter waits than this are put together: to wake up takes as long.
+  constexpr auto kWorthIt = std::chrono::microseconds(100);
+  const auto worked = static_cast<double>(thread_time() - worked_) * sharing_;
+  free_at_ = std::max(free_at_, ready) + std::chrono::nanoseconds(static_cast<int64_t>(worked));
+  if (free_at_ > Clock::now() + kWorthIt) std::this_thread::sleep_until(free_at_);
+}
+
+}  // namespace windlass
