@@ -49,6 +49,7 @@ function(windlass_thread_tests)
             windlass/runtime/memory_order_test.cpp
             windlass/runtime/executor_test.cpp
             windlass/runtime/failures_test.cpp
+            windlass/runtime/device_evaluation_test.cpp
             windlass/runtime/many_devices_test.cpp
             windlass/runtime/trainer_test.cpp
             windlass/graph/reference/op_cases_test.cpp
