@@ -141,7 +141,7 @@ class Planned:
 def plan(model, limit, threads, path):
     """Writes a plan and returns the peak it has."""
     windlass("plan", model, "--optimizer", "adamw", "--on", "local", "--threads", threads,
-             "--memory", limit, "-o", path)
+             "--memory", limit, "--fresh", "-o", path)
     return json.loads(windlass("simulate", path, "--json"))["devices"][0]["peak_bytes"]
 
 

@@ -7,7 +7,7 @@ function(windlass_fuzzers)
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/fuzz/*_fuzz.cpp")
   file(GLOB corpora CONFIGURE_DEPENDS LIST_DIRECTORIES true "${CMAKE_SOURCE_DIR}/fuzz/corpus/*")
   # All that reads files.
-  set(libraries windlass_model windlass_machine windlass_plan windlass_data)
+  set(libraries windlass_model windlass_machine windlass_plan windlass_data windlass_run)
   if(WINDLASS_FUZZ)
     # What libFuzzer sees of a run: these, and what becomes of a file that was read. Tests are linked
     # with the same objects, so that code which reads no files stays as fast as it was.

@@ -48,6 +48,8 @@ function(windlass_thread_tests)
     SOURCES windlass/runtime/memory/arena_test.cpp
             windlass/runtime/memory_order_test.cpp
             windlass/runtime/executor_test.cpp
+            windlass/runtime/failures_test.cpp
+            windlass/runtime/device_evaluation_test.cpp
             windlass/runtime/many_devices_test.cpp
             windlass/runtime/trainer_test.cpp
             windlass/graph/reference/op_cases_test.cpp
@@ -73,6 +75,7 @@ function(windlass_python_tests)
   endif()
   file(GLOB scripts CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.py")
   set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1
+    "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/test_cache"
     "WINDLASS_RUN_REFERENCE=$<TARGET_FILE:windlass_run_reference>"
     "WINDLASS_RUN_TRAINING=$<TARGET_FILE:windlass_run_training>")
   if(DEFINED WINDLASS_DATA)

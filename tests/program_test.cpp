@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tests/run_program.h"
+#include "tests/scratch_folder.h"
 #include <gtest/gtest.h>
 
 namespace windlass {
@@ -43,6 +44,13 @@ class ScratchFile {
   std::string path_;
 };
 
+// A folder for all programs of this process that ask for none of their own.
+const std::string& scratch_cache() {
+  static const ScratchFolder folder;
+  static const std::string path = folder / "cache";
+  return path;
+}
+
 }  // namespace
 
 struct RunningProgram::State {
@@ -70,6 +78,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  scratch_cache();
   state_->child = fork();
   if (state_->child < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (state_->child == 0) {
@@ -81,6 +90,9 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
       if (std::signal(SIGXFSZ, SIG_IGN) == SIG_ERR || setrlimit(RLIMIT_FSIZE, &limit) != 0)
         _exit(126);
     }
+    // What one test measures is nothing to another one, or to the user.
+    const std::string cache = options.cache.empty() ? scratch_cache() : options.cache;
+    setenv("XDG_CACHE_HOME", cache.c_str(), 1);
     if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
     execv(argv[0], argv.data());
     _exit(127);

@@ -19,6 +19,7 @@ struct ProgramOptions {
   int64_t file_bytes = 0;    // writing beyond fails, as on a full disk; 0: no limit
   std::string program = {};  // another one than was built
   std::string folder = {};   // to run in
+  std::string cache = {};    // where caches are; else that of all programs of a test process
 };
 
 // Runs windlass with the arguments; no shell is involved.

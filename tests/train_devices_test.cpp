@@ -1,17 +1,21 @@
 // `windlass train` on several devices of this host, as a user runs it.
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <sstream>
+#include <thread>
 
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "windlass/base/test_effort.h"
 
 namespace windlass {
 namespace {
@@ -99,26 +103,46 @@ TEST(TrainDevicesSlow, TwiceTheSameBits) {
   }
 }
 
-// Killed at any moment, a run goes on from its last checkpoint; also on another number of devices.
-TEST(TrainDevicesSlow, GoesOnAfterBeingKilled) {
+// Killed again and again at any moment, a run goes on from its last checkpoint and ends with the
+// bits of one that was not killed; two times under a plan that decides otherwise about memory.
+TEST(TrainDevicesSlow, RunsThatAreKilledEndTheSame) {
+  const int rounds = thorough() ? 50 : 6, steps = 6 * rounds;
   const ScratchFolder scratch;
   const std::string folder = scratch / "run", straight = scratch / "straight.safetensors",
                     pieced = scratch / "pieced.safetensors";
-  losses(run_arguments(2, "data-parallel", {"--save", straight}));
+  steps_of(run_windlass(run_arguments(2, "data-parallel", {"--save", straight}, steps)));
   const Arguments pieces = {"--checkpoints", folder, "--checkpoint-every", "1", "--resume", folder,
                             "--save",        pieced};
   std::mt19937 random(3);
-  bool done = false;
-  for (int attempt = 0; attempt < 10 && !done; ++attempt) {
-    RunningProgram running(run_arguments(2, "data-parallel", pieces));
-    running.wait_for_lines(static_cast<int64_t>(1 + random() % 3));
+  int64_t furthest = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const bool other = round == rounds / 3 || round == 2 * rounds / 3;
+    const std::string strategy = !other                ? "data-parallel"
+                                 : round == rounds / 3 ? "data-parallel:recompute=full"
+                                                       : "data-parallel:offload=on,zero=1";
+    RunningProgram running(run_arguments(2, strategy, pieces, steps));
+    // The first is killed before it has done anything, others while they write a checkpoint; those
+    // under another plan get as far as to leave one.
+    const auto lines = static_cast<int64_t>(round == 0 ? 0 : other ? 2 : random() % 4);
+    ASSERT_TRUE(running.wait_for_lines(lines)) << running.wait().err;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));
     running.signal(SIGKILL);
-    done = running.wait().exit_code == 0;
+    const ProgramResult killed = running.wait();
+    ASSERT_EQ(killed.exit_code, -1) << killed.err;
+    std::istringstream stream(killed.out);
+    for (std::string line; std::getline(stream, line) && !stream.eof();) {
+      const int64_t step = json::parse(line)["step"];
+      EXPECT_LE(step, furthest + 1) << "steps were left out";
+      furthest = std::max(furthest, step);
+    }
   }
-  const ProgramResult last = run_windlass(run_arguments(2, "data-parallel", pieces));
+  const ProgramResult last = run_windlass(run_arguments(2, "data-parallel", pieces, steps));
   ASSERT_EQ(last.exit_code, 0) << last.err;
   EXPECT_TRUE(contents(pieced) == contents(straight));
+}
 
+TEST(TrainDevicesSlow, GoesOnOnOtherDevices) {
+  const ScratchFolder scratch;
   // Other devices and decisions, the same weights and optimizer state.
   const std::string other = scratch / "other";
   const ProgramResult half =
@@ -133,6 +157,27 @@ TEST(TrainDevicesSlow, GoesOnAfterBeingKilled) {
     ASSERT_GE(lines.size(), 3u);
     for (size_t i = 0; i < 3; ++i)
       EXPECT_NEAR(lines[i]["loss"].get<double>(), expected[3 + i], 1e-4 * expected[3 + i]);
+  }
+}
+
+// On the devices of the plan, without a note that it was elsewhere, and the same loss.
+TEST(TrainDevicesSlow, EveryStrategyEvaluatesTheSame) {
+  const auto evaluations = [](int devices, const std::string& strategy) {
+    const ProgramResult result = run_windlass(
+        run_arguments(devices, strategy, {"--eval-every", "1", "--eval-batches", "3"}, 2));
+    EXPECT_EQ(result.err, "");
+    std::vector<double> found;
+    for (const json& line : steps_of(result))
+      if (line.contains("eval_loss")) found.push_back(line["eval_loss"]);
+    return found;
+  };
+  const std::vector<double> expected = evaluations(1, "single");
+  ASSERT_EQ(expected.size(), 2u);
+  for (const auto& [devices, strategy] : kWays) {
+    SCOPED_TRACE(strategy);
+    const std::vector<double> found = evaluations(devices, strategy);
+    ASSERT_EQ(found.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(found[i], expected[i], 1e-5 * expected[i]);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <string>
 #include <string_view>
@@ -43,6 +44,12 @@ ExitCode exit_code_of(ErrorKind kind) {
     case ErrorKind::Internal: return ExitCode::Bug;
   }
   return ExitCode::Bug;
+}
+
+void end_at_once(const Error& error) {
+  print_error(error.message());
+  std::fflush(stderr);
+  std::_Exit(code(exit_code_of(error.kind())));
 }
 
 int run_program(int argc, char** argv) {

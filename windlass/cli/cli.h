@@ -26,6 +26,11 @@ ExitCode exit_code_of(ErrorKind kind);
 // Runs the program: parses, acts, prints. Never throws.
 int run_program(int argc, char** argv);
 
+// Says what went wrong and ends the process as it is, with the exit code of the error's kind: for
+// threads that hang and can neither be stopped nor waited for. Files that appear whole or not at
+// all are not touched.
+[[noreturn]] void end_at_once(const Error& error);
+
 // Add one verb each to the program. Acting happens inside CLI11's callback.
 void add_inspect(CLI::App& program);
 void add_check(CLI::App& program, ExitCode& exit_code);

@@ -20,6 +20,7 @@ namespace {
 struct CompareFlags {
   ModelFlags model;
   MachineFlags machine;
+  PriceCacheFlags prices;
   std::vector<std::string> strategies;
   SearchFlags search;
   bool searchers = false;
@@ -70,7 +71,8 @@ ExitCode run_compare(const CompareFlags& flags) {
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
-  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()));
+  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+                  flags.prices);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});
   const Subject& subject = planned.subject;
@@ -107,6 +109,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
   auto flags = std::make_shared<CompareFlags>();
   flags->model.add_to(*verb);
   flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
+  flags->prices.add_to(*verb);
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
   verb->add_option("--search", flags->search.method,

@@ -27,6 +27,7 @@ using nlohmann::ordered_json;
 struct PlanFlags {
   ModelFlags model;
   MachineFlags machine;
+  PriceCacheFlags prices;
   std::string output;
   SearchFlags search;
   std::string from;
@@ -140,7 +141,8 @@ ExitCode run_plan(const PlanFlags& flags) {
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   Machine machine = named.load();
   set_host_memory(machine, flags.host_memory);
-  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()));
+  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+                  flags.prices);
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
@@ -199,6 +201,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   auto flags = std::make_shared<PlanFlags>();
   flags->model.add_to(*verb);
   flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
+  flags->prices.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
   verb->add_option("--search", flags->search.method,
                    "how: auto, exact, grid, chain, mcmc, one-device, harmony")

@@ -1,10 +1,14 @@
 #include "windlass/cli/pricing.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/text.h"
 #include "windlass/cli/progress.h"
 #include "windlass/run/library_threads.h"
 
@@ -18,12 +22,48 @@ AnalyticOptions local_options() {
   return options;
 }
 
+int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) fmt::print(stderr, "note: {}\n", printable(note));
+}
+
 }  // namespace
 
-Pricing::Pricing(bool measured, int threads, int devices)
+void PriceCacheFlags::add_to(CLI::App& verb) {
+  verb.add_flag("--fresh", fresh, "measure kernels anew, whatever earlier runs have measured");
+  verb.add_flag("--no-cache", off, "neither use nor keep prices of kernels of other runs");
+}
+
+Pricing::Pricing(bool measured, int threads, int devices, const PriceCacheFlags& cache)
     : cost_(analytic_cost_model(measured ? local_options() : AnalyticOptions{})),
       threads_(threads) {
-  if (measured) profile_ = std::make_unique<KernelProfile>(threads, devices);
+  if (!measured) return;
+  profile_ = std::make_unique<KernelProfile>(threads, devices);
+  const std::string folder = price_cache_folder();
+  if (cache.off || folder.empty()) return;
+  cache_.emplace(folder, price_setting(threads, devices));
+  if (cache.fresh) return;
+  std::vector<std::string> notes;
+  const std::vector<MeasuredKernel> known = cache_->read(seconds_now(), notes);
+  print_notes(notes);
+  remembered_ = known.size();
+  profile_->remember(known);
+}
+
+Pricing::Pricing(Pricing&&) noexcept = default;
+
+Pricing::~Pricing() {
+  if (!profile_ || !cache_) return;
+  const std::vector<MeasuredKernel> measured = profile_->measured();
+  if (measured.empty()) return;
+  std::vector<std::string> notes;
+  cache_->add(measured, open_runtime().libraries(), seconds_now(), notes);
+  print_notes(notes);
 }
 
 Reprice Pricing::reprice() {
@@ -36,8 +76,9 @@ Reprice Pricing::reprice() {
 
 std::string Pricing::provenance() const {
   if (!profile_) return cost_->provenance();
-  return fmt::format("{} kernels on this host, {} thread{}; copies at the machine's rate",
-                     kMeasured, threads_, threads_ == 1 ? "" : "s");
+  return fmt::format("{} kernels on this host{}, {} thread{}; copies at the machine's rate",
+                     kMeasured, remembered_ > 0 ? ", some by earlier runs" : "", threads_,
+                     threads_ == 1 ? "" : "s");
 }
 
 void Pricing::know(const std::vector<MeasuredKernel>& kernels) {

@@ -8,7 +8,12 @@
 
 #include "windlass/cost/cost_model.h"
 #include "windlass/plan/step.h"
+#include "windlass/run/price_cache.h"
 #include "windlass/run/profile.h"
+
+namespace CLI {
+class App;
+}
 
 namespace windlass {
 
@@ -17,11 +22,22 @@ class Progress;
 // Begins the provenance of prices that were measured.
 inline constexpr std::string_view kMeasured = "measured";
 
+// What becomes of prices that were measured by earlier runs (run/price_cache.h).
+struct PriceCacheFlags {
+  bool fresh = false;  // measured anew, and kept for later
+  bool off = false;    // neither read nor kept
+
+  void add_to(CLI::App& verb);
+};
+
 class Pricing {
  public:
   // `measured`: kernels of ops and updates are run on this host, with so many threads on each of so
-  // many devices, when their price is asked for; copies follow the machine's figures.
-  Pricing(bool measured, int threads, int devices = 1);
+  // many devices, when their price is asked for and is not known from earlier; copies follow the
+  // machine's figures. What was measured is kept at the end.
+  Pricing(bool measured, int threads, int devices = 1, const PriceCacheFlags& cache = {});
+  ~Pricing();
+  Pricing(Pricing&&) noexcept;
 
   const CostModel& cost() const { return *cost_; }
   Reprice reprice();  // empty if nothing is measured
@@ -39,6 +55,8 @@ class Pricing {
  private:
   std::unique_ptr<CostModel> cost_;
   std::unique_ptr<KernelProfile> profile_;
+  std::optional<PriceCache> cache_;
+  size_t remembered_ = 0;  // prices of earlier runs
   int threads_;
 };
 

@@ -65,7 +65,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
     const size_t devices = prepared.subject.machine.devices.size();
     threads = flags.threads > 0 ? flags.threads : default_threads(devices);
     // Whatever the plan was priced with, what runs here is measured here.
-    Pricing pricing(true, threads, static_cast<int>(devices));
+    Pricing pricing(true, threads, static_cast<int>(devices), flags.prices);
     pricing.know(prepared.subject.plan->kernels);
     simulate(pricing);
     return prepared;
@@ -79,13 +79,13 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
   if (!flags.strategy.empty()) {
     prepared.subject = subject_from_flags(flags.model, named, flags.strategy);
     check_machine(prepared.subject.machine);
-    Pricing pricing(true, threads, static_cast<int>(devices));
+    Pricing pricing(true, threads, static_cast<int>(devices), flags.prices);
     simulate(pricing);
     return prepared;
   }
   const Machine machine = named.load();
   check_machine(machine);
-  Pricing pricing(true, threads, static_cast<int>(devices));
+  Pricing pricing(true, threads, static_cast<int>(devices), flags.prices);
   // Prices are measured anew and may favour another cut of the batch, which rounds differently.
   const std::string resumed = find_checkpoint(flags.resume).path;
   const int64_t before = resumed.empty() ? 0 : checkpoint_micro_batches(resumed);

@@ -35,6 +35,7 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
   TrainerOptions options;
   options.executor.threads = kernel_threads;
   options.executor.paranoid = paranoid;
+  options.executor.watch = watch;
   options.hyperparameters.momentum = momentum;
   options.hyperparameters.beta1 = beta1;
   options.hyperparameters.beta2 = beta2;
@@ -68,7 +69,9 @@ void TrainFlags::add_to(CLI::App& verb) {
       ->check(number_in(0, 1e9));
   verb.add_option("--threads", threads, "threads that kernels use; default: all cores")
       ->check(CLI::PositiveNumber);
+  prices.add_to(verb);
   add_run_flags(verb);
+  add_watch_flags(verb);
   add_output_flags(verb);
 }
 
@@ -110,6 +113,20 @@ void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_option("--beta1", beta1)->capture_default_str()->check(number_in(0, kMostBeta));
   verb.add_option("--beta2", beta2)->capture_default_str()->check(number_in(0, kMostBeta));
   verb.add_option("--epsilon", epsilon)->capture_default_str()->check(number_in(0, 1e300));
+}
+
+void TrainFlags::add_watch_flags(CLI::App& verb) {
+  verb.add_option("--late-factor", watch.late_factor,
+                  "a task is reported when it takes longer than so many times its prediction")
+      ->capture_default_str()
+      ->check(number_in(1, 1e9));
+  verb.add_option("--late-after", watch.late_after, "but not before so many seconds; 0: never")
+      ->capture_default_str()
+      ->check(number_in(0, 1e9));
+  verb.add_option("--give-up-after", watch.give_up_after,
+                  "seconds without any task that starts or ends until the run fails; 0: never")
+      ->capture_default_str()
+      ->check(number_in(0, 1e9));
 }
 
 void TrainFlags::add_output_flags(CLI::App& verb) {

@@ -6,6 +6,7 @@
 
 #include "windlass/cli/machine_flags.h"
 #include "windlass/cli/model_flags.h"
+#include "windlass/cli/pricing.h"
 #include "windlass/run/training.h"
 
 namespace windlass {
@@ -13,6 +14,7 @@ namespace windlass {
 struct TrainFlags {
   ModelFlags model;
   MachineFlags machine;
+  PriceCacheFlags prices;
   std::string strategy;
   double time_limit = 60;
   int threads = 0;
@@ -30,6 +32,8 @@ struct TrainFlags {
   int64_t warm_up = 0;
   double weight_decay = 0, momentum = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
 
+  WatchOptions watch;
+
   int64_t evaluate_every = 0, evaluate_batches = 10;
   std::string checkpoints;
   int64_t checkpoint_every = 0;
@@ -44,6 +48,7 @@ struct TrainFlags {
 
  private:
   void add_run_flags(CLI::App& verb);
+  void add_watch_flags(CLI::App& verb);
   void add_output_flags(CLI::App& verb);
 };
 

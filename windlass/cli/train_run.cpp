@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/atomic_file.h"
+#include "windlass/base/text.h"
+#include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
 #include "windlass/report/comparison.h"
@@ -29,6 +31,23 @@ std::string remaining_time(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+void clear_progress() {
+  if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\x1b[K");
+}
+
+// Who hears of late tasks and of threads that hang.
+TrainerOptions watched(TrainerOptions options) {
+  options.executor.watch.late = [](const std::string& message) {
+    clear_progress();
+    fmt::print(stderr, "note: {}\n", printable(message));
+  };
+  options.executor.watch.stuck = [](const Error& error) {
+    clear_progress();
+    end_at_once(error);
+  };
+  return options;
+}
+
 class TrainingRun {
  public:
   TrainingRun(const TrainFlags& flags, const PreparedRun& prepared, int threads)
@@ -36,7 +55,7 @@ class TrainingRun {
         prepared_(prepared),
         trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
                                       prepared.step, prepared.subject.machine,
-                                      flags.trainer_options(threads))) {
+                                      watched(flags.trainer_options(threads)))) {
     resume();
     if (flags.log.empty()) return;
     std::optional<int64_t> done;
@@ -99,19 +118,18 @@ class TrainingRun {
 
   void one_step(Progress& progress) {
     const TrainerStep done = trainer_->step();
-    measured_.add(done.outcome.time, done.outcome.start, done.outcome.end, done.outcome.peaks);
+    measured_.add(done.outcome);
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
     std::optional<double> evaluated;
-    if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0)
-      evaluated = trainer_->evaluate(flags_.evaluate_batches);
+    if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0) evaluated = evaluate();
     if (flags_.json) {
       ordered_json line = {{"step", done.step},
                            {"loss", done.outcome.loss},
                            {"learning_rate", done.learning_rate},
                            {"step_time_s", seconds},
                            {"samples_per_s", rate}};
-      add_peaks(done.outcome.peaks, line);
+      add_peaks(done.outcome, line);
       if (prepared_.subject.training.options.clip_norm > 0)
         line["gradient_norm"] = done.outcome.gradient_norm;
       if (evaluated) line["eval_loss"] = *evaluated;
@@ -132,6 +150,16 @@ class TrainingRun {
       checkpoint();
   }
 
+  double evaluate() {
+    const double loss = trainer_->evaluate(flags_.evaluate_batches);
+    if (const std::string note = trainer_->evaluation_note(); note != evaluation_note_) {
+      clear_progress();
+      fmt::print(stderr, "note: {}\n", printable(note));
+      evaluation_note_ = note;
+    }
+    return loss;
+  }
+
   // Of the device that had most; by memory of the task graph.
   int64_t highest_peak(const std::vector<int64_t>& peaks) const {
     const TaskGraph& tasks = prepared_.step.tasks;
@@ -141,21 +169,15 @@ class TrainingRun {
     return highest;
   }
 
-  void add_peaks(const std::vector<int64_t>& peaks, ordered_json& line) const {
+  void add_peaks(const StepRecord& record, ordered_json& line) const {
     const TaskGraph& tasks = prepared_.step.tasks;
     const Machine& machine = prepared_.subject.machine;
-    std::vector<int64_t> by_device(machine.devices.size(), 0);
-    std::optional<int64_t> host;
-    for (size_t m = 0; m < peaks.size(); ++m) {
-      if (!tasks.memories[m].team.valid()) host = peaks[m];
-      if (tasks.memories[m].team.valid())
-        for (DeviceId device : tasks[tasks.memories[m].team].devices)
-          by_device[device.index()] = peaks[m];
-    }
     line["devices"] = ordered_json::array();
-    for (size_t d = 0; d < by_device.size(); ++d)
-      line["devices"].push_back({{"name", machine.devices[d].name}, {"peak_bytes", by_device[d]}});
-    if (host) line["host"] = {{"peak_bytes", *host}};
+    for (size_t d = 0; d < machine.devices.size(); ++d)
+      line["devices"].push_back(
+          {{"name", machine.devices[d].name}, {"peak_bytes", record.device_peaks[d]}});
+    for (size_t m = 0; m < tasks.memories.size(); ++m)
+      if (!tasks.memories[m].team.valid()) line["host"] = {{"peak_bytes", record.peaks[m]}};
   }
 
   // About ten lines of a run for those who read it later.
@@ -186,13 +208,11 @@ class TrainingRun {
       return;
     }
     const MeasuredStep measured = measured_.result();
-    const Comparison comparison = compare(prepared_.step, measured);
+    const Comparison comparison = compare(prepared_.step, measured, prepared_.subject.machine);
     if (!flags_.trace.empty()) {
       AtomicFile file(flags_.trace);
-      const SimulatedStep run = as_step(prepared_.step, measured);
-      const TracedStep both[] = {{&prepared_.step, "predicted"}, {&run, "measured"}};
-      write_traces(both, &prepared_.subject.training.graph, prepared_.subject.machine,
-                   [&](std::string_view text) { file.write(text); });
+      write_run_trace(prepared_.step, measured.record, &prepared_.subject.training.graph,
+                      prepared_.subject.machine, [&](std::string_view text) { file.write(text); });
       file.commit();
     }
     if (flags_.json) {
@@ -211,7 +231,7 @@ class TrainingRun {
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
   std::optional<StepLog> log_;
-  std::string resumed_;
+  std::string resumed_, evaluation_note_;
   int64_t last_checkpoint_ = -1;
 };
 

@@ -7,34 +7,30 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "windlass/plan/step.h"
+#include "windlass/sim/step_record.h"
 
 namespace windlass {
 
 // A measured step of the same task graph.
 struct MeasuredStep {
-  Seconds step_time;                    // median over the steps of the run but the first
-  Seconds fastest, slowest;             // of those
-  std::vector<Nanoseconds> start, end;  // by task, of the step nearest to the median
-  std::vector<int64_t> peaks;           // by memory, most of all steps
+  Seconds step_time;         // median over the steps of the run but the first
+  Seconds fastest, slowest;  // of those
+  StepRecord record;         // of the step nearest to the median; peaks are the most of all steps
 };
 
-// Step times, peaks, and the timeline of the step nearest to the median.
+// Step times, peaks, and the record of the step nearest to the median.
 class MeasuredSteps {
  public:
-  // One more step: what it took, by task from its beginning, and bytes by memory. The first step of
-  // a run warms up caches and libraries, and counts only if it is the only one.
-  void add(Nanoseconds time, const std::vector<Nanoseconds>& start,
-           const std::vector<Nanoseconds>& end, const std::vector<int64_t>& peaks);
+  // One more step. The first step of a run warms up caches and libraries, and counts only if it is
+  // the only one.
+  void add(const StepRecord& record);
   bool empty() const { return times_.empty(); }
   MeasuredStep result() const;
 
  private:
-  struct Timeline {
-    std::vector<Nanoseconds> start, end;
-  };
   std::vector<Nanoseconds> times_;
-  std::vector<Timeline> timelines_;  // of the last ones
-  std::vector<int64_t> peaks_;
+  std::vector<StepRecord> records_;  // of the last ones
+  std::vector<int64_t> peaks_, device_peaks_;
   int64_t steps_ = 0;
 };
 
@@ -44,22 +40,28 @@ struct Comparison {
     size_t tasks = 0;
     Seconds predicted = {}, measured = {};  // of all tasks of the kind together
   };
-  struct Memory {
+  // A device with its memory, or a host.
+  struct Place {
     std::string name;
-    int64_t devices = 0;  // that have as much each; 0: of a host
-    int64_t limit = 0, predicted = 0, measured = 0;
+    bool host = false;
+    int64_t limit = 0, predicted = 0, measured = 0;  // bytes
+    // What it has a part in. Tasks of several lanes overlap.
+    std::vector<Kind> kinds = {};
+  };
+  struct LinkUse {
+    std::string name;
+    int64_t predicted = 0, measured = 0;  // bytes
   };
   Seconds predicted_time, measured_time;
-  std::vector<Kind> kinds;  // those that occur
-  std::vector<Memory> memories;
+  std::vector<Kind> kinds;     // those that occur; of a team's tasks the device that was last
+  std::vector<Place> places;   // devices that the step uses, then hosts
+  std::vector<LinkUse> links;  // one for each direction
 };
 
-Comparison compare(const SimulatedStep& predicted, const MeasuredStep& measured);
+Comparison compare(const SimulatedStep& predicted, const MeasuredStep& measured,
+                   const Machine& machine);
 std::string comparison_text(const Comparison& comparison);
 // {"predicted": {...}, "measured": {...}} with the same keys.
 nlohmann::ordered_json comparison_json(const Comparison& comparison);
-
-// The step as it was measured, for the trace.
-SimulatedStep as_step(const SimulatedStep& predicted, const MeasuredStep& measured);
 
 }  // namespace windlass

@@ -57,6 +57,13 @@ std::string team_label(const TaskGraph& graph, TeamId team) {
   return team.valid() ? graph[graph[team].memory].name : "host";
 }
 
+std::string lane_label(const TaskGraph& graph, LaneId id) {
+  const Lane& lane = graph[id];
+  std::string label(lane_kind_name(lane.kind));
+  if (lane.receiver.valid()) label += " to " + team_label(graph, lane.receiver);
+  return label;
+}
+
 std::string direction_label(const Machine& machine, const LinkDirection& direction) {
   const Link& link = machine[direction.link];
   const std::string& a = machine[link.a].name;

@@ -28,6 +28,9 @@ std::string numbers_folded(std::string_view name);
 // "gpu0..gpu7"; "host" where there is no team.
 std::string team_label(const TaskGraph& graph, TeamId team);
 
+// "compute"; of a lane that sends to other devices also to whom.
+std::string lane_label(const TaskGraph& graph, LaneId lane);
+
 // "nvlink0 gpu0 > switch0"; without the name if that is "gpu0-switch0".
 std::string direction_label(const Machine& machine, const LinkDirection& direction);
 // The first direction and how many more: "nvlink0 gpu0 > switch0 and 7 alike".

@@ -38,6 +38,7 @@ const KernelPrice& KernelProfile::known_or(const std::string& key,
   const auto begin = Clock::now();
   const KernelPrice measured = measure();
   spent_ += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+  measured_.push_back(key);
   return prices_.emplace(key, measured).first->second;
 }
 
@@ -141,6 +142,20 @@ void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
     updates |= kernel.kernel.starts_with("Update ");
   }
   prices_updates_ &= updates;
+}
+
+void KernelProfile::remember(const std::vector<MeasuredKernel>& kernels) {
+  for (const MeasuredKernel& kernel : kernels)
+    prices_.try_emplace(kernel.kernel, KernelPrice{kernel.time_ns, kernel.workspace_bytes});
+}
+
+std::vector<MeasuredKernel> KernelProfile::measured() const {
+  std::vector<MeasuredKernel> list;
+  for (const std::string& key : measured_) {
+    const KernelPrice& price = prices_.at(key);
+    list.push_back({key, price.time, price.workspace});
+  }
+  return list;
 }
 
 std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training,

@@ -49,6 +49,10 @@ class KernelProfile {
   // Prices known from elsewhere: a plan. If it has kernels but no updates, its updates were not
   // measured, and keep the prices that they have.
   void know(const std::vector<MeasuredKernel>& kernels);
+  // Prices measured on this host before. What is known already stays as it is.
+  void remember(const std::vector<MeasuredKernel>& kernels);
+  // Those that were measured by this profile.
+  std::vector<MeasuredKernel> measured() const;
   // Those that a training graph asks for in the tasks of one of its strategies.
   std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
 
@@ -69,6 +73,7 @@ class KernelProfile {
   const int threads_, devices_;
   const std::function<Runtime&()> runtime_;
   std::map<std::string, KernelPrice> prices_;
+  std::vector<std::string> measured_;
   std::map<TaskKernels::Origin, const KernelPrice*> pieces_;
   bool prices_updates_ = true;
   Nanoseconds spent_ = 0;

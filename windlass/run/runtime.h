@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
@@ -42,6 +43,9 @@ class Runtime {
   // a step updates one weight after the other.
   virtual Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
                                      int devices) = 0;
+
+  // Paths of the libraries whose code kernels run, as they are loaded.
+  virtual std::vector<std::string> libraries() { return {}; }
 
   // A Trainer (runtime/trainer.h), which says what is expected of the arguments.
   virtual std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,

@@ -9,14 +9,34 @@
 #include <string>
 #include <vector>
 
+#include "windlass/base/error.h"
 #include "windlass/data/dataset.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/reference/update.h"
 #include "windlass/run/schedule.h"
 #include "windlass/sim/simulate.h"
+#include "windlass/sim/step_record.h"
 #include "windlass/task/task_graph.h"
 
 namespace windlass {
+
+// Who watches a run. Times are in seconds; 0: never.
+struct WatchOptions {
+  // A task is late when it takes longer than so many times its prediction and than so long.
+  double late_factor = 20;
+  double late_after = 30;
+  // When nothing has started or ended for so long, and no task under way was predicted to take a
+  // good part of it, the run ends with Error{Runtime}.
+  double give_up_after = 600;
+  // How long threads may take to come back after that.
+  double grace = 5;
+  // Told once of each late task: what and where it is, how late, what waits for it.
+  std::function<void(const std::string& message)> late = {};
+  // Called if threads do not come back: they cannot be joined, and may go on at any time. Should
+  // end the process. If it is empty or returns, they are left alone, and the step throws; what the
+  // run refers to must then live as long as the process.
+  std::function<void(const Error& error)> stuck = {};
+};
 
 struct ExecutorOptions {
   int threads = 1;    // that the kernels of a device use
@@ -29,17 +49,15 @@ struct ExecutorOptions {
   bool pace = true;
   // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
   bool paranoid = false;
-  // For tests: called by the thread of each task (and part of it) before it runs; may wait.
+  WatchOptions watch = {};
+  // For tests: called by the thread of each task (part -1) or part of it before it runs, as a part
+  // of it; may wait or throw.
   std::function<void(int32_t task, int32_t part)> delay = {};
 };
 
-struct StepOutcome {
+struct StepOutcome : StepRecord {
   double loss = 0;           // mean over the micro-batches
   double gradient_norm = 0;  // before clipping; 0 if nothing is clipped
-  Nanoseconds time = 0;
-  std::vector<Nanoseconds> start, end;  // by task, from the beginning of the step: of the device
-                                        // that was last
-  std::vector<int64_t> peaks;           // by memory: bytes counted
 };
 
 // What lives from step to step: a weight, a constant, a running statistic, or optimizer state,
@@ -91,9 +109,12 @@ class Training {
   virtual int64_t steps_done() const = 0;
 
   // Mean loss over the first `batches` of the part of the data that is kept for it, by forward
-  // passes alone, in evaluation mode (no dropout, running statistics), one micro-batch after the
-  // other. Changes nothing.
+  // passes alone, in evaluation mode (no dropout, running statistics), inside the limits of the
+  // devices if evaluation_note() does not say otherwise. Changes nothing.
   virtual double evaluate(int64_t batches) = 0;
+  // Why the last evaluation was not on the devices of the plan, inside their limits; empty if it
+  // was.
+  virtual std::string evaluation_note() const = 0;
 
   virtual void save_checkpoint(const std::string& path) = 0;
   virtual void load_checkpoint(const std::string& path) = 0;

@@ -1,33 +1,23 @@
 #include "windlass/runtime/executor.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <exception>
 #include <map>
-#include <mutex>
 #include <sys/prctl.h>
-#include <thread>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
 #include "windlass/model/convert.h"
 #include "windlass/runtime/compute_pacer.h"
-#include "windlass/runtime/jobs.h"
+#include "windlass/runtime/executor_state.h"
 #include "windlass/runtime/memory/torch_allocator.h"
 #include "windlass/runtime/resting_tensors.h"
-#include "windlass/runtime/task_runner.h"
 #include "windlass/runtime/threads.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // The allocator of libtorch's data in a device rounds as lower() assumes; the host's does not.
 constexpr int64_t kHostUnit = 1;
@@ -35,93 +25,65 @@ constexpr int64_t kHostUnit = 1;
 // A move that takes less than it takes to wake up threads is not worth another one.
 constexpr Nanoseconds kShort = 100'000;
 
-// A thread and the jobs that are ready for it.
-struct WorkerThread {
-  // A short move that became ready while nothing else was: done here instead of waking up the
-  // thread of its lane. Of the thread's own.
-  int32_t chained = -1;
-  std::mutex mutex;
-  std::condition_variable changed;
-  struct Ready {
-    int32_t job = -1;
-    Clock::time_point since;
-  };
-  std::deque<Ready> ready;
-  bool closing = false;
-  std::thread thread;
-};
+// By job: what the simulation says that it takes.
+std::vector<Nanoseconds> predicted_times(const JobGraph& graph, const SimResult& simulated) {
+  std::vector<Nanoseconds> times;
+  for (const Job& job : graph.jobs)
+    times.push_back(simulated.end[job.task.index()] - simulated.start[job.task.index()]);
+  return times;
+}
 
 }  // namespace
-
-struct Executor::State {
-  State(const TrainingGraph& training_graph, const TaskGraph& graph, const TaskTimes& times,
-        const SimResult& simulated, const Machine& machine, const ExecutorOptions& given);
-  ~State();
-
-  void work(size_t worker);
-  void begin();
-  void run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready);
-  void come_ready(int32_t id);
-  void dispatch(int32_t id);
-  bool chain(int32_t id);
-  void end_active();
-  void admit(const std::vector<int32_t>& admitted);
-  void finish(int32_t id);
-  void load_inputs(const StepRequest& request);
-  std::string list_alive(size_t memory) const;
-  Nanoseconds now() const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count();
-  }
-
-  const TrainingGraph& training;
-  const TaskGraph& tasks;
-  const ExecutorOptions options;
-  Program program;
-  const JobGraph graph_of_jobs;
-  std::vector<std::unique_ptr<Arena>> arenas;  // by memory of the program
-  std::unique_ptr<Slots> slots;
-  std::unique_ptr<TaskRunner> runner;
-
-  std::unique_ptr<std::atomic<int32_t>[]> before;  // by job: those that have not ended
-  std::unique_ptr<std::atomic<int32_t>[]> asking;  // by job: memories that have not let it in
-  std::vector<Nanoseconds> start, end;             // by job
-  std::atomic<int64_t> active = 0;                 // jobs that are ready or run
-  std::atomic<int64_t> left = 0;                   // jobs that have not ended
-  std::atomic<bool> failed = false;
-  std::mutex mutex;  // of what ends a step
-  std::condition_variable step_over;
-  std::exception_ptr error;
-  Clock::time_point began;
-
-  std::vector<std::unique_ptr<WorkerThread>> workers;
-  std::vector<bool> is_short;  // by job: a move between devices
-  static thread_local WorkerThread* this_worker;
-};
 
 thread_local WorkerThread* Executor::State::this_worker = nullptr;
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
                        const TaskTimes& times, const SimResult& simulated, const Machine& machine,
-                       const ExecutorOptions& given)
+                       const ExecutorOptions& given, std::shared_ptr<State> other)
     : training(training_graph),
       tasks(graph),
       options(given),
+      machine_devices(machine.devices.size()),
       program(make_program(training_graph, machine, graph, given.sample_axes)),
-      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))) {
+      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))),
+      beside(std::move(other)),
+      watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
   install_allocator();
   if (options.paranoid) report_bad_accesses();
   // With several devices BLAS has one thread: products are divided by windlass, on the device's
   // own.
   set_blas_threads(program.devices > 1 ? 1 : options.threads);
+  if (beside)
+    take_memory(*beside);
+  else
+    make_memory();
+  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  for (const auto& gate : graph_of_jobs.gates)
+    gate->release = [this](const MemoryGate::Life& life) {
+      for (int32_t slot : life.slots) slots->release(slot);
+    };
+  const std::vector<Nanoseconds> predicted = predicted_times(graph_of_jobs, simulated);
+  for (size_t j = 0; j < predicted.size(); ++j) {
+    const Job& job = graph_of_jobs.jobs[j];
+    is_short.push_back(job.part < 0 && exchanges(tasks[job.task].kind) && predicted[j] < kShort);
+  }
+  const size_t jobs = graph_of_jobs.jobs.size();
+  before = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
+    workers.push_back(std::make_unique<WorkerThread>());
+}
+
+// Arenas inside of the limits, with all that lasts, filled with zeros.
+void Executor::State::make_memory() {
   std::vector<Arena*> by_memory;
   for (const RealMemory& memory : program.memories) {
-    arenas.push_back(std::make_unique<Arena>(memory.name, memory.limit.value,
+    arenas.push_back(std::make_shared<Arena>(memory.name, memory.limit.value,
                                              memory.device.valid() ? kAllocationUnit : kHostUnit,
                                              options.paranoid));
     by_memory.push_back(arenas.back().get());
   }
-  slots = std::make_unique<Slots>(program, by_memory);
-  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  slots = std::make_shared<Slots>(program, by_memory);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     if (!program.rests[b]) continue;
     for (int32_t slot : program.slots_of[b]) {
@@ -131,27 +93,22 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
       std::memset(bytes.data(), 0, bytes.size());
     }
   }
-  for (const auto& gate : graph_of_jobs.gates)
-    gate->release = [this](const MemoryGate::Life& life) {
-      for (int32_t slot : life.slots) slots->release(slot);
-    };
   for (size_t m = 0; m < arenas.size(); ++m)
     arenas[m]->set_context([this, m] { return list_alive(m); });
-  for (const Job& job : graph_of_jobs.jobs) {
-    const size_t task = job.task.index();
-    is_short.push_back(job.part < 0 && exchanges(tasks[job.task].kind) &&
-                       simulated.end[task] - simulated.start[task] < kShort);
-  }
-  const size_t jobs = graph_of_jobs.jobs.size();
-  before = std::make_unique<std::atomic<int32_t>[]>(jobs);
-  asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
-  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
-    workers.push_back(std::make_unique<WorkerThread>());
-  for (size_t w = 0; w < workers.size(); ++w)
-    workers[w]->thread = std::thread([this, w] { work(w); });
 }
 
-Executor::State::~State() {
+// Slots are the same where buffers are.
+void Executor::State::take_memory(const State& other) {
+  const auto alike = [](const Slot& a, const Slot& b) {
+    return a.buffer == b.buffer && a.memory == b.memory && a.bytes == b.bytes;
+  };
+  ensure(std::ranges::equal(program.slots, other.program.slots, alike),
+         "programs that share memory have other slots");
+  arenas = other.arenas;
+  slots = other.slots;
+}
+
+void Executor::State::close() {
   for (const auto& worker : workers) {
     {
       const std::lock_guard lock(worker->mutex);
@@ -159,7 +116,11 @@ Executor::State::~State() {
     }
     worker->changed.notify_all();
   }
-  for (const auto& worker : workers) worker->thread.join();
+  for (const auto& worker : workers)
+    if (abandoned)
+      worker->thread.detach();
+    else
+      worker->thread.join();
 }
 
 void Executor::State::work(size_t index) {
@@ -199,28 +160,27 @@ void Executor::State::work(size_t index) {
 
 // One that was ready is done with.
 void Executor::State::end_active() {
-  if (active.fetch_sub(1) != 1 || !(failed || left == 0)) return;
+  if (active.fetch_sub(1) != 1) return;
   const std::lock_guard lock(mutex);
   step_over.notify_all();
 }
 
 void Executor::State::run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
+  before[static_cast<size_t>(id)] = kUnderWay;
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
-    if (options.delay) options.delay(job.task.value, job.part);
     if (pacer.paces()) pacer.begin();
     runner->run(job.task, job.part);
     if (pacer.paces()) pacer.end(ready);
     if (options.paranoid)
       for (const auto& arena : arenas) arena->check_guards();
     end[static_cast<size_t>(id)] = now();
+    before[static_cast<size_t>(id)] = kEnded;
     finish(id);
   } catch (...) {
-    const std::lock_guard lock(mutex);
-    if (!error) error = std::current_exception();
-    failed = true;
+    set_error(std::current_exception(), runner->label(job.task, job.part));
   }
 }
 
@@ -305,32 +265,17 @@ void Executor::State::load_inputs(const StepRequest& request) {
   }
 }
 
-// What lies in a memory, for messages. Other threads go on meanwhile: it is as good as a look.
-std::string Executor::State::list_alive(size_t memory) const {
-  std::vector<std::pair<int64_t, BufferId>> alive;
-  for (size_t s = 0; s < program.slots.size(); ++s)
-    if (program.slots[s].memory == static_cast<int32_t>(memory) &&
-        slots->holds(static_cast<int32_t>(s)))
-      alive.emplace_back(program.slots[s].bytes, program.slots[s].buffer);
-  std::ranges::stable_sort(alive, std::greater<>{}, &std::pair<int64_t, BufferId>::first);
-  std::string text = "alive there:";
-  constexpr size_t kListed = 12;
-  for (size_t i = 0; i < std::min(alive.size(), kListed); ++i) {
-    const Buffer& buffer = tasks[alive[i].second];
-    text += fmt::format("\n  {:>12}  {} ({})", format_bytes(Bytes(alive[i].first)),
-                        buffer.tensor.valid() ? training.graph[buffer.tensor].name : "",
-                        buffer_kind_name(buffer.kind));
-  }
-  if (alive.size() > kListed) text += fmt::format("\n  and {} more", alive.size() - kListed);
-  return text;
-}
-
 Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
                    const SimResult& simulated, const Machine& machine,
-                   const ExecutorOptions& options)
-    : state_(std::make_unique<State>(training, tasks, times, simulated, machine, options)) {}
+                   const ExecutorOptions& options, const Executor* beside)
+    : state_(std::make_shared<State>(training, tasks, times, simulated, machine, options,
+                                     beside == nullptr ? nullptr : beside->state_)) {
+  // A thread that does not come back keeps what it works on.
+  for (size_t w = 0; w < state_->workers.size(); ++w)
+    state_->workers[w]->thread = std::thread([state = state_, w] { state->work(w); });
+}
 
-Executor::~Executor() = default;
+Executor::~Executor() { state_->close(); }
 
 std::vector<PersistentTensor> Executor::persistent() {
   return resting_tensors(state_->training, state_->tasks, state_->program, *state_->slots);
@@ -340,6 +285,7 @@ void Executor::State::begin() {
   const auto& jobs = graph_of_jobs.jobs;
   start.assign(jobs.size(), -1);
   end.assign(jobs.size(), -1);
+  watchdog.begin_step();
   for (const auto& gate : graph_of_jobs.gates) gate->begin_step();
   for (size_t j = 0; j < jobs.size(); ++j) {
     before[j] = jobs[j].before;
@@ -357,23 +303,25 @@ StepOutcome Executor::run(const StepRequest& request) {
   State& state = *state_;
   if (state.failed) fail(ErrorKind::Runtime, "the run has failed already");
   for (const auto& arena : state.arenas) arena->reset_peak();
-  state.began = Clock::now();
-  state.runner->begin_step(request);
-  state.load_inputs(request);
-  state.begin();
-  {
-    std::unique_lock lock(state.mutex);
-    state.step_over.wait(lock,
-                         [&] { return state.active == 0 && (state.failed || state.left == 0); });
-    if (state.error) std::rethrow_exception(state.error);
+  state.began = State::Clock::now();
+  try {
+    state.runner->begin_step(request);
+    state.load_inputs(request);
+  } catch (...) {
+    state.failed = true;
+    throw;
   }
+  state.begin();
+  state.wait_for_end();
   for (const Program::Carry& carry : state.program.carries) state.slots->pass(carry.from, carry.to);
   StepOutcome outcome;
   outcome.time = state.now();
   outcome.start.assign(state.tasks.size(), -1);
   outcome.end.assign(state.tasks.size(), -1);
   for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
-    const size_t task = state.graph_of_jobs.jobs[j].task.index();
+    const Job& job = state.graph_of_jobs.jobs[j];
+    const size_t task = job.task.index();
+    outcome.parts.push_back({job.task, state.device_of(job), state.start[j], state.end[j]});
     if (outcome.end[task] >= state.end[j]) continue;
     outcome.start[task] = state.start[j];
     outcome.end[task] = state.end[j];
@@ -381,7 +329,11 @@ StepOutcome Executor::run(const StepRequest& request) {
   outcome.loss = state.runner->loss();
   outcome.gradient_norm = state.runner->gradient_norm();
   outcome.peaks.assign(state.tasks.memories.size(), 0);
+  outcome.device_peaks.assign(state.machine_devices, 0);
+  outcome.links = state.runner->links().bytes();
   for (size_t m = 0; m < state.arenas.size(); ++m) {
+    const DeviceId device = state.program.memories[m].device;
+    if (device.valid()) outcome.device_peaks[device.index()] = state.arenas[m]->statistics().peak;
     int64_t& peak = outcome.peaks[state.program.memories[m].memory.index()];
     peak = std::max(peak, state.arenas[m]->statistics().peak);
   }
@@ -397,7 +349,22 @@ void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::by
                 piece.bytes.data() + static_cast<size_t>(i - piece.mine.begin) * each, each);
 }
 
+bool Executor::carries() const { return !state_->program.carries.empty(); }
+
+int64_t Executor::micro_batches() const { return state_->program.micro_batches; }
+
 bool Executor::needs_counts() const { return state_->program.needs_counts(); }
+
+const std::string& Executor::failed_task() const { return state_->failed_at; }
+
+std::vector<double> Executor::micro_batch_losses() const { return state_->runner->losses(); }
+
+void Executor::give_back() {
+  State& state = *state_;
+  for (size_t b = 0; b < state.tasks.buffers.size(); ++b)
+    if (!state.program.rests[b])
+      for (int32_t slot : state.program.slots_of[b]) state.slots->release(slot);
+}
 
 double Executor::last_loss() const { return state_->runner->loss(); }
 

@@ -33,6 +33,7 @@ struct StepRequest {
   std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)> load = {};
   // Of load_mean_counts, if needs_counts() says so.
   std::vector<double> mean_counts = {};
+  bool evaluates = false;  // a loss that is no number is not an error
 };
 
 // Part of a weight's gradient.
@@ -51,8 +52,11 @@ class Executor {
   // The step, as it was lowered, priced and simulated for a machine. All must outlive the executor.
   // Persistent memory is taken at once, filled with zeros. Throws Error{Unsupported} for graphs
   // that cannot be run, Error{OutOfMemory} if a limit is too small, before anything runs.
+  // `beside`: another executor for a graph with the same buffers, in whose memory this one works
+  // instead of taking its own. Only one of the two runs at a time.
   Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
-           const SimResult& simulated, const Machine& machine, const ExecutorOptions& options = {});
+           const SimResult& simulated, const Machine& machine, const ExecutorOptions& options = {},
+           const Executor* beside = nullptr);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -60,16 +64,27 @@ class Executor {
   // Everything persistent, each tensor once.
   std::vector<PersistentTensor> persistent();
 
+  int64_t micro_batches() const;
+  // Whether what rests is handed on from step to step, so that no part of a step can be left out:
+  // demand paging.
+  bool carries() const;
   // Whether the step is cut, and must be told what its means divide by.
   bool needs_counts() const;
 
-  // Runs one step. An error of any thread ends the step and is thrown here, with the task's name;
-  // after that no step can be run.
+  // Runs one step. An error of any thread ends the step on all devices and is thrown here, with the
+  // names of the task and of its devices; after that no step can be run. So does a standstill: see
+  // WatchOptions.
   StepOutcome run(const StepRequest& request);
+  // The task whose error ended the run; empty if it was none of a task.
+  const std::string& failed_task() const;
 
   // The loss of the step that ran last, or was running when an error ended it: the mean over the
   // micro-batches that got as far.
   double last_loss() const;
+  // The same for each micro-batch, as far as it counts in that mean.
+  std::vector<double> micro_batch_losses() const;
+  // What a step that failed has left but for what lasts. No thread may be at a task.
+  void give_back();
 
   // Gradients as they are when the optimizer reads them, for tests: called during run(), one at a
   // time.
@@ -82,7 +97,7 @@ class Executor {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace windlass

@@ -21,11 +21,17 @@ LinkPacer::Bucket& LinkPacer::bucket(const LinkDirection& direction) {
   return buckets_[direction.link.index() * 2 + (direction.forward ? 0 : 1)];
 }
 
+void LinkPacer::count(const Traffic& traffic) {
+  const std::lock_guard lock(mutex_);
+  for (const LinkLoad& load : traffic.loads) bucket(load.direction).bytes += load.bytes.value;
+}
+
 void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
   const auto at = [&](double seconds) {
     return epoch_ +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   };
+  count(traffic);
   double due = std::chrono::duration<double>(begin - epoch_).count();
   double slowest = 0;
   for (const LinkLoad& load : traffic.loads)
@@ -41,19 +47,21 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
         const auto part = static_cast<double>(load.bytes.value) / static_cast<double>(chunks);
         link.free_at = std::max(link.free_at, due) + part / link.bandwidth;
         next = std::max(next, link.free_at);
-        if (i == 0) link.bytes += load.bytes.value;
       }
     }
+    if (stopped_) return;
     due = next;
     std::this_thread::sleep_until(at(due));
   }
 }
 
-std::map<LinkDirection, int64_t> LinkPacer::bytes() const {
+std::vector<LinkLoad> LinkPacer::bytes() const {
   const std::lock_guard lock(mutex_);
-  std::map<LinkDirection, int64_t> moved;
+  std::vector<LinkLoad> moved;
   for (size_t i = 0; i < buckets_.size(); ++i)
-    if (buckets_[i].bytes > 0) moved[{LinkId(i / 2), i % 2 == 0}] = buckets_[i].bytes;
+    if (buckets_[i].bytes > 0)
+      moved.push_back({{LinkId(i / 2), i % 2 == 0}, Bytes(buckets_[i].bytes)});
+  std::ranges::sort(moved, {}, &LinkLoad::direction);
   return moved;
 }
 

@@ -7,9 +7,9 @@
 // thread wakes up. Latencies are those of the host's own threads, and take what they take.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <vector>
 
@@ -24,12 +24,18 @@ class LinkPacer {
 
   explicit LinkPacer(const Machine& machine);
 
-  // Returns when the traffic that began at `begin` would be done. May be called by several threads
-  // at the same time.
+  // Counts what crosses links, and returns when the traffic that began at `begin` would be done.
+  // May be called by several threads at the same time.
   void wait(const Traffic& traffic, Clock::time_point begin);
+  // Counts alone.
+  void count(const Traffic& traffic);
 
-  // Bytes that have crossed each direction since the last call of reset_bytes().
-  std::map<LinkDirection, int64_t> bytes() const;
+  // Nobody waits any longer, now or later.
+  void stop() { stopped_ = true; }
+
+  // Bytes that have crossed each direction since the last call of reset_bytes(), ascending by
+  // direction; those that nothing crossed are left out.
+  std::vector<LinkLoad> bytes() const;
   void reset_bytes();
 
  private:
@@ -42,6 +48,7 @@ class LinkPacer {
 
   const Machine& machine_;
   const Clock::time_point epoch_ = Clock::now();
+  std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
   std::vector<Bucket> buckets_;  // two for each link
 };

@@ -1,11 +1,37 @@
 #include "windlass/runtime/linked_runtime.h"
 
+#include <filesystem>
+#include <link.h>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "windlass/base/version.h"
 #include "windlass/runtime/measure.h"
 #include "windlass/runtime/trainer.h"
 
 namespace windlass {
 namespace {
+
+// Of libtorch and what it computes with, and of this runtime.
+std::vector<std::string> kernel_libraries() {
+  std::set<std::string> found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* out) {
+        const std::string_view path = info->dlpi_name;
+        for (const char* part : {"libtorch", "libc10", "libwindlass_runtime", "blas", "libmkl",
+                                 "libdnnl", "libmkldnn", "libgomp"}) {
+          if (path.find(part) == std::string_view::npos) continue;
+          std::error_code failed;
+          const std::filesystem::path real = std::filesystem::canonical(path, failed);
+          if (!failed) static_cast<std::set<std::string>*>(out)->insert(real.string());
+        }
+        return 0;
+      },
+      &found);
+  return {found.begin(), found.end()};
+}
 
 class LinkedRuntime final : public Runtime {
  public:
@@ -16,6 +42,7 @@ class LinkedRuntime final : public Runtime {
                              int devices) override {
     return windlass::measure_update(variant, elements, threads, devices);
   }
+  std::vector<std::string> libraries() override { return kernel_libraries(); }
   std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,
                                   const SimulatedStep& step, const Machine& machine,
                                   const TrainerOptions& options) override {

@@ -41,6 +41,7 @@ struct RunEnd {
   };
   Lasting first, last;
   std::vector<int64_t> peaks;  // by memory, of the last step
+  StepOutcome outcome;         // of the last step
 };
 
 inline RunEnd::Lasting lasting_of(const Graph& graph, Executor& executor) {
@@ -64,6 +65,8 @@ struct RunSettings {
   bool paranoid = false;
   bool pace = false;
   std::function<void(int32_t, int32_t)> delay = {};
+  WatchOptions watch = {};
+  std::function<void(int step, Executor&)> after_step = {};
 };
 
 // `start` has values and data of the first step; the others have the same data. `batch` is of the
@@ -79,6 +82,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                      .sample_axes = batch.axis,
                      .pace = settings.pace,
                      .paranoid = settings.paranoid,
+                     .watch = settings.watch,
                      .delay = settings.delay});
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (const PersistentTensor& tensor : executor.persistent()) {
@@ -127,6 +131,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
     end.losses.push_back(outcome.loss);
     end.norms.push_back(outcome.gradient_norm);
     end.peaks = outcome.peaks;
+    end.outcome = outcome;
     for (const auto& [name, bytes] : gradients) {
       const auto found = std::ranges::find(graph.tensors, name, &Tensor::name);
       const TensorId id(static_cast<size_t>(found - graph.tensors.begin()));
@@ -135,6 +140,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
           end.gradients[name] = load_array(bytes, graph[graph.ops[u].inputs[1]].type.dtype);
     }
     if (step == 1) end.first = lasting_of(graph, executor);
+    if (settings.after_step) settings.after_step(step, executor);
   }
   end.last = lasting_of(graph, executor);
   return end;

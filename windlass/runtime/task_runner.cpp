@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include <ATen/Parallel.h>
 
@@ -32,7 +33,7 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       program_(program),
       slots_(slots),
       options_(options),
-      exchange_(slots),
+      exchange_(std::make_unique<LocalExchange>(slots)),
       pacer_(machine) {
   paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
              return machine.device_types[team.type].copies_itself;
@@ -72,6 +73,7 @@ void TaskRunner::run(TaskId id, int32_t part) {
   const auto begin = LinkPacer::Clock::now();
   int32_t at = part;
   try {
+    if (options_.delay) options_.delay(id.value, part);
     if (part >= 0) {
       run_part(id, task.parts[static_cast<size_t>(part)]);
     } else {
@@ -81,10 +83,15 @@ void TaskRunner::run(TaskId id, int32_t part) {
         at = static_cast<int32_t>(i);
         run_part(id, task.parts[i]);
       }
-      exchange_.run(task);
+      at = -1;
+      exchange_->run(task);
     }
-    if (paces_ && moves(task.kind))
-      pacer_.wait(tasks_.traffics[static_cast<size_t>(tasks_[id].price)], begin);
+    if (!moves(task.kind)) return;
+    const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
+    if (paces_)
+      pacer_.wait(traffic, begin);
+    else if (part <= 0)  // traffic is that of all members
+      pacer_.count(traffic);
   } catch (...) {
     rethrow_within(label(id, at));
   }
@@ -124,10 +131,39 @@ std::string TaskRunner::label(TaskId id, int32_t part) const {
   }
   if (task.micro_batch >= 0 && program_.micro_batches > 1)
     text += fmt::format(", micro-batch {}", task.micro_batch);
-  if (part >= 0 && program_.devices > 1)
-    text +=
-        ", on " +
-        program_.memories[static_cast<size_t>(task.parts[static_cast<size_t>(part)].memory)].name;
+  if (program_.devices == 1) return text;
+  if (part < 0) return text + ", on " + devices_of(id);
+  const Part& one = task.parts[static_cast<size_t>(part)];
+  return text + ", on " + program_.memories[static_cast<size_t>(one.memory)].name;
+}
+
+// "cpu0, cpu1"; of a move to other devices "cpu0 to cpu1".
+std::string TaskRunner::devices_of(TaskId id) const {
+  const auto names = [&](const std::vector<DeviceId>& devices) {
+    std::string text;
+    for (DeviceId device : devices)
+      for (const RealMemory& memory : program_.memories)
+        if (memory.device == device) text += (text.empty() ? "" : ", ") + memory.name;
+    return text;
+  };
+  const Task& task = tasks_[id];
+  const auto group = [&](int32_t index) -> const std::vector<DeviceId>& {
+    return tasks_.groups[static_cast<size_t>(index)];
+  };
+  std::vector<DeviceId> devices;
+  if (task.group >= 0) {
+    devices = group(task.group);
+  } else {
+    for (LaneId lane : tasks_.lanes_of(id))
+      for (DeviceId device : tasks_[tasks_[lane].team].devices) devices.push_back(device);
+  }
+  std::string text = names(devices);
+  const bool between = task.kind == TaskKind::Collective || task.kind == TaskKind::Reduce ||
+                       task.kind == TaskKind::Gather || task.kind == TaskKind::Send;
+  if (between && task.how >= 0) {
+    const int32_t to = tasks_.movements[static_cast<size_t>(task.how)].to_group;
+    if (to >= 0 && group(to) != devices) text += " to " + names(group(to));
+  }
   return text;
 }
 
@@ -185,7 +221,7 @@ void TaskRunner::note_loss(const Part& part, int32_t micro_batch, const at::Tens
   const double loss = tensor.item().toDouble();
   losses_[static_cast<size_t>(micro_batch)][static_cast<size_t>(part.member)] = loss;
   // Nothing is updated yet, so that whoever asks why finds the weights that led here.
-  if (!std::isfinite(loss)) fail(ErrorKind::Runtime, "the loss is {}", loss);
+  if (!std::isfinite(loss) && !request_.evaluates) fail(ErrorKind::Runtime, "the loss is {}", loss);
 }
 
 // Terms of a gradient that are added up.
@@ -292,6 +328,12 @@ void TaskRunner::update(const Part& part) {
                   request_.hyperparameters, request_.step, scale, weight, gradients[i],
                   master.defined() ? &master : nullptr, states);
   }
+}
+
+std::vector<double> TaskRunner::losses() const {
+  std::vector<double> sums;
+  for (const auto& list : losses_) sums.push_back(std::accumulate(list.begin(), list.end(), 0.0));
+  return sums;
 }
 
 double TaskRunner::loss() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -29,14 +30,20 @@ class TaskRunner {
 
   // Of the step that ran last, as far as it got.
   double loss() const;
+  std::vector<double> losses() const;  // by micro-batch
   double gradient_norm() const { return norm_; }
   std::function<void(const GradientPiece&)> watch;
   const LinkPacer& links() const { return pacer_; }
 
-  // "backward of conv1, micro-batch 3, on cpu1".
+  // The step has failed: what waits for a link waits no longer.
+  void stop() { pacer_.stop(); }
+
+  // "backward conv1, micro-batch 3, on cpu1"; of a task that several devices do together, all of
+  // them.
   std::string label(TaskId task, int32_t part = -1) const;
 
  private:
+  std::string devices_of(TaskId id) const;
   void run_part(TaskId id, const Part& part);
   void compute(TaskId id, const Part& part);
   void note_loss(const Part& part, int32_t micro_batch, const at::Tensor& loss);
@@ -63,7 +70,7 @@ class TaskRunner {
   Program& program_;
   Slots& slots_;
   const ExecutorOptions options_;
-  LocalExchange exchange_;
+  const std::unique_ptr<DeviceExchange> exchange_;
   LinkPacer pacer_;
   bool paces_ = false;
   StepRequest request_;

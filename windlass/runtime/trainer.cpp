@@ -16,6 +16,7 @@
 #include "windlass/plan/plan.h"
 #include "windlass/run/checkpoint.h"
 #include "windlass/runtime/batches.h"
+#include "windlass/runtime/device_evaluation.h"
 #include "windlass/runtime/evaluation.h"
 #include "windlass/runtime/load_counts.h"
 #include "windlass/runtime/not_finite.h"
@@ -24,7 +25,7 @@ namespace windlass {
 
 struct Trainer::State {
   State(const Model& given, const TrainingGraph& graph, const SimulatedStep& step,
-        const Machine& machine, const TrainerOptions& wanted);
+        const Machine& host, const TrainerOptions& wanted);
 
   void fill_weights();
   void fill(const PersistentTensor& tensor);
@@ -37,14 +38,20 @@ struct Trainer::State {
   // of several batches is then the mean of theirs.
   using Load = std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>;
   std::vector<double> mean_counts(int64_t count, const Load& load);
+  // The mean loss of so many micro-batches: on the plan's devices, or by the forward pass alone.
+  double evaluate(int64_t count, const Load& load);
+  double evaluate_on_devices(int64_t count, const Load& load);
   // Throws Error{Runtime} saying where the loss of a step that has failed comes from.
   [[noreturn]] void explain_loss(const StepRequest& request);
 
   const Model& model;
   const TrainingGraph& training;
+  const SimulatedStep& planned;
+  const Machine& machine;
   const TrainerOptions options;
   const BatchAxes batch;
   const std::vector<BatchSlot> slots;
+  Executor executor;
   const int64_t micro_batches;
   const int64_t data_parts;  // that the training graph is of one of
   std::unique_ptr<Dataset> data;
@@ -52,18 +59,13 @@ struct Trainer::State {
   std::unique_ptr<Sampler> sampler;
   std::map<TensorId, InitialValue> initial;
   std::map<std::string, StoredTensor> given_weights;
-  Executor executor;
   RunPosition position;
   std::string weights_from;
+  std::unique_ptr<DeviceEvaluation> on_devices;  // made by the first evaluation
+  std::string evaluation_note;                   // why there is none
 };
 
 namespace {
-
-int64_t count_micro_batches(const TaskGraph& tasks) {
-  int32_t count = 1;
-  for (const Task& task : tasks.tasks) count = std::max(count, task.micro_batch + 1);
-  return count;
-}
 
 ExecutorOptions executor_options(const TrainerOptions& wanted, const BatchAxes& batch) {
   ExecutorOptions options = wanted.executor;
@@ -75,16 +77,17 @@ ExecutorOptions executor_options(const TrainerOptions& wanted, const BatchAxes& 
 }  // namespace
 
 Trainer::State::State(const Model& given, const TrainingGraph& graph, const SimulatedStep& step,
-                      const Machine& machine, const TrainerOptions& wanted)
+                      const Machine& host, const TrainerOptions& wanted)
     : model(given),
       training(graph),
+      planned(step),
+      machine(host),
       options(wanted),
       batch(find_batch(given.graph)),
       slots(batch_slots(given.graph, batch)),
-      micro_batches(count_micro_batches(step.tasks)),
-      data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1),
-      executor(graph, step.tasks, step.times, step.result, machine,
-               executor_options(wanted, batch)) {
+      executor(graph, step.tasks, step.times, step.result, host, executor_options(wanted, batch)),
+      micro_batches(executor.micro_batches()),
+      data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1) {
   data = open_batches(options.data, model.graph, slots, options.data_options);
   if (data->size() < 1) fail_input("{}: has no samples", options.data);
   filler = std::make_unique<BatchFiller>(*data, model.graph, slots);
@@ -205,10 +208,11 @@ void Trainer::State::explain_loss(const StepRequest& request) {
     };
     found = find_not_finite(training, executor, load, request.mean_counts);
   }
-  fail(ErrorKind::Runtime, "step {}: the loss is {}: {}", request.step,
+  fail(ErrorKind::Runtime, "step {}: the loss is {}: {} (noticed by {})", request.step,
        std::isnan(executor.last_loss()) ? "nan" : "infinite",
        found ? describe(training.graph, *found, request.step)
-             : "lower the learning rate, clip gradients, or go on from the last checkpoint");
+             : "lower the learning rate, clip gradients, or go on from the last checkpoint",
+       executor.failed_task());
 }
 
 Trainer::Trainer(const Model& model, const TrainingGraph& training, const SimulatedStep& step,
@@ -237,8 +241,9 @@ TrainerStep Trainer::step() {
     request.mean_counts = state.mean_counts(state.data_parts, request.load);
   try {
     done.outcome = state.executor.run(request);
-  } catch (const Error&) {
-    if (std::isfinite(state.executor.last_loss())) throw;
+  } catch (const Error& error) {
+    if (std::isfinite(state.executor.last_loss()))
+      throw error.within(fmt::format("step {}", done.step));
     state.explain_loss(request);
   }
   state.position.step = done.step;
@@ -261,17 +266,58 @@ double Trainer::evaluate(int64_t batches) {
   if (count < 1)
     fail_input("{}: {} samples are kept for evaluation, fewer than a micro-batch of {}",
                state.options.data, data->size(), each);
-  const auto load = [&](TensorId tensor, int64_t b, std::span<std::byte> out) {
+  return state.evaluate(count, [&](TensorId tensor, int32_t b, std::span<std::byte> out) {
     std::vector<int64_t> samples;
     for (int64_t i = 0; i < each; ++i) samples.push_back(b * each + i);
     filler.fill(tensor, state.training.graph[tensor].type, samples, out);
-  };
-  const std::vector<double> counts = state.mean_counts(count, load);
+  });
+}
+
+std::string Trainer::evaluation_note() const { return state_->evaluation_note; }
+
+double Trainer::State::evaluate(int64_t count, const Load& load) {
+  // One device has its own way, inside of its limit.
+  if (executor.device_arena() == nullptr && evaluation_note.empty()) try {
+      if (!on_devices)
+        on_devices = std::make_unique<DeviceEvaluation>(training, planned, machine,
+                                                        executor_options(options, batch), executor);
+      return evaluate_on_devices(count, load);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::Unsupported && error.kind() != ErrorKind::OutOfMemory) throw;
+      evaluation_note = fmt::format(
+          "evaluation runs in free host memory, outside of the limits of the devices: {}",
+          error.message());
+      on_devices.reset();
+    }
+  const std::vector<double> counts = mean_counts(count, load);
   double total = 0;
-  for (int64_t b = 0; b < count; ++b)
+  for (int32_t b = 0; b < count; ++b)
     total += evaluate_loss(
-        state.training, state.executor,
+        training, executor,
         [&](TensorId tensor, std::span<std::byte> out) { load(tensor, b, out); }, counts);
+  return total / static_cast<double>(count);
+}
+
+// As many micro-batches at a time as a step has. Those that are missing in the last one are made
+// up, and do not count.
+double Trainer::State::evaluate_on_devices(int64_t count, const Load& load) {
+  StepRequest request;
+  request.step = 0;
+  request.evaluates = true;
+  request.mean_counts = mean_counts(count, load);
+  double total = 0;
+  for (int64_t first = 0; first < count; first += data_parts) {
+    request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
+      load(tensor, static_cast<int32_t>(std::min(first + std::max(0, micro_batch), count - 1)),
+           out);
+    };
+    // Of a batch that cannot be cut each has its own.
+    if (request.mean_counts.empty() || !batch.obstacle.empty())
+      request.mean_counts = mean_counts(1, request.load);
+    std::vector<double> losses = on_devices->run(request);
+    if (data_parts > 1) losses.resize(static_cast<size_t>(std::min(data_parts, count - first)));
+    for (double loss : losses) total += loss;
+  }
   return total / static_cast<double>(count);
 }
 

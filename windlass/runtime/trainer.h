@@ -30,6 +30,7 @@ class Trainer final : public Training {
   TrainerStep step() override;
   int64_t steps_done() const override;
   double evaluate(int64_t batches) override;
+  std::string evaluation_note() const override;
   void save_checkpoint(const std::string& path) override;
   void load_checkpoint(const std::string& path) override;
   void save_weights(const std::string& path) override;
