@@ -27,7 +27,7 @@ struct CheckFlags {
 ExitCode run_check(const CheckFlags& flags) {
   if (is_profile_plan(read_plan(flags.plan)))
     return check_profile_plan(flags.plan, flags.machine, flags.json);
-  const Subject subject = subject_from_plan(flags.plan, flags.machine);
+  const Subject subject = subject_from_plan(flags.plan, flags.machine, ForWhom::AnyRunner);
   Pricing pricing = pricing_of(subject);
   const TaskGraph tasks = lower(subject.training, subject.strategy, subject.machine);
   TaskTimes times = price_tasks(tasks, subject.machine, pricing.cost());

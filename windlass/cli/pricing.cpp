@@ -20,10 +20,11 @@ AnalyticOptions local_options() {
 
 }  // namespace
 
-Pricing::Pricing(bool measured, int threads, int devices)
-    : cost_(analytic_cost_model(measured ? local_options() : AnalyticOptions{})),
+Pricing::Pricing(bool measured, int threads, int devices, const Runner& runner)
+    : cost_(analytic_cost_model(measured && is_windlass(runner) ? local_options()
+                                                                : analytic_options(runner))),
       threads_(threads) {
-  if (measured) profile_ = std::make_unique<KernelProfile>(threads, devices);
+  if (measured && is_windlass(runner)) profile_ = std::make_unique<KernelProfile>(threads, devices);
 }
 
 Reprice Pricing::reprice() {

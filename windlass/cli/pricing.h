@@ -7,6 +7,7 @@
 #include <string>
 
 #include "windlass/cost/cost_model.h"
+#include "windlass/cost/runner.h"
 #include "windlass/plan/step.h"
 #include "windlass/run/profile.h"
 
@@ -21,7 +22,8 @@ class Pricing {
  public:
   // `measured`: kernels of ops and updates are run on this host, with so many threads on each of so
   // many devices, when their price is asked for; copies follow the machine's figures.
-  Pricing(bool measured, int threads, int devices = 1);
+  // Kernels are measured for windlass alone: they are its own.
+  Pricing(bool measured, int threads, int devices = 1, const Runner& runner = {});
 
   const CostModel& cost() const { return *cost_; }
   Reprice reprice();  // empty if nothing is measured

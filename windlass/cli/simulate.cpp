@@ -54,7 +54,7 @@ Subject load_subject(const SimulateFlags& flags) {
       fail_input("{}: a plan has its own strategy; leave --strategy away",
                  flags.model.request.source);
     flags.model.refuse_beside_plan();
-    return subject_from_plan(flags.model.request.source, flags.machine);
+    return subject_from_plan(flags.model.request.source, flags.machine, ForWhom::AnyRunner);
   }
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
@@ -109,7 +109,7 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       "simulate",
       "What a training step costs under a strategy: time, bytes on every device and link.");
   auto flags = std::make_shared<SimulateFlags>();
-  flags->model.add_to(*verb);
+  flags->model.add_to(*verb, ModelFlags::Runners::Any);
   flags->machine.add_to(
       *verb, "machine: preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file");
   verb->add_option("--strategy", flags->strategy,

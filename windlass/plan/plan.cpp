@@ -55,7 +55,7 @@ bool ModelRequest::operator==(const ModelRequest& other) const {
          training.optimizer == other.training.optimizer &&
          training.master_weights == other.training.master_weights &&
          training.gradient_dtype == other.training.gradient_dtype &&
-         training.clip_norm == other.training.clip_norm;
+         training.clip_norm == other.training.clip_norm && runner == other.runner;
 }
 
 uint64_t fingerprint(const Graph& graph) {
