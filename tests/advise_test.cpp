@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-nlohmann::json advise(std::vector<std::string> arguments) {
+nlohmann::json advised(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "advise");
   arguments.push_back("--json");
   const ProgramResult result = run_windlass(arguments);
@@ -23,24 +23,24 @@ nlohmann::json advise(std::vector<std::string> arguments) {
   return nlohmann::json::parse(result.out);
 }
 
-const nlohmann::json& method(const nlohmann::json& json, const std::string& name) {
+const nlohmann::json& method_of(const nlohmann::json& json, const std::string& name) {
   for (const nlohmann::json& entry : json["methods"])
     if (entry["method"] == name) return entry;
   throw std::runtime_error("no method " + name);
 }
 
-const std::vector<std::string> kSmall = {"resnet-18", "--image", "64",           "--on", "1x1080ti",
-                                         "--memory",  "600MiB",  "--time-limit", "1"};
+const std::vector<std::string> kSmallAdvice = {
+    "resnet-18", "--image", "64", "--on", "1x1080ti", "--memory", "600MiB", "--time-limit", "1"};
 
 // What fits by `simulate` fits here, and one sample more does not.
 TEST(Advise, LargestBatchesAreExact) {
-  const nlohmann::json json = advise(kSmall);
+  const nlohmann::json json = advised(kSmallAdvice);
   for (const auto& [name, strategy] :
        std::map<std::string, std::string>{{"plain", "single"},
                                           {"recompute", "single:recompute=full"},
                                           {"offload", "single:offload=on"}}) {
     SCOPED_TRACE(name);
-    const auto largest = method(json, name)["largest_batch"].get<int64_t>();
+    const auto largest = method_of(json, name)["largest_batch"].get<int64_t>();
     const auto fits = [&, spec = strategy](int64_t batch) {
       return run_windlass({"simulate", "resnet-18", "--image", "64", "--on", "1x1080ti", "--memory",
                            "600MiB", "--strategy", spec, "--batch", std::to_string(batch)})
@@ -53,9 +53,9 @@ TEST(Advise, LargestBatchesAreExact) {
 
 // Verdicts follow from the simulated steps, and each prediction is that of `simulate`.
 TEST(Advise, VerdictsFollowFromThroughput) {
-  const nlohmann::json json = advise(kSmall);
+  const nlohmann::json json = advised(kSmallAdvice);
   EXPECT_EQ(json["runner"], "windlass");
-  const double plain = method(json, "plain")["best_samples_per_s"];
+  const double plain = method_of(json, "plain")["best_samples_per_s"];
   for (const nlohmann::json& entry : json["methods"]) {
     SCOPED_TRACE(entry["method"].get<std::string>());
     double best = 0;
@@ -78,25 +78,25 @@ TEST(Advise, VerdictsFollowFromThroughput) {
   }
   // The mixture is never worse than plain, recomputation or offload at their best.
   for (const char* name : {"plain", "recompute", "offload"})
-    EXPECT_GE(method(json, "mixture")["best_samples_per_s"].get<double>(),
-              0.999 * method(json, name)["best_samples_per_s"].get<double>())
+    EXPECT_GE(method_of(json, "mixture")["best_samples_per_s"].get<double>(),
+              0.999 * method_of(json, name)["best_samples_per_s"].get<double>())
         << name;
 }
 
 TEST(Advise, ComputesUnderTheRunner) {
-  std::vector<std::string> arguments = kSmall;
+  std::vector<std::string> arguments = kSmallAdvice;
   arguments.insert(arguments.end(), {"--methods", "recompute", "--runner", "pytorch"});
-  const nlohmann::json json = advise(arguments);
+  const nlohmann::json json = advised(arguments);
   EXPECT_EQ(json["runner"], "pytorch");
   EXPECT_EQ(json["methods"].size(), 2U);
   EXPECT_LT(json["limit_bytes"].get<double>(), 600.0 * (1 << 20));
   // The floor is the host's: 2 ms and some 60 ops of 135 us each.
-  EXPECT_GT(method(json, "plain")["model"]["time"]["floor_s"].get<double>(), 8e-3);
+  EXPECT_GT(method_of(json, "plain")["model"]["time"]["floor_s"].get<double>(), 8e-3);
 }
 
 TEST(Advise, DrawsAndExplains) {
   const ScratchFolder folder;
-  std::vector<std::string> arguments = kSmall;
+  std::vector<std::string> arguments = kSmallAdvice;
   arguments.insert(arguments.begin(), "advise");
   arguments.insert(arguments.end(),
                    {"--methods", "recompute", "offload", "--svg", folder / "plot.svg"});
@@ -127,8 +127,8 @@ TEST(Advise, RefusesABatch) {
 
 TEST(Advise, SharesBatchesAmongDevices) {
   const nlohmann::json json =
-      advise({"mlp", "--on", "4x3090", "--max-batch", "64", "--methods", "recompute"});
-  for (const nlohmann::json& point : method(json, "plain")["points"])
+      advised({"mlp", "--on", "4x3090", "--max-batch", "64", "--methods", "recompute"});
+  for (const nlohmann::json& point : method_of(json, "plain")["points"])
     EXPECT_EQ(point["batch"].get<int64_t>() % 4, 0);
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-nlohmann::json simulate(std::vector<std::string> arguments) {
+nlohmann::json simulated_json(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "simulate");
   arguments.push_back("--json");
   const ProgramResult result = run_windlass(arguments);
@@ -23,7 +23,7 @@ nlohmann::json simulate(std::vector<std::string> arguments) {
   return nlohmann::json::parse(result.out);
 }
 
-std::vector<std::string> small_step(const std::string& runner) {
+std::vector<std::string> runner_step(const std::string& runner) {
   return {"gpt2:layers=2,hidden=64,vocab=500",
           "--seq",
           "32",
@@ -38,36 +38,36 @@ std::vector<std::string> small_step(const std::string& runner) {
 }
 
 TEST(Runners, WindlassIsTheDefault) {
-  std::vector<std::string> plain = small_step("windlass");
-  nlohmann::json named = simulate(plain);
+  std::vector<std::string> plain = runner_step("windlass");
+  nlohmann::json named = simulated_json(plain);
   plain.resize(plain.size() - 2);
-  EXPECT_EQ(simulate(plain), named);
+  EXPECT_EQ(simulated_json(plain), named);
   EXPECT_EQ(named["runner"], "windlass");
 }
 
 TEST(Runners, EachOneSaysItsName) {
   for (const RunnerPreset& preset : runner_presets()) {
     SCOPED_TRACE(preset.name);
-    EXPECT_EQ(simulate(small_step(std::string(preset.name)))["runner"], preset.name);
+    EXPECT_EQ(simulated_json(runner_step(std::string(preset.name)))["runner"], preset.name);
   }
 }
 
 // 500 ops and more of some 45 us each: no small step is faster under a framework.
 TEST(Runners, AHostHasItsPrice) {
-  const double own = simulate(small_step("windlass"))["step_time_s"];
+  const double own = simulated_json(runner_step("windlass"))["step_time_s"];
   for (const char* runner : {"pytorch", "pytorch-2", "pytorch-amp", "megatron", "deepspeed"})
-    EXPECT_GT(simulate(small_step(runner))["step_time_s"].get<double>(), own) << runner;
+    EXPECT_GT(simulated_json(runner_step(runner))["step_time_s"].get<double>(), own) << runner;
 }
 
 // What is kept from step to step adds to a peak in the forward or backward pass, never takes from
 // it.
 TEST(Runners, FrameworksKeepMore) {
   const auto peak = [](const std::string& runner) {
-    return simulate(small_step(runner))["devices"][0]["peak_bytes"].get<int64_t>();
+    return simulated_json(runner_step(runner))["devices"][0]["peak_bytes"].get<int64_t>();
   };
   EXPECT_GE(peak("pytorch"), peak("windlass"));
   EXPECT_GE(peak("pytorch-2"), peak("windlass"));
-  const nlohmann::json device = simulate(small_step("pytorch"))["devices"][0];
+  const nlohmann::json device = simulated_json(runner_step("pytorch"))["devices"][0];
   EXPECT_GT(device["footprint_bytes"].get<int64_t>(),
             device["peak_bytes"].get<int64_t>() + (int64_t{1} << 30));
 }
@@ -76,9 +76,9 @@ TEST(Runners, FrameworksKeepMore) {
 // each of them, and everybody 2 bytes more of gradient.
 TEST(Runners, MegatronsLastStageHasTheEmbeddingsState) {
   const auto run = [](const std::string& runner) {
-    return simulate({"gpt2:layers=2,hidden=64,vocab=500", "--seq", "32", "--batch", "8", "--on",
-                     "4x3090", "--strategy", "megatron:pp=2,dp=1,micro=2", "--dtype", "bf16",
-                     "--runner", runner});
+    return simulated_json({"gpt2:layers=2,hidden=64,vocab=500", "--seq", "32", "--batch", "8",
+                           "--on", "4x3090", "--strategy", "megatron:pp=2,dp=1,micro=2", "--dtype",
+                           "bf16", "--runner", runner});
   };
   const nlohmann::json own = run("windlass"), megatron = run("megatron");
   const auto state = [](const nlohmann::json& json, size_t device) {
@@ -95,12 +95,12 @@ TEST(Runners, PlansRememberTheirs) {
   for (const RunnerPreset& preset : runner_presets()) {
     SCOPED_TRACE(preset.name);
     const std::string path = folder / (std::string(preset.name) + ".json");
-    std::vector<std::string> arguments = small_step(std::string(preset.name));
+    std::vector<std::string> arguments = runner_step(std::string(preset.name));
     arguments.insert(arguments.end(), {"--save", path});
-    const nlohmann::json made = simulate(arguments);
+    const nlohmann::json made = simulated_json(arguments);
     const ProgramResult checked = run_windlass({"check", path});
     EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
-    const nlohmann::json again = simulate({path});
+    const nlohmann::json again = simulated_json({path});
     EXPECT_EQ(again["runner"], preset.name);
     EXPECT_EQ(again["step_time_s"], made["step_time_s"]);
     EXPECT_EQ(again["devices"], made["devices"]);

@@ -67,6 +67,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
                 .reprice = pricing.reprice()},
       .methods = flags.methods,
       .batches = flags.batches,
+      .copies_in_turn = !runner.overlaps_copies,
       .most = flags.most,
       .progress = [&](const std::string& what) { progress.show("advising: " + what); }};
   problem.search.time_limit = Seconds(flags.time_limit);
@@ -82,7 +83,9 @@ ExitCode run_advise(const AdviseFlags& flags) {
                           .runner = runner.name,
                           .devices = static_cast<int64_t>(machine.devices.size()),
                           .limit = machine.devices[0].limit,
-                          .card = machine.type_of(DeviceId(size_t{0})).memory,
+                          .card = flags.machine.memory.empty()
+                                      ? machine.type_of(DeviceId(size_t{0})).memory
+                                      : machine.devices[0].limit,
                           .methods = {}};
   for (const Device& device : machine.devices) report.limit = std::min(report.limit, device.limit);
   for (MethodCurve& curve : curves)

@@ -69,6 +69,7 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
                      subject.request.runner.name);
   subject.training = std::move(prepared.training);
   subject.strategy = std::move(prepared.strategy);
+  if (!subject.request.runner.overlaps_copies) subject.strategy.in_turn = true;
   fill_facts(subject, prepared.samples);
   return subject;
 }

@@ -111,9 +111,13 @@ Runner parse(std::string_view text) {
   section(top, "device", runner, [&](Section& device) {
     device.read("update_passes", runner.update_passes, 1);
     device.read("overlaps_reduction", runner.overlaps_reduction);
+    device.read("overlaps_copies", runner.overlaps_copies);
+    device.read("copy_share", runner.copy_share, 0.01);
     device.read("fuses_scores", runner.fuses_scores);
   });
   top.finish();
+  if (runner.copy_share > 1)
+    fail_input("device: \"copy_share\" is {}, expected at most 1", runner.copy_share);
   if (runner.autocast == DType::F32)
     fail_input("numbers: \"autocast\" is fp32, expected bf16 or fp16");
   const bool copies =
@@ -165,6 +169,8 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
   put("numbers", "fp32_losses", runner.fp32_losses, plain.fp32_losses);
   put("device", "update_passes", runner.update_passes, plain.update_passes);
   put("device", "overlaps_reduction", runner.overlaps_reduction, plain.overlaps_reduction);
+  put("device", "overlaps_copies", runner.overlaps_copies, plain.overlaps_copies);
+  put("device", "copy_share", runner.copy_share, plain.copy_share);
   put("device", "fuses_scores", runner.fuses_scores, plain.fuses_scores);
   json["sources"] = runner.sources;
   return json;

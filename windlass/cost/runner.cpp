@@ -55,6 +55,8 @@ Machine machine_under(const Runner& runner, Machine machine) {
         static_cast<double>(std::min(device.limit, left).value) / runner.fragmentation;
     device.limit = Bytes(std::max<int64_t>(1, static_cast<int64_t>(std::floor(tensors))));
   }
+  if (machine.devices.size() == 1)
+    for (Link& link : machine.links) link.bandwidth = link.bandwidth * runner.copy_share;
   return machine;
 }
 

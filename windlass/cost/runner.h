@@ -47,6 +47,11 @@ struct Runner {
   // --- time on a device
   double update_passes = 1;        // times that an update goes over its operands
   bool overlaps_reduction = true;  // of gradients, with the backward pass
+  // Copies of saved tensors between device and host memory run beside kernels; and the share of the
+  // link's bandwidth that they reach (pageable memory). The share is counted on machines with one
+  // device: on others links also carry what devices send each other.
+  bool overlaps_copies = true;
+  double copy_share = 1;
   bool fuses_scores = false;  // scaling and masking of unfused attention's scores with its softmax
 
   std::map<std::string, std::string> sources = {};  // by constant, "host.forward_op"

@@ -55,14 +55,16 @@ void compare(MethodAdvice& advice, const MethodAdvice& plain, double limit, doub
   const BatchPoint* usual = plain.curve.best();
   // What is equal to the last digits is no gain.
   constexpr double kTie = 1e-6;
+  constexpr double kClear = 1.02;
   if (best != nullptr && usual != nullptr) {
     advice.gain = best->rate() / usual->rate();
     advice.pays = advice.gain > 1 + kTie;
     if (advice.pays)
       advice.because = fmt::format(
           "{} samples fit instead of {}, and {} of them a step are {:.2f} "
-          "times as fast as plain training at best",
-          *curve.largest, *plain.curve.largest, best->batch, advice.gain);
+          "times as fast as plain training at best{}",
+          *curve.largest, *plain.curve.largest, best->batch, advice.gain,
+          advice.gain < kClear ? ", which is no clear gain" : "");
   } else if (best != nullptr) {
     advice.pays = true;
     advice.because =
@@ -110,7 +112,8 @@ std::vector<MethodAdvice> advise_methods(std::vector<MethodCurve> curves, Bytes 
   for (MethodCurve& curve : curves) {
     MethodAdvice advice;
     advice.curve = std::move(curve);
-    if (!advice.curve.points.empty()) advice.curve.model = fit_performance(advice.curve.points);
+    if (!advice.curve.points.empty() && advice.curve.made_of.empty())
+      advice.curve.model = fit_performance(advice.curve.points);
     if (!advice.curve.impossible.empty())
       advice.because = advice.curve.impossible;
     else if (!result.empty())

@@ -17,8 +17,9 @@ struct MethodCurve {
   std::vector<BatchPoint> points;    // ascending batches
   std::optional<int64_t> largest;    // that fits; none: not one sample
   std::vector<std::string> made_of;  // of a mixture, by point: what it is
-  std::optional<PerformanceModel> model;  // of all points; none: there is none
-  std::string impossible;                 // why there is no curve at all
+  // Of all points. None: there are none, or they are of different ways to do it, as a mixture's.
+  std::optional<PerformanceModel> model;
+  std::string impossible;  // why there is no curve at all
 
   // The point with the most samples a second of those that fit; none: none fits.
   const BatchPoint* best() const;

@@ -91,9 +91,22 @@ TimeModel fit_time(const Columns& columns) {
   const Line line = fit_line(x, y, relative_weights(y));
   model.slope = std::max(0.0, line.slope);
   model.offset = line.intercept;
-  model.floor = columns.time.front();
-  model.error = largest_error(columns.batch, columns.time, [&](double b) { return model.at(b); });
-  return model;
+  TimeModel best = model;
+  best.floor = columns.time.front();
+  const auto error_of = [&](const TimeModel& tried) {
+    return largest_error(columns.batch, columns.time, [&](double b) { return tried.at(b); });
+  };
+  best.error = error_of(best);
+  // The floor is such that the first point is met.
+  for (double p : {1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0}) {
+    const double first = columns.time.front();
+    const double on_line = std::clamp(line.at(columns.batch.front()), 0.0, first);
+    model.floor = std::pow(std::pow(first, p) - std::pow(on_line, p), 1 / p);
+    model.sharpness = p;
+    model.error = error_of(model);
+    if (model.error < best.error) best = model;
+  }
+  return best;
 }
 
 // max(a, k b) + c, each at least 0: for each place of the knee the two lines in closed form is more
@@ -207,17 +220,26 @@ double PeakModel::largest_batch(double memory) const {
   return most;
 }
 
-double TimeModel::at(double batch) const { return std::max(floor, offset + slope * batch); }
+double TimeModel::at(double batch) const {
+  const double line = std::max(0.0, offset + slope * batch);
+  // The larger one is taken out, so that no power overflows.
+  const double most = std::max(floor, line);
+  if (sharpness <= 0 || most <= 0) return most;
+  return most * std::pow(std::pow(floor / most, sharpness) + std::pow(line / most, sharpness),
+                         1 / sharpness);
+}
 
 std::optional<double> TimeModel::saturation() const {
   constexpr double kShare = 0.9;
   if (slope <= 0) return std::nullopt;
-  // b / max(floor, offset + slope b) = share / slope.
-  const double on_line = offset > 0 ? kShare * offset / (slope * (1 - kShare)) : 0;
-  const double on_floor = kShare * floor / slope;
-  const double batch = std::max(on_line, on_floor);
-  if (batch <= 1) return std::nullopt;
-  return batch;
+  const auto full = [&](double batch) { return batch / at(batch) >= kShare / slope; };
+  double low = 1, high = 1e12;
+  if (full(low) || !full(high)) return std::nullopt;
+  for (int i = 0; i < 100; ++i) {
+    const double middle = std::sqrt(low * high);
+    (full(middle) ? high : low) = middle;
+  }
+  return high;
 }
 
 double PapayaModel::hinge_at(double batch) const { return std::max(a, k * batch) + c; }
@@ -226,12 +248,9 @@ double PerformanceModel::best_rate(double memory) const {
   const double most = std::min(peak.largest_batch(memory), 1e12);
   if (most < 1) return 0;
   double best = most / time.at(most);
-  // On a line that falls short of the floor, the knee is the best place.
-  if (time.slope > 0) {
-    const double knee = (time.floor - time.offset) / time.slope;
-    if (knee >= 1 && knee <= most) best = std::max(best, knee / time.at(knee));
-  }
-  return std::max(best, 1 / time.at(1));
+  // Where throughput falls again with the batch, the best place lies before.
+  for (double b = 1; b < most; b *= 1.1) best = std::max(best, b / time.at(b));
+  return best;
 }
 
 PerformanceModel PerformanceModel::deeper(double factor) const {

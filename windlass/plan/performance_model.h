@@ -43,10 +43,12 @@ struct PeakModel {
   double largest_batch(double memory) const;
 };
 
-// time(b) = max(floor, offset + slope x b): what no batch is faster than (host work, kernels that
-// are too small), then a line. Throughput tends to 1 / slope.
+// time(b) = (floor^p + (offset + slope x b)^p)^(1/p): what no batch is faster than (host work,
+// kernels that are too small), then a line, and p says how sharply one becomes the other; infinite:
+// time is the larger of both. Throughput tends to 1 / slope.
 struct TimeModel {
   double floor = 0, offset = 0, slope = 0;  // seconds, seconds, seconds a sample
+  double sharpness = 0;                     // p; 0: infinite
   double error = 0;                         // as above
 
   double at(double batch) const;

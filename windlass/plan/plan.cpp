@@ -100,6 +100,7 @@ uint64_t fingerprint(const Machine& machine) {
         .add(type.memory_bandwidth.value)
         .add(type.launch_overhead.value);
     if (type.copies_itself) hasher.add(type.copies_itself);
+    if (type.matrix_share > 0) hasher.add(type.matrix_share);
     for (const auto& [precision, rate] : type.peak)
       hasher.add(static_cast<uint64_t>(precision)).add(rate.value);
   }

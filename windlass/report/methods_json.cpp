@@ -41,6 +41,7 @@ ordered_json model_json(const PerformanceModel& model) {
            {{"floor_s", number(model.time.floor)},
             {"offset_s", number(model.time.offset)},
             {"s_per_sample", number(model.time.slope)},
+            {"sharpness", model.time.sharpness},
             {"saturation_batch", full ? number(*full) : ordered_json(1)},
             {"largest_error", number(model.time.error)}}}};
 }

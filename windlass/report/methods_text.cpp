@@ -14,6 +14,11 @@ namespace {
 
 std::string rate_text(double rate) { return fmt::format("{:.4g}", rate); }
 
+// With a digit more where two would hide the difference.
+std::string ratio_text(double ratio) {
+  return std::abs(ratio - 1) < 0.01 ? fmt::format("{:.3f}x", ratio) : fmt::format("{:.2f}x", ratio);
+}
+
 std::string label_of(const MethodCurve& curve) {
   return curve.lossy ? curve.name + " (lossy)" : curve.name;
 }
@@ -37,7 +42,7 @@ std::string verdict_table(const MethodsReport& report) {
         {label_of(curve), curve.largest ? fmt::format("{}", *curve.largest) : "none",
          best != nullptr ? fmt::format("{}", best->batch) : "-",
          best != nullptr ? rate_text(best->rate()) : "-",
-         plain || advice.gain <= 0 ? "-" : fmt::format("{:.2f}x", advice.gain),
+         plain || advice.gain <= 0 ? "-" : ratio_text(advice.gain),
          compared ? fmt::format("{:.2f}x", advice.slower) : "-",
          compared && advice.saved.value > 0
              ? format_seconds(Seconds(advice.seconds_per_byte * static_cast<double>(kGiB.value)))

@@ -85,17 +85,32 @@ std::vector<size_t> thinned(const std::vector<size_t>& cuts, size_t most) {
   return fewer;
 }
 
-// Where a stretch of ops is cut into segments that are computed again one after the other.
+// Where a stretch of ops is cut into segments that are computed again one after the other. What is
+// passed on at a cut must be saved anyway: else there is nothing to keep, and whoever computes the
+// segment again must compute the one before as well.
 class SegmentFinder {
  public:
   SegmentFinder(const TrainingGraph& training, const Graph& forward)
-      : saved_(training.forward_ops, 0) {
+      : kept_(kept_positions(training)), saved_(training.forward_ops, 0) {
     for (const SavedTensor& tensor : training.saved)
       if (tensor.producer.valid() && tensor.producer.index() < training.forward_ops)
         saved_[tensor.producer.index()] += static_cast<double>(tensor.bytes.value);
-    for (size_t cut : cut_points(forward)) cuts_.push_back(cut + 1);
-    if (heaviest_gap() > kMostUncut * std::accumulate(saved_.begin(), saved_.end(), 0.0))
-      cuts_ = kept_cuts(training);
+    for (size_t cut : cut_points(forward))
+      if (kept_[cut + 1]) cuts_.push_back(cut + 1);
+    if (heaviest_gap() <= kMostUncut * std::accumulate(saved_.begin(), saved_.end(), 0.0)) return;
+    cuts_.clear();
+    for (size_t p = 1; p < kept_.size(); ++p)
+      if (kept_[p]) cuts_.push_back(p);
+  }
+
+  // The nearest place at or after `end`, fewer than `reach` ops away, else before it, where all
+  // that is passed on is saved; none: 0.
+  size_t settled(size_t end, size_t reach) const {
+    for (size_t k = 0; k < reach && end + k < kept_.size(); ++k)
+      if (kept_[end + k]) return end + k;
+    for (size_t k = 1; k < reach && k < end; ++k)
+      if (kept_[end - k]) return end - k;
+    return 0;
   }
 
   // Where [begin, end) can be cut, its ends left out.
@@ -122,7 +137,8 @@ class SegmentFinder {
 
  private:
   // Of all that is saved, what may lie between two cut points; more than that, and other cuts are
-  // looked for.
+  // looked for: networks whose layers read those of long before (U-Net, DenseNet) have few points
+  // where one tensor alone is passed on.
   static constexpr double kMostUncut = 0.5;
   // Pieces of a stretch are found in the square of its cuts.
   static constexpr size_t kMostCuts = 4000;
@@ -138,33 +154,43 @@ class SegmentFinder {
     return most;
   }
 
-  // Ends of pieces such that whatever is read across them is saved anyway: networks whose layers
-  // read those of long before (U-Net, DenseNet) have few points where one tensor alone is passed
-  // on.
-  static std::vector<size_t> kept_cuts(const TrainingGraph& training) {
+  // By position: whether everything that is made before and read after is saved. What is read all
+  // along the network (a mask, a table of positions) or has no gradient is computed again in a few
+  // ops, and does not count.
+  static std::vector<bool> kept_positions(const TrainingGraph& training) {
     const Graph& graph = training.graph;
+    const size_t ops = training.forward_ops;
     const std::vector<TensorId> roots = storage_roots(graph);
-    std::vector<bool> kept(graph.tensors.size(), false);
-    for (const SavedTensor& tensor : training.saved) kept[tensor.tensor.index()] = true;
-    // By position: tensors that are made before and read after and are not kept.
-    std::vector<int64_t> change(training.forward_ops + 2, 0);
-    for (size_t i = 0; i < training.forward_ops; ++i)
-      for (TensorId id : graph.ops[i].inputs) {
-        if (!id.valid() || kept[roots[id.index()].index()]) continue;
-        const OpId producer = graph[roots[id.index()]].producer;
-        if (!producer.valid()) continue;
-        ++change[producer.index() + 1];
-        --change[i + 1];
-      }
-    std::vector<size_t> result;
-    int64_t open = 0;
-    for (size_t p = 0; p <= training.forward_ops; ++p) {
-      open += change[p];
-      if (p > 0 && open == 0) result.push_back(p);
+    std::vector<bool> saved(graph.tensors.size(), false);
+    for (const SavedTensor& tensor : training.saved) saved[tensor.tensor.index()] = true;
+    std::vector<size_t> last(graph.tensors.size(), 0), readers(graph.tensors.size(), 0);
+    for (size_t i = 0; i < ops; ++i)
+      for (TensorId id : graph.ops[i].inputs)
+        if (id.valid()) {
+          last[roots[id.index()].index()] = i;
+          ++readers[roots[id.index()].index()];
+        }
+    std::vector<int64_t> change(ops + 1, 0);
+    for (size_t t = 0; t < graph.tensors.size(); ++t) {
+      const OpId producer = graph.tensors[t].producer;
+      if (!producer.valid() || producer.index() >= ops || roots[t] != TensorId(t) || saved[t] ||
+          !training.gradient_of[t].valid() || last[t] <= producer.index())
+        continue;
+      const bool side = readers[t] >= 4 && (last[t] - producer.index()) * 6 >= ops;
+      if (side) continue;
+      ++change[producer.index() + 1];
+      --change[last[t] + 1 <= ops ? last[t] + 1 : ops];
     }
-    return result;
+    std::vector<bool> kept(ops + 1, false);
+    int64_t open = 0;
+    for (size_t p = 0; p <= ops; ++p) {
+      open += change[p];
+      kept[p] = open == 0 || p == ops;
+    }
+    return kept;
   }
 
+  std::vector<bool> kept_;     // by position
   std::vector<double> saved_;  // bytes, by op that makes them
   std::vector<size_t> cuts_;
 };
@@ -218,8 +244,15 @@ Checkpoints block_checkpoints(const TrainingGraph& training) {
     for (size_t k = 0; k <= repetitions; ++k) result.ends.push_back(block.first_op + k * block.ops);
   }
   if (result.ends.empty()) return sqrt_checkpoints(training);
-  // Stretches between repeated blocks, and before and after them, that are no smaller than a block.
+  // A block may end before what is saved: at a sum, whose activation is.
   const SegmentFinder finder(training, forward);
+  for (size_t& end : result.ends) end = finder.settled(end, least);
+  result.first = finder.settled(result.first, least);
+  result.last = std::max(result.last, finder.settled(result.last, least));
+  std::erase(result.ends, 0);
+  std::ranges::sort(result.ends);
+  result.ends.erase(std::unique(result.ends.begin(), result.ends.end()), result.ends.end());
+  // Stretches between repeated blocks, and before and after them, that are no smaller than a block.
   const std::vector<size_t> known = result.ends;
   const auto add = [&](size_t begin, size_t end) {
     for (size_t cut : finder.pieces(begin, end, (end - begin) / least)) result.ends.push_back(cut);

@@ -97,6 +97,7 @@ class MethodSimulator {
     PreparedStep step = prepare_step(network, parse_baseline(spec), problem_.batch.machine,
                                      problem_.batch.training);
     if (kind.compress) compress_saved(step.training, *kind.compress, step.strategy);
+    if (problem_.copies_in_turn) step.strategy.in_turn = true;
     return step;
   }
 
@@ -215,13 +216,14 @@ class MethodSimulator {
       options.micro_batches = 1;
       options.progress = {};
       if (devices_ > 1) options.fixed.dp = devices_, options.fixed.tp = options.fixed.pp = 1;
-      const SearchResult found = search_all({.network = network,
-                                             .machine = problem_.batch.machine,
-                                             .training = problem_.batch.training,
-                                             .cost = problem_.batch.cost,
-                                             .reprice = problem_.batch.reprice},
-                                            options);
+      SearchResult found = search_all({.network = network,
+                                       .machine = problem_.batch.machine,
+                                       .training = problem_.batch.training,
+                                       .cost = problem_.batch.cost,
+                                       .reprice = problem_.batch.reprice},
+                                      options);
       if (found.termination != Termination::Infeasible) {
+        if (problem_.copies_in_turn) found.strategy.in_turn = true;
         best = simulate_point(found.training, found.strategy, batch);
         what = mixture_text(found.training, found.strategy);
       }
