@@ -30,6 +30,7 @@ struct AdviseFlags {
   int64_t most = 1 << 16;
   double time_limit = 5;
   std::string svg;
+  std::string measured;
   int threads = 0;
   uint64_t seed = 0;
   bool lossy = false;
@@ -70,6 +71,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
       .copies_in_turn = !runner.overlaps_copies,
       .most = flags.most,
       .progress = [&](const std::string& what) { progress.show("advising: " + what); }};
+  if (!flags.measured.empty()) problem.measured = read_measured(flags.measured);
   problem.search.time_limit = Seconds(flags.time_limit);
   problem.search.effort = 0.1;
   problem.search.seed = flags.seed;
@@ -128,6 +130,10 @@ void add_advise(CLI::App& program, ExitCode& exit_code) {
       ->check(number_in(0.01, 1e6));
   verb->add_flag("--lossy", flags->lossy,
                  "the mixture may compress saved tensors, which changes the mathematics");
+  verb->add_option("--measured", flags->measured,
+                   "a CSV file of steps that were measured, which move the predictions:\n"
+                   "batch,method,peak_bytes,step_time_s")
+      ->type_name("FILE");
   verb->add_option("--svg", flags->svg, "write the plot to a file")->type_name("FILE");
   verb->add_option("--threads", flags->threads, "of the search, and of kernels on \"local\"")
       ->check(CLI::NonNegativeNumber);

@@ -11,7 +11,7 @@ namespace windlass {
 // operands that have axes, and batch norm in that of its input. A weight is cast once for all that
 // read it, as the cast cache does; an activation anew for each op that wants it otherwise, so that
 // each keeps a copy of its own. What is fp64 or no float stays. (torch.amp, "CUDA Op-Specific
-// Behavior"; aten/src/ATen/autocast_mode.cpp.) Adds of two types are cast by an op here, inside of
+// Behavior", and PyTorch's source.) Adds of two types are cast by an op here, inside of
 // the kernel there: the cast is one transient more.
 Graph autocast(const Graph& graph, DType dtype);
 

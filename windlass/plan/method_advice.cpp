@@ -27,6 +27,8 @@ std::string why_not(const MethodAdvice& advice, const MethodAdvice& plain) {
   }
   const BatchPoint& best = *curve.best();
   const BatchPoint& usual = *plain.curve.best();
+  if (best.batch == usual.batch && advice.gain >= 1)
+    return fmt::format("no larger batch is faster than plain training with {}", usual.batch);
   std::string why;
   if (advice.slower > 1)
     why = fmt::format("a step takes {} longer with it, and ", percent_of(advice.slower - 1));

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/plan/few_shot.h"
 #include "windlass/plan/performance_model.h"
 
 namespace windlass {
@@ -19,6 +20,7 @@ struct MethodCurve {
   std::vector<std::string> made_of;  // of a mixture, by point: what it is
   // Of all points. None: there are none, or they are of different ways to do it, as a mixture's.
   std::optional<PerformanceModel> model;
+  Correction correction;   // by measured steps, of this method or of plain training
   std::string impossible;  // why there is no curve at all
 
   // The point with the most samples a second of those that fit; none: none fits.

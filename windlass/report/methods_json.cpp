@@ -104,6 +104,16 @@ ordered_json methods_json(const MethodsReport& report) {
       entry["memory"] = crossing_json(advice.memory, "pays_below_bytes");
       entry["depth"] = crossing_json(advice.depth, "pays_from_factor");
     }
+    if (const Correction& by = curve.correction; by.any()) {
+      entry["correction"] = {{"times", by.times},
+                             {"time_scale", by.time_scale},
+                             {"time_offset_s", by.time_offset},
+                             {"peaks", by.peaks},
+                             {"peak_scale", by.peak_scale},
+                             {"peak_offset_bytes", by.peak_offset}};
+      if (by.time_range) entry["correction"]["time_range"] = *by.time_range;
+      if (by.peak_range) entry["correction"]["peak_range"] = *by.peak_range;
+    }
     auto& points = entry["points"] = ordered_json::array();
     for (size_t i = 0; i < curve.points.size(); ++i) points.push_back(point_json(curve, i));
     if (curve.model) {

@@ -78,6 +78,29 @@ std::string reasons(const MethodsReport& report) {
   return text;
 }
 
+// What was measured, and how well the corrected predictions meet it.
+std::string correction_lines(const MethodsReport& report) {
+  std::string text;
+  for (const MethodAdvice& advice : report.methods) {
+    const Correction& by = advice.curve.correction;
+    if (!by.any()) continue;
+    const auto left = [](const std::optional<double>& range) {
+      return range ? fmt::format(", within {:.1f} % there", 100 * *range) : std::string();
+    };
+    text += fmt::format("  {}: ", advice.curve.name);
+    if (by.times > 0)
+      text += fmt::format(
+          "time x {:.3f} {} {} by {} measured{}", by.time_scale, by.time_offset < 0 ? "-" : "+",
+          format_seconds(Seconds(std::abs(by.time_offset))), by.times, left(by.time_range));
+    if (by.peaks > 0)
+      text += fmt::format("{}peak x {:.3f} {} {} by {} measured{}", by.times > 0 ? "; " : "",
+                          by.peak_scale, by.peak_offset < 0 ? "-" : "+",
+                          bytes_text(std::abs(by.peak_offset)), by.peaks, left(by.peak_range));
+    text += "\n";
+  }
+  return text.empty() ? "" : "\npredictions are moved by what was measured\n" + text;
+}
+
 std::string curve_table(const MethodsReport& report) {
   std::set<int64_t> batches;
   for (const MethodAdvice& advice : report.methods)
@@ -161,8 +184,9 @@ std::string methods_text(const MethodsReport& report) {
   return printable(fmt::format(
              "{} on {}, {} for tensors on each device; simulated, {}, run by {}\n", report.model,
              report.machine, format_bytes(report.limit), report.provenance, report.runner)) +
-         verdict_table(report) + "\n" + reasons(report) + curve_table(report) +
-         mixture_lines(report) + "\n" + methods_plot(report) + model_table(report);
+         verdict_table(report) + "\n" + reasons(report) + correction_lines(report) +
+         curve_table(report) + mixture_lines(report) + "\n" + methods_plot(report) +
+         model_table(report);
 }
 
 }  // namespace windlass

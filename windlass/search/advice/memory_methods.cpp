@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/text.h"
 #include "windlass/sim/phase_peaks.h"
 #include "windlass/strategy/baselines.h"
 #include "windlass/task/lower.h"
@@ -59,14 +60,20 @@ std::string mixture_text(const TrainingGraph& training, const Strategy& strategy
   const auto any = [&](auto has) { return std::ranges::any_of(strategy.weights, has); };
   if (any([](const Residency& w) { return w.host; })) text += ", weights on the host";
   if (any([](const Residency& w) { return w.host_update; })) text += ", updates on the host";
-  if (any([](const Residency& w) { return w.zero > 0; })) text += ", state shared out";
+  if (strategy.groups[0].size() > 1 && any([](const Residency& w) { return w.zero > 0; }))
+    text += ", state shared out";
   return text;
 }
 
 class MethodSimulator {
  public:
   explicit MethodSimulator(const MethodsProblem& problem)
-      : problem_(problem), devices_(static_cast<int64_t>(problem.batch.machine.devices.size())) {}
+      : problem_(problem),
+        devices_(static_cast<int64_t>(problem.batch.machine.devices.size())),
+        limit_(problem.batch.machine.devices[0].limit) {
+    for (const Device& device : problem.batch.machine.devices)
+      limit_ = std::min(limit_, device.limit);
+  }
 
   std::vector<MethodCurve> run() {
     std::vector<const MethodKind*> kinds;
@@ -74,8 +81,17 @@ class MethodSimulator {
       if (problem_.methods.empty() || kind.name == std::string_view("plain") ||
           std::ranges::find(problem_.methods, kind.name) != problem_.methods.end())
         kinds.push_back(&kind);
+    fit_corrections();
     std::vector<MethodCurve> curves;
-    for (const MethodKind* kind : kinds) curves.push_back(begin(*kind));
+    for (const MethodKind* kind : kinds) {
+      curves.push_back(begin(*kind));
+      curves.back().correction = correction_of(kind->name);
+    }
+    // Each exact method is a mixture too.
+    for (size_t i = 0; i < kinds.size(); ++i)
+      for (const MethodCurve& other : curves)
+        if (kinds[i]->mixture && !other.lossy && other.largest)
+          curves[i].largest = std::max(curves[i].largest.value_or(0), *other.largest);
     const std::vector<int64_t> batches = ladder(curves);
     for (size_t i = 0; i < kinds.size(); ++i)
       if (!kinds[i]->mixture) fill(*kinds[i], batches, curves[i]);
@@ -131,12 +147,53 @@ class MethodSimulator {
     return point;
   }
 
-  const BatchPoint& point_of(const MethodKind& kind, int64_t batch) {
+  // As it is predicted, without what was measured.
+  const BatchPoint& predicted(const MethodKind& kind, int64_t batch) {
     auto& known = points_[kind.name];
     if (const auto found = known.find(batch); found != known.end()) return found->second;
     say(fmt::format("{}: {} samples", kind.name, batch));
     const PreparedStep step = prepare(kind, batch);
     return known[batch] = simulate_point(step.training, step.strategy, batch);
+  }
+
+  BatchPoint point_of(const MethodKind& kind, int64_t batch) {
+    return correction_of(kind.name).applied(predicted(kind, batch), limit_);
+  }
+
+  void fit_corrections() {
+    for (const MeasuredPoint& point : problem_.measured)
+      if (std::ranges::none_of(method_kinds(), [&](const MethodKind& kind) {
+            return !kind.mixture && kind.name == point.method;
+          }))
+        fail_input("measured steps: method \"{}\" is not one of {}", point.method,
+                   join(memory_methods(), ", "));
+    for (const MethodKind& kind : method_kinds()) {
+      std::vector<MeasuredPoint> measured;
+      std::vector<BatchPoint> own;
+      for (const MeasuredPoint& point : problem_.measured) {
+        if (point.method != kind.name) continue;
+        measured.push_back(point);
+        own.push_back(predicted(kind, point.batch));
+      }
+      if (!measured.empty()) corrections_[kind.name] = fit_correction(measured, own);
+    }
+  }
+
+  Correction correction_of(const std::string& method) const {
+    if (const auto own = corrections_.find(method); own != corrections_.end()) return own->second;
+    const auto plain = corrections_.find("plain");
+    return plain != corrections_.end() ? plain->second : Correction{};
+  }
+
+  SearchOptions mixture_options() const {
+    SearchOptions options = problem_.search;
+    options.micro_batches = 1;
+    options.progress = {};
+    // Copies that nothing runs beside are worth it only where nothing else fits: offload is there.
+    if (problem_.copies_in_turn)
+      options.fixed.offload = options.fixed.host_weights = options.fixed.host_update = false;
+    if (devices_ > 1) options.fixed.dp = devices_, options.fixed.tp = options.fixed.pp = 1;
+    return options;
   }
 
   // The largest batch of a method, in whole samples a device.
@@ -146,8 +203,7 @@ class MethodSimulator {
     curve.lossy = kind.compress.has_value();
     if (kind.mixture) {
       say("mixture: largest batch");
-      SearchOptions options = problem_.search;
-      options.micro_batches = 1;
+      const SearchOptions options = mixture_options();
       curve.largest = largest_batch(problem_.batch, options);
       if (curve.largest) curve.largest = std::min(*curve.largest, problem_.most);
       return curve;
@@ -212,10 +268,7 @@ class MethodSimulator {
       BatchPoint best;
       std::string what;
       const Graph network = problem_.batch.network(batch);
-      SearchOptions options = problem_.search;
-      options.micro_batches = 1;
-      options.progress = {};
-      if (devices_ > 1) options.fixed.dp = devices_, options.fixed.tp = options.fixed.pp = 1;
+      const SearchOptions options = mixture_options();
       SearchResult found = search_all({.network = network,
                                        .machine = problem_.batch.machine,
                                        .training = problem_.batch.training,
@@ -224,7 +277,8 @@ class MethodSimulator {
                                       options);
       if (found.termination != Termination::Infeasible) {
         if (problem_.copies_in_turn) found.strategy.in_turn = true;
-        best = simulate_point(found.training, found.strategy, batch);
+        best =
+            curve.correction.applied(simulate_point(found.training, found.strategy, batch), limit_);
         what = mixture_text(found.training, found.strategy);
       }
       for (const MethodCurve& other : curves) {
@@ -234,14 +288,23 @@ class MethodSimulator {
         best = *point;
         what = other.name;
       }
-      if (!best.fits) continue;
+      if (!best.fits) {
+        // Measured peaks are above those that the largest batch was found by.
+        if (curve.correction.peaks > 0) break;
+        continue;
+      }
       curve.points.push_back(best);
       curve.made_of.push_back(what);
     }
+    if (curve.correction.peaks > 0)
+      curve.largest =
+          curve.points.empty() ? std::nullopt : std::optional(curve.points.back().batch);
   }
 
   const MethodsProblem& problem_;
   int64_t devices_;
+  Bytes limit_;  // of the least device
+  std::map<std::string, Correction> corrections_;
   std::map<std::string, std::map<int64_t, BatchPoint>> points_;
 };
 

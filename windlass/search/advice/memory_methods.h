@@ -16,8 +16,11 @@ struct MethodsProblem {
   SearchOptions search = {};              // of the mixture, at one batch
   std::vector<std::string> methods = {};  // names; empty: all
   std::vector<int64_t> batches = {};      // to simulate; empty: powers of two and the largest ones
-  bool copies_in_turn = false;            // with kernels, as the runner does them
-  int64_t most = 1 << 16;                 // samples that are tried at most
+  // Steps that were measured: move the predictions of their method, and those of plain training
+  // all methods that have none. Error{Input} if a method or batch is not possible.
+  std::vector<MeasuredPoint> measured = {};
+  bool copies_in_turn = false;  // with kernels, as the runner does them
+  int64_t most = 1 << 16;       // samples that are tried at most
   std::function<void(const std::string&)> progress = {};
 };
 
