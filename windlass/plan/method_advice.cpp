@@ -15,6 +15,7 @@ std::string why_not(const MethodAdvice& advice, const MethodAdvice& plain) {
   const MethodCurve& curve = advice.curve;
   if (!curve.largest) return "not even one sample fits with it";
   const int64_t plain_largest = plain.curve.largest.value_or(0);
+  if (plain.curve.capped) return "plain training fits every batch that was tried";
   if (*curve.largest <= plain_largest) {
     std::string why = "it does not let a larger batch fit";
     if (advice.saved.value <= 0 && curve.model) {

@@ -17,6 +17,7 @@ struct MethodCurve {
   bool lossy = false;                // changes the mathematics
   std::vector<BatchPoint> points;    // ascending batches
   std::optional<int64_t> largest;    // that fits; none: not one sample
+  bool capped = false;               // `largest` is the most that was tried
   std::vector<std::string> made_of;  // of a mixture, by point: what it is
   // Of all points. None: there are none, or they are of different ways to do it, as a mixture's.
   std::optional<PerformanceModel> model;

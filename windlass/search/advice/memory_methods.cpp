@@ -227,6 +227,7 @@ class MethodSimulator {
       (fits(middle) ? good : bad) = middle;
     }
     curve.largest = good * devices_;
+    curve.capped = good == most;
     return curve;
   }
 
