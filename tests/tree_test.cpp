@@ -22,9 +22,9 @@ namespace fs = std::filesystem;
 
 const fs::path kRoot = WINDLASS_SOURCE_DIR;
 // Parts of the checkout that are the project's own.
-const std::vector<std::string> kFolders = {"windlass", "tests",     "benchmarks", "fuzz",
-                                           "docs",     "cmake",     "scripts",    "machines",
-                                           "examples", "validation"};
+const std::vector<std::string> kFolders = {"windlass", "tests",      "benchmarks", "fuzz",
+                                           "docs",     "cmake",      "scripts",    "machines",
+                                           "examples", "validation", "runners"};
 
 std::string text_of(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);

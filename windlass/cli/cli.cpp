@@ -75,6 +75,7 @@ int run_program(int argc, char** argv) {
   ExitCode exit_code = ExitCode::Done;
   add_plan(program, exit_code);
   add_compare(program, exit_code);
+  add_advise(program, exit_code);
   add_explain(program, exit_code);
   add_simulate(program, exit_code);
   add_check(program, exit_code);

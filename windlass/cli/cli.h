@@ -42,6 +42,7 @@ void add_simulate(CLI::App& program, ExitCode& exit_code);
 void add_plan(CLI::App& program, ExitCode& exit_code);
 void add_train(CLI::App& program, ExitCode& exit_code);
 void add_compare(CLI::App& program, ExitCode& exit_code);
+void add_advise(CLI::App& program, ExitCode& exit_code);
 void add_explain(CLI::App& program, ExitCode& exit_code);
 void add_validate(CLI::App& program, ExitCode& exit_code);
 

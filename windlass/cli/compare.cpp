@@ -70,9 +70,10 @@ ExitCode run_compare(const CompareFlags& flags) {
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
-  Machine machine = named.load();
+  const Runner& runner = flags.model.request.runner;
+  Machine machine = machine_under(runner, named.load());
   Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
-                  flags.prices);
+                  flags.prices, runner);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});
   const Subject& subject = planned.subject;
@@ -89,8 +90,10 @@ ExitCode run_compare(const CompareFlags& flags) {
   const int64_t samples = planned.search.samples;
   const ExitCode code = planned.fits ? ExitCode::Done : ExitCode::NoPlan;
   if (flags.json) {
-    fmt::print("{}",
-               json_text(strategy_table_json(rows, found, samples, planned.search.termination)));
+    nlohmann::ordered_json json =
+        strategy_table_json(rows, found, samples, planned.search.termination);
+    json["runner"] = runner.name;
+    fmt::print("{}", json_text(json));
     return code;
   }
   fmt::print("{}", strategy_table_text(rows, found, subject.machine, subject.facts));
@@ -107,7 +110,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
       "compare",
       "What windlass finds beside what you would have done: time, memory, valid or not.");
   auto flags = std::make_shared<CompareFlags>();
-  flags->model.add_to(*verb);
+  flags->model.add_to(*verb, ModelFlags::Runners::Any);
   flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
   flags->prices.add_to(*verb);
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")

@@ -137,7 +137,7 @@ ExitCode run_explain(const ExplainFlags& flags) {
     fail_input("{}: packs decide for layers, not for ops and tensors: leave --op and --tensor out",
                flags.plan);
   if (const auto done = explain_pack_plan(flags.plan, flags.top, flags.json)) return *done;
-  const Subject subject = subject_from_plan(flags.plan, {});
+  const Subject subject = subject_from_plan(flags.plan, {}, ForWhom::AnyRunner);
   Pricing pricing = pricing_of(subject);
   Progress progress("explaining");
   pricing.watch(&progress);

@@ -74,8 +74,8 @@ std::vector<ProblemChange> changes_for(const InfeasibleRequest& request,
                   .flags = twice.machine == "local" ? fmt::format("--devices {}", 2 * devices)
                                                     : fmt::format("--on '{}'", twice.machine),
                   .machine =
-                      [twice, host = request.host_memory] {
-                        Machine machine = twice.load();
+                      [twice, host = request.host_memory, runner = planned.subject.request.runner] {
+                        Machine machine = machine_under(runner, twice.load());
                         set_host_memory(machine, host);
                         return machine;
                       },
@@ -110,7 +110,8 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
                            .cost = pricing.cost(),
                            .reprice = pricing.reprice(),
                            .measuring = pricing.measured_seconds()};
-  const std::unique_ptr<CostModel> analytic = analytic_cost_model();
+  const std::unique_ptr<CostModel> analytic =
+      analytic_cost_model(analytic_options(subject.request.runner));
   const bool measured = static_cast<bool>(problem.reprice);
   const AdviceProblem advice = {
       .problem = problem,

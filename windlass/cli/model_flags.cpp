@@ -26,7 +26,22 @@ int64_t parse_dimension(std::string_view text, std::string_view flag) {
 
 }  // namespace
 
-void ModelFlags::add_to(CLI::App& verb) {
+void ModelFlags::add_runner_to(CLI::App& verb) {
+  std::vector<std::string> names;
+  for (const RunnerPreset& preset : runner_presets()) names.emplace_back(preset.name);
+  verb.add_option_function<std::string>(
+          "--runner",
+          [this](const std::string& name) {
+            request.runner = find_runner(name);
+            set_training(request.runner, request.training);
+          },
+          "who carries the step out, which decides what the host costs and what is kept: " +
+              join(names, ", ") + ", or a JSON file")
+      ->type_name("RUNNER")
+      ->default_str("windlass");
+}
+
+void ModelFlags::add_to(CLI::App& verb, Runners runners) {
   const CLI::Option* named = verb.add_option(
       "MODEL", request.source,
       "ONNX file, Hugging Face config.json (or its folder), or zoo name such as gpt2-xl "
@@ -97,6 +112,7 @@ void ModelFlags::add_to(CLI::App& verb) {
   verb.add_flag("--as-exported", request.as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");
+  if (runners == Runners::Any) add_runner_to(verb);
   verb.add_option("--freeze", request.freeze,
                   "weights that are not trained, e.g. 'encoder.*' '*.bias'")
       ->type_name("GLOB...");
@@ -140,12 +156,15 @@ Model load_model(const ModelRequest& request) {
   options.image = request.image;
   options.dimensions = request.dimensions;
   if (!request.loss.empty()) options.loss = parse_loss(request.loss);
-  options.dtype = request.dtype;
+  options.dtype = weight_dtype(request.runner, request.dtype);
   options.fuse = request.fuse;
   options.as_exported = request.as_exported;
   options.freeze = request.freeze;
   options.train = request.train;
-  return load_model(request.source, options);
+  Model model = load_model(request.source, options);
+  if (!is_windlass(request.runner))
+    model.graph = graph_under(request.runner, model.graph, request.dtype);
+  return model;
 }
 
 }  // namespace windlass

@@ -21,7 +21,9 @@ struct ModelFlags {
   BatchChoice batch_choice = BatchChoice::Given;  // --batch max, auto
   std::vector<std::string> given;                 // names of the flags that were
 
-  void add_to(CLI::App& verb);
+  // Verbs that only predict take a runner.
+  enum class Runners : uint8_t { Windlass, Any };
+  void add_to(CLI::App& verb, Runners runners = Runners::Windlass);
 
   // A plan says all of this itself. Throws Error{Input} if one of the flags was given beside the
   // plan.
@@ -29,6 +31,9 @@ struct ModelFlags {
 
   // What was asked for. Throws Error{Input} naming the flag that is wrong or leaves the batch open.
   ModelRequest model() const;
+
+ private:
+  void add_runner_to(CLI::App& verb);
 };
 
 Model load_model(const ModelRequest& request);

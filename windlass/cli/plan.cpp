@@ -136,13 +136,17 @@ ExitCode run_plan(const PlanFlags& flags) {
   if (const auto done = plan_layer_graph(flags)) return *done;
   if (const auto done = plan_by_layers(flags)) return *done;
   if (flags.machine.machine.empty()) fail_input("--on is missing: name a machine, e.g. --on local");
+  if (flags.search.method == "harmony" && !is_windlass(flags.model.request.runner))
+    fail_unsupported("--search harmony: packs of layers are windlass's own, not of {}",
+                     flags.model.request.runner.name);
   MachineFlags named = flags.machine;
   const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
-  Machine machine = named.load();
+  const Runner& runner = flags.model.request.runner;
+  Machine machine = machine_under(runner, named.load());
   set_host_memory(machine, flags.host_memory);
   Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
-                  flags.prices);
+                  flags.prices, runner);
   const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
@@ -185,7 +189,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   fmt::print("{}{}{}", simulation_text(report, flags.top),
              long_run_text_of(subject, pricing.cost(), true),
              frontier_text(planned.search.frontier));
-  const bool trains = runs_here(subject.machine);
+  const bool trains = runs_here(subject.machine) && is_windlass(runner);
   if (!flags.output.empty())
     fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
                trains ? "train it with" : "why it is so", trains ? "train --data FILE" : "explain",
@@ -199,7 +203,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   CLI::App* verb = program.add_subcommand(
       "plan", "The fastest way to train a model inside a memory limit, or what it would take.");
   auto flags = std::make_shared<PlanFlags>();
-  flags->model.add_to(*verb);
+  flags->model.add_to(*verb, ModelFlags::Runners::Any);
   flags->machine.add_to(*verb, "machine: \"local\", a preset or a JSON file");
   flags->prices.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");

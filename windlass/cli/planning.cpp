@@ -171,7 +171,7 @@ Plan plan_of(const Subject& subject, const SimulatedStep& step, const std::strin
              const std::string& method, Pricing& pricing, uint64_t seed) {
   Plan plan = make_plan(subject.request, subject.model.graph, subject.facts.samples,
                         subject.training, subject.machine, subject.strategy);
-  plan.prediction = predict(subject.machine, step.tasks, step.result, termination, step.overhead);
+  plan.prediction = predict(subject.machine, step.tasks, step.whole(), termination, step.overhead);
   plan.provenance = {.windlass = std::string(kVersion),
                      .method = method,
                      .seed = static_cast<int64_t>(seed),

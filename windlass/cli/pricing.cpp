@@ -39,10 +39,12 @@ void PriceCacheFlags::add_to(CLI::App& verb) {
   verb.add_flag("--no-cache", off, "neither use nor keep prices of kernels of other runs");
 }
 
-Pricing::Pricing(bool measured, int threads, int devices, const PriceCacheFlags& cache)
-    : cost_(analytic_cost_model(measured ? local_options() : AnalyticOptions{})),
+Pricing::Pricing(bool measured, int threads, int devices, const PriceCacheFlags& cache,
+                 const Runner& runner)
+    : cost_(analytic_cost_model(measured && is_windlass(runner) ? local_options()
+                                                                : analytic_options(runner))),
       threads_(threads) {
-  if (!measured) return;
+  if (!measured || !is_windlass(runner)) return;
   profile_ = std::make_unique<KernelProfile>(threads, devices);
   const std::string folder = price_cache_folder();
   if (cache.off || folder.empty()) return;

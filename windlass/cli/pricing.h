@@ -7,6 +7,7 @@
 #include <string>
 
 #include "windlass/cost/cost_model.h"
+#include "windlass/cost/runner.h"
 #include "windlass/plan/step.h"
 #include "windlass/run/price_cache.h"
 #include "windlass/run/profile.h"
@@ -34,8 +35,10 @@ class Pricing {
  public:
   // `measured`: kernels of ops and updates are run on this host, with so many threads on each of so
   // many devices, when their price is asked for and is not known from earlier; copies follow the
-  // machine's figures. What was measured is kept at the end.
-  Pricing(bool measured, int threads, int devices = 1, const PriceCacheFlags& cache = {});
+  // machine's figures. What was measured is kept at the end. Kernels are measured for windlass
+  // alone: they are its own.
+  Pricing(bool measured, int threads, int devices = 1, const PriceCacheFlags& cache = {},
+          const Runner& runner = {});
   ~Pricing();
   Pricing(Pricing&&) noexcept;
 

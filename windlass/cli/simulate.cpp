@@ -54,7 +54,7 @@ Subject load_subject(const SimulateFlags& flags) {
       fail_input("{}: a plan has its own strategy; leave --strategy away",
                  flags.model.request.source);
     flags.model.refuse_beside_plan();
-    return subject_from_plan(flags.model.request.source, flags.machine);
+    return subject_from_plan(flags.model.request.source, flags.machine, ForWhom::AnyRunner);
   }
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
@@ -87,8 +87,9 @@ ExitCode run_simulate(const SimulateFlags& flags) {
   const SimulationReport report = report_simulation(step, &subject.training.graph, subject.machine,
                                                     std::move(subject.facts), flags.top);
   if (!flags.trace.empty()) save_trace(flags.trace, step, subject);
-  if (!flags.save.empty() && !report.failure)
-    write_plan(plan_of(subject, step, "given", "given", pricing), flags.save);
+  if (!flags.save.empty())
+    write_plan(plan_of(subject, step, report.failure ? kDoesNotFit : "given", "given", pricing),
+               flags.save);
   const TaskListing listing = {step.tasks, subject.machine, &subject.training.graph};
   if (flags.tasks)
     fmt::print("{}", flags.json ? json_text(tasks_json(listing)) : tasks_text(listing));
@@ -109,7 +110,7 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       "simulate",
       "What a training step costs under a strategy: time, bytes on every device and link.");
   auto flags = std::make_shared<SimulateFlags>();
-  flags->model.add_to(*verb);
+  flags->model.add_to(*verb, ModelFlags::Runners::Any);
   flags->machine.add_to(
       *verb, "machine: preset such as 4x3090 or 8xa100-80g*4, \"local\", or a JSON file");
   verb->add_option("--strategy", flags->strategy,
@@ -117,8 +118,10 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       ->type_name("SPEC");
   verb->add_option("--trace", flags->trace, "write the step as a trace for ui.perfetto.dev")
       ->type_name("FILE");
-  verb->add_option("--save", flags->save,
-                   "write the strategy as a plan file, if it fits; MODEL may be such a file")
+  verb->add_option(
+          "--save", flags->save,
+          "write the strategy as a plan file, marked if it does not fit; MODEL may be such a "
+          "file")
       ->type_name("PLAN");
   verb->add_option("--top", flags->top, "how many devices, tensors and links to list")
       ->capture_default_str()

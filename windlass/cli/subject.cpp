@@ -25,6 +25,7 @@ void fill_facts(Subject& subject, int64_t samples) {
   StepFacts& facts = subject.facts;
   facts.model = subject.request.source;
   facts.machine = subject.machine.name;
+  facts.runner = subject.request.runner;
   facts.strategy = subject.strategy.name;
   facts.samples = samples;
   facts.micro_batches = subject.strategy.micro_batches;
@@ -48,7 +49,8 @@ Pricing pricing_of(const Subject& subject) {
   const bool measured = subject.plan && runs_here(subject.machine) &&
                         subject.plan->provenance.cost.starts_with(kMeasured);
   const size_t devices = subject.machine.devices.size();
-  Pricing pricing(measured, default_threads(devices), static_cast<int>(devices));
+  Pricing pricing(measured, default_threads(devices), static_cast<int>(devices),
+                  subject.request.runner);
   if (measured) pricing.know(subject.plan->kernels);
   return pricing;
 }
@@ -57,23 +59,31 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
                            const std::string& strategy) {
   const BaselineSpec spec = parse_baseline(strategy);
   Subject subject;
-  subject.machine = machine.load();
   subject.request = model.model();
+  subject.machine = machine_under(subject.request.runner, machine.load());
   subject.model = load_model(subject.request);
   PreparedStep prepared =
       prepare_step(subject.model.graph, spec, subject.machine, subject.request.training);
+  if (prepared.strategy.packs && !is_windlass(subject.request.runner))
+    fail_unsupported("strategy \"{}\": packs of layers are windlass's own, not of {}", strategy,
+                     subject.request.runner.name);
   subject.training = std::move(prepared.training);
   subject.strategy = std::move(prepared.strategy);
+  if (!subject.request.runner.overlaps_copies) subject.strategy.in_turn = true;
   fill_facts(subject, prepared.samples);
   return subject;
 }
 
-Subject subject_from_plan(const std::string& path, const MachineFlags& machine) {
+Subject subject_from_plan(const std::string& path, const MachineFlags& machine, ForWhom for_whom) {
   Subject subject;
   subject.plan = read_plan(path);
   const Plan& plan = *subject.plan;
+  const Runner& runner = plan.model.runner;
+  if (for_whom == ForWhom::Windlass && !is_windlass(runner))
+    fail_input("{}: it is a plan for {}, which windlass does not run; plan again without --runner",
+               path, runner.name);
   if (is_profile_plan(plan)) fail_unsupported("{}: it can be simulated only: {}", path, kNoOps);
-  subject.machine = machine.machine.empty() ? plan.machine : machine.load();
+  subject.machine = machine.machine.empty() ? plan.machine : machine_under(runner, machine.load());
   try {
     check_machine(plan, subject.machine);
     subject.request = plan.model;

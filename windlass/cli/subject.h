@@ -36,6 +36,9 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
 // The prices of a plan are of the kind that it was made with.
 Pricing pricing_of(const Subject& subject);
 // A machine given by flags must be the plan's own.
-Subject subject_from_plan(const std::string& path, const MachineFlags& machine);
+// A plan for another runner can be looked at, but not carried out by windlass.
+enum class ForWhom : uint8_t { Windlass, AnyRunner };
+Subject subject_from_plan(const std::string& path, const MachineFlags& machine,
+                          ForWhom for_whom = ForWhom::Windlass);
 
 }  // namespace windlass

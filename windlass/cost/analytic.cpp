@@ -49,7 +49,12 @@ class Analytic : public CostModel {
   }
 
   Seconds step_overhead(const DeviceType& device) const override {
+    if (options_.runner) return options_.runner->host.step;
     return device.launch_overhead * options_.step_issue;
+  }
+
+  const RunnerCosts* runner_costs() const override {
+    return options_.runner ? &*options_.runner : nullptr;
   }
 
   std::string provenance() const override { return "analytic"; }
@@ -64,6 +69,7 @@ class Analytic : public CostModel {
       launches += kernel.launches;
       sum += kernel_time(kernel, device, share);
     }
+    if (options_.runner) return sum;
     return std::max(sum, device.launch_overhead * launches);
   }
 
@@ -84,7 +90,8 @@ class Analytic : public CostModel {
   Seconds memory_time(const Kernel& kernel, const DeviceType& device) const {
     const double share =
         scattered(kernel.family) ? options_.scattered_share : options_.stream_share;
-    return moved(kernel) / (device.memory_bandwidth * share);
+    const Seconds once = moved(kernel) / (device.memory_bandwidth * share);
+    return kernel.family == OpFamily::Update ? once * options_.update_passes : once;
   }
 
   // A product split along its inner size keeps at least one more copy of its result in fp32; a

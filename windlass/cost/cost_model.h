@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "windlass/cost/work.h"
@@ -11,6 +12,30 @@ namespace windlass {
 struct Price {
   Seconds time;
   Bytes workspace;  // beside operands and results, while it runs
+};
+
+// Time that a framework's host spends to hand work to a device. It runs ahead of the device: what
+// an op takes is up to the device as long as the host is early (sim/host_time.h).
+struct HostCosts {
+  Seconds forward_op;   // on an op of the forward pass, views around it included, and again on each
+                        // op that is recomputed
+  Seconds backward_op;  // on an op of the backward pass
+  Seconds cast;         // on a conversion of types, and on the sum of two gradients
+  Seconds collective;   // on a transfer between devices
+  Seconds micro_batch;  // on each micro-batch beside its ops
+  Seconds weight;       // on each weight, when it is updated
+  Seconds step;         // on a step beside all that, when nothing runs on the device
+  bool waits_each_pass =
+      false;  // its lead ends with each pass of a micro-batch; else with the step
+  bool operator==(const HostCosts&) const = default;
+};
+
+// What a task takes beside the price of its work, by who runs the step (runner.h).
+struct RunnerCosts {
+  HostCosts host;
+  double loss_copies = 0, loss_backward_copies = 0;
+  double update_copies = 0;
+  bool operator==(const RunnerCosts&) const = default;
 };
 
 // The seam between the analytic model and a table measured on the user's own devices.
@@ -28,6 +53,9 @@ class CostModel {
   virtual Price price_on_host(const Work& work, const Node& node) const = 0;
   // Once per step and device: what no kernel accounts for (data loading, the framework's own work).
   virtual Seconds step_overhead(const DeviceType& device) const = 0;
+  // None: price() has all there is. Else price() is of the device alone, and tasks get the rest
+  // when they are priced together.
+  virtual const RunnerCosts* runner_costs() const { return nullptr; }
   // Where the numbers come from, for reports: "analytic", "calibrated on ...".
   virtual std::string provenance() const = 0;
 };
@@ -57,10 +85,14 @@ struct AnalyticOptions {
   double stream_share = 0.85;
   double scattered_share = 0.65;
   // In units of DeviceType::launch_overhead: what a kernel takes beside its work, to start and to
-  // drain; what the host spends on an op beside launching its kernels; and on a step.
+  // drain, which is the device's; what the host spends on an op beside launching its kernels, and
+  // on a step, which is its own and is not counted where `runner` says what it is.
   double kernel_tail = 0.5;
   double op_issue = 1;
   double step_issue = 500;
+  std::optional<RunnerCosts> runner = {};
+  // Times that an update reads and writes its operands.
+  double update_passes = 1;
   // fp32 products in tf32, where the device has it. Frameworks have this off for matrix products.
   bool tf32 = false;
   // Most that libraries take for split sums of a product, and for a convolution's unfolded input.

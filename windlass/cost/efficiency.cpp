@@ -55,17 +55,20 @@ double attention_share(const Kernel& kernel, double units, const AnalyticOptions
 struct Units {
   double units, peak, fp32;
   bool matrix;
+  double matrix_share;  // 0: not known
 
   Units(const DeviceType& device, Precision precision)
       : units(parallel_units(device)),
         peak(peak_of(device, precision).value),
         fp32(peak_of(device, Precision::Fp32).value),
-        matrix(peak > 1.5 * fp32) {}
+        matrix(peak > 1.5 * fp32),
+        matrix_share(device.matrix_share) {}
 
   // `share` is that of tiled products, `outputs_filled` that of the units without tiles.
   double reached(const Kernel& kernel, double share, double outputs_filled,
                  const AnalyticOptions& options) const {
-    double best = matrix ? options.matrix_share : options.vector_share;
+    const double products = matrix_share > 0 ? matrix_share : options.matrix_share;
+    double best = matrix ? products : options.vector_share;
     if (kernel.family == OpFamily::Convolution) best *= options.convolution_share;
     best *= share;
     const double untiled = options.pointwise_share * fp32 / peak * outputs_filled;

@@ -74,6 +74,7 @@ void add_memory_bound(const Piece& piece, const Arithmetic& arithmetic, Work& wo
   kernel.read = moved.read;
   kernel.written = moved.written;
   kernel.launches = moved.launches;
+  kernel.cast = piece.signature().kind == OpKind::Cast;
   work.kernels.push_back(kernel);
 }
 

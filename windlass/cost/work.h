@@ -24,6 +24,7 @@ struct Kernel {
   Bytes written;
   int32_t launches = 1;   // of the same size; m, n, k are of one, the totals above of all of them
   Bytes scratch;          // that the algorithm keeps beside its operands
+  bool cast = false;      // a conversion of types, which a framework issues on the way
   bool winograd = false;  // a dense 3 x 3 convolution of stride 1: fewer multiplications would do
 
   bool operator==(const Kernel&) const = default;

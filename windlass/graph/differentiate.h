@@ -17,6 +17,12 @@ struct TrainingOptions {
   std::optional<DType> gradient_dtype = std::nullopt;
   // Gradients are scaled down to this norm over all weights; 0: they are as they are.
   double clip_norm = 0;
+  // What who runs the step does with gradients and weights (cost/runner.h). They keep their memory
+  // from step to step; groups of devices that compute with a weight of another group have optimizer
+  // state for it; gradients are reduced while the backward pass goes on.
+  bool keeps_gradients = false;
+  bool ties_have_state = false;
+  bool overlaps_reduction = true;
 };
 
 // A tensor that lives from the forward to the backward pass.

@@ -29,6 +29,9 @@ struct DeviceType {
   Bytes memory;                              // installed
   Bytes reserved;                            // taken by driver and context before the first tensor
   std::map<Precision, FlopsPerSecond> peak;  // dense; fp32 is always there
+  // Of its matrix units' peak, what large products reach in long runs, where that is known: cards
+  // whose power or cooling does not carry the peak. 0: what the cost model assumes of all.
+  double matrix_share = 0;
   BytesPerSecond memory_bandwidth;
   Seconds launch_overhead;  // from one kernel to the next when they are tiny
   // Its own cores copy to and from host memory and carry out updates on the host: nothing of that

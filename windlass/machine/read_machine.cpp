@@ -60,6 +60,7 @@ DeviceType read_device_type(JsonObject object, std::string name) {
   type.reserved = object.bytes("reserved", Bytes(0));
   type.memory_bandwidth = object.bandwidth("memory_bandwidth");
   type.launch_overhead = object.seconds("launch_overhead", Seconds(5e-6));
+  type.matrix_share = object.number("matrix_share", 0, 0, 1);
   type.copies_itself = object.boolean("copies_itself", false);
   type.source = object.text("source", "");
   auto peak = object.object("peak");

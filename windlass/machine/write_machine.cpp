@@ -20,6 +20,7 @@ ordered_json write_type(const DeviceType& type) {
                        {"peak", peak},
                        {"memory_bandwidth", type.memory_bandwidth.value},
                        {"launch_overhead", type.launch_overhead.value}};
+  if (type.matrix_share > 0) json["matrix_share"] = type.matrix_share;
   if (type.copies_itself) json["copies_itself"] = true;
   json["source"] = type.source;
   return json;

@@ -271,8 +271,10 @@ bool Checker::check_buffer(BufferId id) {
   const Tensor& tensor = training_.graph[buffer.tensor];
   const bool state = buffer.kind == BufferKind::OptimizerState;
   Held& held = this->held(id);
-  held.there = buffer.at_start;
-  if (buffer.at_start && tensor.producer.valid())
+  // Memory that who runs the step keeps, without a content.
+  const bool kept = training_.options.keeps_gradients && buffer.kind == BufferKind::WeightGradient;
+  held.there = buffer.at_start && !kept;
+  if (buffer.at_start && tensor.producer.valid() && !kept)
     complain("{} is there at the start, but \"{}\" is computed in the step", name(id), tensor.name);
   const bool goes_on = carried_.contains(id);
   if (buffer.at_end && !buffer.at_start && !goes_on)

@@ -55,7 +55,7 @@ bool ModelRequest::operator==(const ModelRequest& other) const {
          training.optimizer == other.training.optimizer &&
          training.master_weights == other.training.master_weights &&
          training.gradient_dtype == other.training.gradient_dtype &&
-         training.clip_norm == other.training.clip_norm;
+         training.clip_norm == other.training.clip_norm && runner == other.runner;
 }
 
 uint64_t fingerprint(const Graph& graph) {
@@ -100,6 +100,7 @@ uint64_t fingerprint(const Machine& machine) {
         .add(type.memory_bandwidth.value)
         .add(type.launch_overhead.value);
     if (type.copies_itself) hasher.add(type.copies_itself);
+    if (type.matrix_share > 0) hasher.add(type.matrix_share);
     for (const auto& [precision, rate] : type.peak)
       hasher.add(static_cast<uint64_t>(precision)).add(rate.value);
   }

@@ -12,6 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "windlass/cost/runner.h"
 #include "windlass/graph/graph.h"
 #include "windlass/machine/machine.h"
 #include "windlass/strategy/strategy.h"
@@ -29,7 +30,8 @@ struct ModelRequest {
   std::optional<DType> dtype = {};                   // of weights and activations
   std::vector<std::string> freeze = {}, train = {};  // globs
   bool fuse = true, as_exported = false;
-  TrainingOptions training = {};
+  TrainingOptions training = {};  // with what the runner says: set_training()
+  Runner runner = {};             // who carries the step out
   bool operator==(const ModelRequest&) const;
 };
 

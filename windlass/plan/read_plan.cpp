@@ -250,7 +250,7 @@ Prediction read_prediction(JsonObject object, const Machine& machine) {
 Plan read(std::string_view text) {
   const nlohmann::json document = parse_json(text);
   JsonObject top(document, "");
-  know(top, {"format", "version", "model", "samples", "machine", "strategy", "harmony",
+  know(top, {"format", "version", "model", "samples", "machine", "runner", "strategy", "harmony",
              "prediction", "provenance", "kernels"});
   const std::string format = top.text("format");
   if (format != "windlass plan")
@@ -272,6 +272,11 @@ Plan read(std::string_view text) {
     fail_input("machine: its description has fingerprint {}, not {}: it was edited; plan again",
                format_fingerprint(fingerprint(plan.machine)),
                format_fingerprint(plan.machine_fingerprint));
+  if (top.has("runner")) {
+    require(top, "runner");
+    plan.model.runner = runner_from_json(document["runner"].dump(), "runner");
+    set_training(plan.model.runner, plan.model.training);
+  }
   if (!top.has("harmony")) {
     read_strategy(require(top, "strategy"), plan);
   } else {

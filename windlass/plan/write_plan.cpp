@@ -93,7 +93,7 @@ ordered_json write_model(const Plan& plan) {
   object["as_exported"] = model.as_exported;
   object["optimizer"] = enum_name(model.training.optimizer);
   object["master_weights"] = model.training.master_weights;
-  if (model.training.gradient_dtype)
+  if (model.training.gradient_dtype)  // the runner's own included
     object["gradient_dtype"] = dtype_name(*model.training.gradient_dtype);
   if (model.training.clip_norm > 0) object["clip_norm"] = model.training.clip_norm;
   return object;
@@ -167,6 +167,7 @@ std::string plan_to_json(const Plan& plan) {
                        {"machine",
                         {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},
                          {"description", write_machine(plan.machine)}}}};
+  if (!is_windlass(plan.model.runner)) json["runner"] = runner_to_json(plan.model.runner);
   if (plan.strategy.packs)
     json["harmony"] = packs_to_json(*plan.strategy.packs);
   else

@@ -43,6 +43,7 @@ ordered_json head_json(const Explained& explained) {
   const MemoryReport& device = tightest(explained.report);
   return {{"model", facts.model},
           {"machine", facts.machine},
+          {"runner", facts.runner.name},
           {"samples", facts.samples},
           {"micro_batches", facts.micro_batches},
           {"fits", explained.plan.fits},

@@ -223,6 +223,7 @@ std::string overview_text(const Explained& explained, const std::vector<Alternat
   table.add({"structure", stages_text(strategy, explained.machine)});
   const std::vector<DeviceId> unused = unused_devices(strategy, explained.machine);
   if (!unused.empty()) table.add({"not used", device_names(explained.machine, unused)});
+  table.add({"runner", explained.report.facts.runner.name});
   table.add(
       {"batch", fmt::format("{} samples in {} micro-batch{}", explained.report.facts.samples,
                             strategy.micro_batches, strategy.micro_batches == 1 ? "" : "es")});

@@ -85,6 +85,7 @@ ordered_json simulation_json(const SimulationReport& report, const Machine& mach
   json["machine"] = facts.machine;
   json["strategy"] = facts.strategy;
   json["provenance"] = "simulated, " + facts.provenance + " cost model";
+  json["runner"] = facts.runner.name;
   json["samples"] = facts.samples;
   json["micro_batches"] = facts.micro_batches;
   json["tasks"] = report.tasks;
@@ -109,6 +110,7 @@ ordered_json simulation_json(const SimulationReport& report, const Machine& mach
     const MemoryReport& memory =
         memory_of[d] < 0 ? idle : report.memories[static_cast<size_t>(memory_of[d])];
     devices.push_back(device_json(memory, machine.devices[d]));
+    if (!is_windlass(facts.runner)) devices.back()["footprint_bytes"] = memory.footprint.value;
     kept = std::max(kept, memory.kept.value);
   }
   json["activation_peak_bytes"] = kept;

@@ -208,6 +208,10 @@ SimulationReport report_simulation(const SimulatedStep& step, const Graph* train
       report.teams.begin(), report.teams.end(),
       [](const TeamReport& a, const TeamReport& b) { return a.time.compute < b.time.compute; });
   report.memories = report_memories(step, training, largest);
+  for (MemoryReport& memory : report.memories)
+    if (!memory.devices.empty())
+      memory.footprint =
+          footprint(report.facts.runner, machine, memory.devices.front(), memory.peak);
   report.links = report_links(graph, result, machine);
   return report;
 }

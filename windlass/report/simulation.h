@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/cost/runner.h"
 #include "windlass/plan/step.h"
 #include "windlass/sim/summary.h"
 
@@ -17,6 +18,7 @@ namespace windlass {
 struct StepFacts {
   std::string model, machine, strategy;  // as the user named them
   std::string provenance;                // of the prices: "analytic"
+  Runner runner = {};                    // who carries it out
   int64_t samples = 0;                   // a step
   int64_t micro_batches = 1;
   std::optional<int64_t> tokens_per_sample = std::nullopt;
@@ -38,6 +40,7 @@ struct MemoryReport {
   std::vector<DeviceId> devices;  // empty for hosts
   std::vector<NodeId> hosts;
   Bytes limit, peak;
+  Bytes footprint;  // that a card shows at the peak: with context, communicators, fragmentation
   Seconds peak_time;
   std::string peak_task;                      // that started then; empty: the state at the start
   std::array<Bytes, kBufferKinds> at_peak{};  // by BufferKind

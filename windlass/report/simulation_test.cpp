@@ -19,7 +19,7 @@ using testing::HasSubstr;
 Machine small_machine(int64_t limit) {
   Machine machine;
   machine.name = "small";
-  machine.device_types.push_back({"card", Bytes(limit), {}, {}, {}, {}, false, ""});
+  machine.device_types.push_back({"card", Bytes(limit), {}, {}, 0, {}, {}, false, ""});
   machine.nodes.push_back({"host0", Bytes(int64_t{1} << 60), {}, {}, true, EndpointId(1)});
   machine.devices.push_back({"gpu0", NodeId(0), 0, Bytes(limit), EndpointId(0)});
   machine.endpoints.push_back({Endpoint::Kind::Device, 0, "gpu0", NodeId(0)});
@@ -152,7 +152,7 @@ TEST(SimulationReport, TextForPeople) {
   rate     1e+08 samples/s, 1,000,000,000 tokens/s
   batch    2 samples
   devices  1
-  from     simulated, analytic cost model
+  from     simulated, analytic cost model, run by windlass
 
 where the time goes (communication and swap: waited for)
         compute  recompute  communication  swap  update  bubble

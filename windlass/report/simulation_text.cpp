@@ -177,7 +177,15 @@ std::string head(const SimulationReport& report) {
 }
 
 std::string from_line(const StepFacts& facts) {
-  return fmt::format("simulated, {} cost model", facts.provenance);
+  return fmt::format("simulated, {} cost model, run by {}", facts.provenance, facts.runner.name);
+}
+
+// What a card shows that also holds a context and what its allocator does not give back.
+void add_runner(const SimulationReport& report, Table& table) {
+  const MemoryReport* worst = fullest_device(report);
+  if (is_windlass(report.facts.runner) || worst == nullptr) return;
+  table.add({"card", fmt::format("shows {} at the peak, with context and fragmentation",
+                                 format_bytes(worst->footprint))});
 }
 
 std::string failure_text(const SimulationReport& report, size_t top) {
@@ -235,6 +243,7 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
   if (report.overhead.value > 0)
     table.add({"host", fmt::format("{} of the step: data, loss, set-up of the optimizer",
                                    format_seconds(report.overhead))});
+  add_runner(report, table);
   table.add({"from", from_line(facts)});
   return head(report) + table.text("  ") + time_table(report, top) + memory_table(report, top) +
          peak_section(report) + link_table(report, top);

@@ -34,9 +34,9 @@ std::string strategy_table_text(const std::vector<StrategyRow>& rows, const Stra
   };
   add(found);
   for (const StrategyRow& row : rows) add(row);
-  return fmt::format("{} on {}, {} samples a step, {} a device; simulated, {}\n{}", facts.model,
-                     machine.name, facts.samples, limit_text(machine), facts.provenance,
-                     table.text("  "));
+  return fmt::format("{} on {}, {} samples a step, {} a device; simulated, {}, run by {}\n{}",
+                     facts.model, machine.name, facts.samples, limit_text(machine),
+                     facts.provenance, facts.runner.name, table.text("  "));
 }
 
 nlohmann::ordered_json strategy_table_json(const std::vector<StrategyRow>& rows,

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "windlass/base/error.h"
+#include "windlass/sim/host_time.h"
 #include "windlass/sim/simulate.h"
 
 namespace windlass {
@@ -48,6 +49,8 @@ const TaskTimes& TaskPricer::price(const TaskGraph& graph) {
     times_.duration[i] = entry.duration;
     times_.workspace[i] = entry.workspace;
   }
+  if (const RunnerCosts* costs = cost_.runner_costs())
+    add_runner_costs(graph, machine_, *costs, times_);
   return times_;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/blocks.h"
@@ -77,6 +78,123 @@ std::vector<size_t> balance(const std::vector<size_t>& cuts, const std::vector<d
   return ends;
 }
 
+// So many of the cuts, evenly chosen, the last one among them.
+std::vector<size_t> thinned(const std::vector<size_t>& cuts, size_t most) {
+  std::vector<size_t> fewer;
+  for (size_t i = 0; i < most; ++i) fewer.push_back(cuts[(i + 1) * cuts.size() / most - 1]);
+  return fewer;
+}
+
+// Where a stretch of ops is cut into segments that are computed again one after the other. What is
+// passed on at a cut must be saved anyway: else there is nothing to keep, and whoever computes the
+// segment again must compute the one before as well.
+class SegmentFinder {
+ public:
+  SegmentFinder(const TrainingGraph& training, const Graph& forward)
+      : kept_(kept_positions(training)), saved_(training.forward_ops, 0) {
+    for (const SavedTensor& tensor : training.saved)
+      if (tensor.producer.valid() && tensor.producer.index() < training.forward_ops)
+        saved_[tensor.producer.index()] += static_cast<double>(tensor.bytes.value);
+    for (size_t cut : cut_points(forward))
+      if (kept_[cut + 1]) cuts_.push_back(cut + 1);
+    if (heaviest_gap() <= kMostUncut * std::accumulate(saved_.begin(), saved_.end(), 0.0)) return;
+    cuts_.clear();
+    for (size_t p = 1; p < kept_.size(); ++p)
+      if (kept_[p]) cuts_.push_back(p);
+  }
+
+  // The nearest place at or after `end`, fewer than `reach` ops away, else before it, where all
+  // that is passed on is saved; none: 0.
+  size_t settled(size_t end, size_t reach) const {
+    for (size_t k = 0; k < reach && end + k < kept_.size(); ++k)
+      if (kept_[end + k]) return end + k;
+    for (size_t k = 1; k < reach && k < end; ++k)
+      if (kept_[end - k]) return end - k;
+    return 0;
+  }
+
+  // Where [begin, end) can be cut, its ends left out.
+  std::vector<size_t> candidates(size_t begin, size_t end) const {
+    std::vector<size_t> result;
+    for (size_t cut : cuts_)
+      if (cut > begin && cut < end) result.push_back(cut);
+    return result;
+  }
+
+  // So many pieces of [begin, end), or as many as there can be, about even in saved bytes: where
+  // they end, `end` itself left out.
+  std::vector<size_t> pieces(size_t begin, size_t end, size_t count) const {
+    std::vector<size_t> inside = candidates(begin, end);
+    inside.push_back(end);
+    if (inside.size() > kMostCuts) inside = thinned(inside, kMostCuts);
+    std::vector<double> weights = saved_;
+    std::fill(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(begin), 0);
+    std::vector<size_t> ends =
+        balance(inside, weights, std::clamp<size_t>(count, 1, inside.size()));
+    ends.pop_back();
+    return ends;
+  }
+
+ private:
+  // Of all that is saved, what may lie between two cut points; more than that, and other cuts are
+  // looked for: networks whose layers read those of long before (U-Net, DenseNet) have few points
+  // where one tensor alone is passed on.
+  static constexpr double kMostUncut = 0.5;
+  // Pieces of a stretch are found in the square of its cuts.
+  static constexpr size_t kMostCuts = 4000;
+
+  double heaviest_gap() const {
+    double most = 0;
+    size_t op = 0;
+    for (size_t cut : cuts_) {
+      double sum = 0;
+      for (; op < cut; ++op) sum += saved_[op];
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+  // By position: whether everything that is made before and read after is saved. What is read all
+  // along the network (a mask, a table of positions) or has no gradient is computed again in a few
+  // ops, and does not count.
+  static std::vector<bool> kept_positions(const TrainingGraph& training) {
+    const Graph& graph = training.graph;
+    const size_t ops = training.forward_ops;
+    const std::vector<TensorId> roots = storage_roots(graph);
+    std::vector<bool> saved(graph.tensors.size(), false);
+    for (const SavedTensor& tensor : training.saved) saved[tensor.tensor.index()] = true;
+    std::vector<size_t> last(graph.tensors.size(), 0), readers(graph.tensors.size(), 0);
+    for (size_t i = 0; i < ops; ++i)
+      for (TensorId id : graph.ops[i].inputs)
+        if (id.valid()) {
+          last[roots[id.index()].index()] = i;
+          ++readers[roots[id.index()].index()];
+        }
+    std::vector<int64_t> change(ops + 1, 0);
+    for (size_t t = 0; t < graph.tensors.size(); ++t) {
+      const OpId producer = graph.tensors[t].producer;
+      if (!producer.valid() || producer.index() >= ops || roots[t] != TensorId(t) || saved[t] ||
+          !training.gradient_of[t].valid() || last[t] <= producer.index())
+        continue;
+      const bool side = readers[t] >= 4 && (last[t] - producer.index()) * 6 >= ops;
+      if (side) continue;
+      ++change[producer.index() + 1];
+      --change[last[t] + 1 <= ops ? last[t] + 1 : ops];
+    }
+    std::vector<bool> kept(ops + 1, false);
+    int64_t open = 0;
+    for (size_t p = 0; p <= ops; ++p) {
+      open += change[p];
+      kept[p] = open == 0 || p == ops;
+    }
+    return kept;
+  }
+
+  std::vector<bool> kept_;     // by position
+  std::vector<double> saved_;  // bytes, by op that makes them
+  std::vector<size_t> cuts_;
+};
+
 std::vector<size_t> cut_ends(const Graph& forward) {
   std::vector<size_t> ends;
   for (size_t cut : cut_points(forward)) ends.push_back(cut + 1);
@@ -103,13 +221,8 @@ std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
   if (cuts.size() < count)
     fail_input("the network can be cut into at most {} pieces, {} are wanted", cuts.size(), count);
   // Many cuts and many pieces: keep the number of candidates moderate.
-  constexpr size_t kMostCuts = 1500;
-  if (cuts.size() > kMostCuts) {
-    std::vector<size_t> fewer;
-    for (size_t i = 0; i < kMostCuts; ++i)
-      fewer.push_back(cuts[(i + 1) * cuts.size() / kMostCuts - 1]);
-    cuts = std::move(fewer);
-  }
+  constexpr size_t kMostCandidates = 1500;
+  if (cuts.size() > kMostCandidates) cuts = thinned(cuts, kMostCandidates);
   return balance(cuts, weights_of_ops(training), count);
 }
 
@@ -121,31 +234,60 @@ Checkpoints block_checkpoints(const TrainingGraph& training) {
   const Graph forward = forward_part(training);
   const std::vector<Block> blocks = find_blocks(forward);
   Checkpoints result;
-  result.first = training.forward_ops;
+  size_t least = 0;  // ops of the smallest repeated block
   for (const Block& block : blocks) {
     if (block.repetitions < 2 || block.ops < kSmallestBlock) continue;
     const auto repetitions = static_cast<size_t>(block.repetitions);
-    result.first = std::min(result.first, block.first_op);
-    result.last = std::max(result.last, block.first_op + repetitions * block.ops);
+    if (least == 0) result.first = block.first_op;
+    least = least == 0 ? block.ops : std::min(least, block.ops);
+    result.last = block.first_op + repetitions * block.ops;
     for (size_t k = 0; k <= repetitions; ++k) result.ends.push_back(block.first_op + k * block.ops);
   }
   if (result.ends.empty()) return sqrt_checkpoints(training);
+  // A block may end before what is saved: at a sum, whose activation is.
+  const SegmentFinder finder(training, forward);
+  for (size_t& end : result.ends) end = finder.settled(end, least);
+  result.first = finder.settled(result.first, least);
+  result.last = std::max(result.last, finder.settled(result.last, least));
+  std::erase(result.ends, 0);
+  std::ranges::sort(result.ends);
+  result.ends.erase(std::unique(result.ends.begin(), result.ends.end()), result.ends.end());
+  // Stretches between repeated blocks, and before and after them, that are no smaller than a block.
+  const std::vector<size_t> known = result.ends;
+  const auto add = [&](size_t begin, size_t end) {
+    for (size_t cut : finder.pieces(begin, end, (end - begin) / least)) result.ends.push_back(cut);
+  };
+  const auto in_a_block = [&](size_t op) {
+    return std::ranges::any_of(blocks, [&](const Block& block) {
+      return block.repetitions > 1 && block.ops >= kSmallestBlock && op >= block.first_op &&
+             op < block.first_op + static_cast<size_t>(block.repetitions) * block.ops;
+    });
+  };
+  for (size_t i = 0; i + 1 < known.size(); ++i)
+    if (known[i + 1] - known[i] >= 2 * least && !in_a_block(known[i])) add(known[i], known[i + 1]);
+  if (result.first >= least) {
+    add(0, result.first);
+    result.first = 0;
+  }
+  if (training.forward_ops - result.last >= least) {
+    add(result.last, training.forward_ops);
+    result.last = training.forward_ops;
+  }
   std::ranges::sort(result.ends);
   result.ends.erase(std::unique(result.ends.begin(), result.ends.end()), result.ends.end());
   return result;
 }
 
 Checkpoints sqrt_checkpoints(const TrainingGraph& training) {
-  const std::vector<size_t> cuts = cut_ends(forward_part(training));
-  std::vector<double> saved(training.forward_ops, 0);
-  for (const SavedTensor& tensor : training.saved)
-    if (tensor.producer.valid() && tensor.producer.index() < training.forward_ops)
-      saved[tensor.producer.index()] += static_cast<double>(tensor.bytes.value);
+  const Graph forward = forward_part(training);
+  const SegmentFinder finder(training, forward);
+  const size_t cuts = finder.candidates(0, training.forward_ops).size() + 1;
   const auto count =
-      static_cast<size_t>(std::max(1.0, std::round(std::sqrt(static_cast<double>(cuts.size())))));
+      static_cast<size_t>(std::max(1.0, std::round(std::sqrt(static_cast<double>(cuts)))));
   Checkpoints result;
   result.last = training.forward_ops;
-  result.ends = balance(cuts, saved, std::min(count, cuts.size()));
+  result.ends = finder.pieces(0, training.forward_ops, count);
+  result.ends.push_back(training.forward_ops);
   return result;
 }
 

@@ -17,8 +17,13 @@ std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count);
 // The most pieces it can be cut into.
 size_t most_pieces(const TrainingGraph& training);
 
-// Ends of the pieces whose inputs are kept when everything inside is computed again: the repeated
-// blocks where there are some, else cuts that are about even in saved bytes.
+// Ends of the pieces whose inputs are kept when everything inside is computed again. Of blocks:
+// each repetition of a repeated block, and stretches of other ops that are at least as long as the
+// smallest of them, in pieces of about its number of ops; what is shorter (embeddings, heads) is
+// left out at both ends. Sqrt, and networks without repeated blocks: as many pieces as the square
+// root of the number of cuts, about even in saved bytes. Cuts are where one tensor is passed on;
+// where more than half of what is saved lies between two of them, wherever all that is passed on
+// is saved anyway.
 struct Checkpoints {
   std::vector<size_t> ends;  // ascending
   size_t first = 0;          // ops before and after stay as they are

@@ -188,6 +188,8 @@ void Emitter::reduce(const Bucket& bucket) {
   const bool scatter = key.zero >= 1 && key.digits == key.share;
   const bool shards = key.zero >= 2 && scatter;
   for (TeamId team : list) on(teams_->lane(team, LaneKind::Reduce));
+  if (!training_.options.overlaps_reduction)
+    for (TeamId team : list) on(teams_->lane(team, LaneKind::Compute));
   for (size_t i = 0; i < bucket.sums.size(); ++i) {
     const SumRef& ref = bucket.sums[i];
     WeightState& state = weight_of(ref);

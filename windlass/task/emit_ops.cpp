@@ -51,6 +51,8 @@ void Emitter::prepare(const Strategy& strategy) {
     for (size_t i = training_.forward_ops; i < training_.forward_ops + training_.backward_ops; ++i)
       backward_ops_[static_cast<size_t>(stage_of_[i])].push_back(OpId(i));
   }
+  keeps_gradients_ = training_.options.keeps_gradients &&
+                     std::ranges::none_of(strategy.weights, &Residency::host_update);
   keeps_all_ = std::ranges::all_of(
       strategy.saved, [](MemoryAction action) { return action == MemoryAction::Keep; });
   recompute_.before.clear();

@@ -40,12 +40,13 @@ void Emitter::add_predecessor(TaskId task) {
 BufferId Emitter::buffers(int32_t group, const Content& content, int64_t bytes, bool at_start,
                           bool at_end) {
   const BufferId first(graph_.buffers.size());
+  const bool kept = keeps(content.kind, content.micro_batch);
   for (size_t k = 0; k < teams(group).teams.size(); ++k) {
     Buffer& buffer = graph_.buffers.emplace_back();
     buffer.memory = graph_[teams(group).teams[k]].memory;
     buffer.kind = content.kind;
-    buffer.at_start = at_start;
-    buffer.at_end = at_end;
+    buffer.at_start = at_start || kept;
+    buffer.at_end = at_end || kept;
     buffer.micro_batch = content.micro_batch;
     buffer.tensor = content.tensor;
     buffer.bytes = allocated(own_bytes(bytes, content, group, k));

@@ -82,6 +82,22 @@ void Emitter::make_units() {
   }
 }
 
+// Of a weight that is updated in another group. No task reads it: the update there is the same one.
+void Emitter::add_tied_state(int32_t u, const OperandTemplate& want, int32_t group) {
+  const Residency& residency = strategy_->weights[static_cast<size_t>(u)];
+  if (!training_.options.ties_have_state || residency.host || residency.host_update) return;
+  const TrainingFacts::Update& facts = update_of(u);
+  const int32_t share = residency.zero >= 1 ? weights_[static_cast<size_t>(u)].share : 0;
+  const int64_t bytes = largest_part(want.elements, tables_.members(share)) * facts.state_size;
+  if (bytes > 0)
+    buffers(group,
+            {.kind = BufferKind::OptimizerState,
+             .tensor = facts.weight,
+             .layout = want.layout,
+             .share = share},
+            bytes, true, true);
+}
+
 const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& want, int32_t group) {
   const int32_t layout = want.layout;
   const int32_t u = facts_.update_index[tensor.index()];
@@ -98,6 +114,7 @@ const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& wa
       buffers(group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = layout},
               bytes(tensor, want.elements), true, true);
   WeightState& state = weights_[static_cast<size_t>(u)];
+  if (group != state.home) add_tied_state(u, want, group);
   if (group == state.home && layout == state.layout)
     state.at_home = static_cast<int32_t>(values_.size());
   return put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});

@@ -107,6 +107,10 @@ class Emitter : private EmitterTypes {
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
   Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
   void prefetch(OpId backward, int32_t micro_batch, int32_t group);
+  // Whether who runs the step keeps such a buffer from step to step.
+  bool keeps(BufferKind kind, int32_t micro_batch) const {
+    return keeps_gradients_ && kind == BufferKind::WeightGradient && micro_batch < 0;
+  }
   // What a buffer holds: a tensor, as it lies.
   struct Content {
     BufferKind kind = BufferKind::Transient;
@@ -125,6 +129,7 @@ class Emitter : private EmitterTypes {
       Buffer& buffer = graph_.buffers.back();
       buffer.memory = graph_[team].memory;
       buffer.micro_batch = micro_batch;
+      if (keeps(model.kind, micro_batch)) buffer.at_start = buffer.at_end = true;
     }
     if (unequal_) fit_buffers(BufferId(first), group);
     return BufferId(first);
@@ -146,6 +151,7 @@ class Emitter : private EmitterTypes {
   // --- emit_weights.cpp
   void plan_weights();
   void make_units();
+  void add_tied_state(int32_t u, const OperandTemplate& want, int32_t group);
   const Value& weight(TensorId tensor, const OperandTemplate& want, int32_t group);
   Value stream(int32_t update, TensorId tensor, int32_t layout, int32_t group);
   void fetch(int32_t unit, int32_t wanted_by);
@@ -314,6 +320,7 @@ class Emitter : private EmitterTypes {
   std::vector<Result> results_;
   std::vector<Value> terms_;
   std::vector<BufferId> update_weights_, update_states_;
+  bool keeps_gradients_ = false;
   Value passing_;  // one that is kept nowhere else
 };
 

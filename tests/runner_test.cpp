@@ -1,0 +1,137 @@
+// `--runner`: who carries the step out, on every verb that predicts.
+
+#include "windlass/cost/runner.h"
+
+#include <filesystem>
+
+#include "tests/run_program.h"
+#include "tests/scratch_folder.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace windlass {
+namespace {
+
+using testing::HasSubstr;
+
+nlohmann::json simulated_json(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "simulate");
+  arguments.push_back("--json");
+  const ProgramResult result = run_windlass(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
+std::vector<std::string> runner_step(const std::string& runner) {
+  return {"gpt2:layers=2,hidden=64,vocab=500",
+          "--seq",
+          "32",
+          "--batch",
+          "8",
+          "--on",
+          "4x3090",
+          "--strategy",
+          "data-parallel",
+          "--runner",
+          runner};
+}
+
+TEST(Runners, WindlassIsTheDefault) {
+  std::vector<std::string> plain = runner_step("windlass");
+  nlohmann::json named = simulated_json(plain);
+  plain.resize(plain.size() - 2);
+  EXPECT_EQ(simulated_json(plain), named);
+  EXPECT_EQ(named["runner"], "windlass");
+}
+
+TEST(Runners, EachOneSaysItsName) {
+  for (const RunnerPreset& preset : runner_presets()) {
+    SCOPED_TRACE(preset.name);
+    EXPECT_EQ(simulated_json(runner_step(std::string(preset.name)))["runner"], preset.name);
+  }
+}
+
+// 500 ops and more of some 45 us each: no small step is faster under a framework.
+TEST(Runners, AHostHasItsPrice) {
+  const double own = simulated_json(runner_step("windlass"))["step_time_s"];
+  for (const char* runner : {"pytorch", "pytorch-2", "pytorch-amp", "megatron", "deepspeed"})
+    EXPECT_GT(simulated_json(runner_step(runner))["step_time_s"].get<double>(), own) << runner;
+}
+
+// What is kept from step to step adds to a peak in the forward or backward pass, never takes from
+// it.
+TEST(Runners, FrameworksKeepMore) {
+  const auto peak = [](const std::string& runner) {
+    return simulated_json(runner_step(runner))["devices"][0]["peak_bytes"].get<int64_t>();
+  };
+  EXPECT_GE(peak("pytorch"), peak("windlass"));
+  EXPECT_GE(peak("pytorch-2"), peak("windlass"));
+  const nlohmann::json device = simulated_json(runner_step("pytorch"))["devices"][0];
+  EXPECT_GT(device["footprint_bytes"].get<int64_t>(),
+            device["peak_bytes"].get<int64_t>() + (int64_t{1} << 30));
+}
+
+// 500 x 64 embeddings at both ends of the pipeline: Megatron's last stage has 12 bytes of state for
+// each of them, and everybody 2 bytes more of gradient.
+TEST(Runners, MegatronsLastStageHasTheEmbeddingsState) {
+  const auto run = [](const std::string& runner) {
+    return simulated_json({"gpt2:layers=2,hidden=64,vocab=500", "--seq", "32", "--batch", "8",
+                           "--on", "4x3090", "--strategy", "megatron:pp=2,dp=1,micro=2", "--dtype",
+                           "bf16", "--runner", runner});
+  };
+  const nlohmann::json own = run("windlass"), megatron = run("megatron");
+  const auto state = [](const nlohmann::json& json, size_t device) {
+    return json["devices"][device]["optimizer_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(state(megatron, 0), state(own, 0));
+  EXPECT_EQ(state(megatron, 1) - state(own, 1), 500 * 64 * 12);
+  EXPECT_GT(megatron["devices"][0]["gradient_bytes"].get<int64_t>(),
+            own["devices"][0]["gradient_bytes"].get<int64_t>());
+}
+
+TEST(Runners, PlansRememberTheirs) {
+  const ScratchFolder folder;
+  for (const RunnerPreset& preset : runner_presets()) {
+    SCOPED_TRACE(preset.name);
+    const std::string path = folder / (std::string(preset.name) + ".json");
+    std::vector<std::string> arguments = runner_step(std::string(preset.name));
+    arguments.insert(arguments.end(), {"--save", path});
+    const nlohmann::json made = simulated_json(arguments);
+    const ProgramResult checked = run_windlass({"check", path});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+    const nlohmann::json again = simulated_json({path});
+    EXPECT_EQ(again["runner"], preset.name);
+    EXPECT_EQ(again["step_time_s"], made["step_time_s"]);
+    EXPECT_EQ(again["devices"], made["devices"]);
+    if (preset.name == "windlass") continue;
+    const ProgramResult trained = run_windlass({"train", path, "--data", "synthetic"});
+    EXPECT_EQ(trained.exit_code, 1);
+    EXPECT_THAT(trained.err, HasSubstr("plan again without --runner"));
+  }
+}
+
+TEST(Runners, SearchIsUnderTheRunner) {
+  const ProgramResult result =
+      run_windlass({"plan", "gpt2:layers=2,hidden=64,vocab=500", "--seq", "32", "--batch", "8",
+                    "--on", "1x3090", "--runner", "pytorch-2", "--memory", "40MiB", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json plan = nlohmann::json::parse(result.out);
+  EXPECT_EQ(plan["runner"], "pytorch-2");
+  EXPECT_LE(plan["devices"][0]["peak_bytes"].get<double>(), 40.0 * (1 << 20) / 1.05);
+  EXPECT_LE(plan["lower_bound_s"].get<double>(), plan["step_time_s"].get<double>());
+}
+
+TEST(Runners, UnknownOnesAreRefused) {
+  const ProgramResult result = run_windlass({"simulate", "mlp", "--batch", "8", "--on", "1x3090",
+                                             "--strategy", "single", "--runner", "pytorhc"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("pytorch"));
+  EXPECT_THAT(run_windlass({"plan", "mlp", "--batch", "8", "--on", "1x3090", "--search", "harmony",
+                            "--runner", "pytorch"})
+                  .err,
+              HasSubstr("windlass's own"));
+}
+
+}  // namespace
+}  // namespace windlass
