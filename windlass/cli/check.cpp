@@ -36,7 +36,7 @@ ExitCode run_check(const CheckFlags& flags) {
   if (reprice) reprice(subject.training, tasks, times);
   std::vector<std::string> findings =
       check_tasks(subject.training, subject.machine, subject.strategy, tasks);
-  const bool too_large = subject.plan->prediction.termination == kDoesNotFit;
+  const bool too_large = subject.plan->prediction.termination == kUnfitting;
   const SimResult result = simulate_naively(tasks, times, {.enforce_limits = !too_large});
   Seconds overhead;
   for (const Team& team : tasks.teams)

@@ -88,7 +88,7 @@ ExitCode run_simulate(const SimulateFlags& flags) {
                                                     std::move(subject.facts), flags.top);
   if (!flags.trace.empty()) save_trace(flags.trace, step, subject);
   if (!flags.save.empty())
-    write_plan(plan_of(subject, step, report.failure ? kDoesNotFit : "given", "given", pricing),
+    write_plan(plan_of(subject, step, report.failure ? kUnfitting : "given", "given", pricing),
                flags.save);
   const TaskListing listing = {step.tasks, subject.machine, &subject.training.graph};
   if (flags.tasks)

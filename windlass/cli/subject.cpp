@@ -49,7 +49,7 @@ Pricing pricing_of(const Subject& subject) {
   const bool measured = subject.plan && runs_here(subject.machine) &&
                         subject.plan->provenance.cost.starts_with(kMeasured);
   const size_t devices = subject.machine.devices.size();
-  Pricing pricing(measured, default_threads(devices), static_cast<int>(devices),
+  Pricing pricing(measured, default_threads(devices), static_cast<int>(devices), {},
                   subject.request.runner);
   if (measured) pricing.know(subject.plan->kernels);
   return pricing;

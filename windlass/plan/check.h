@@ -44,7 +44,7 @@ namespace windlass {
 
 // Prediction::termination of a plan that was written although it exceeds a limit. What it promises
 // is of the step without limits.
-inline constexpr const char* kDoesNotFit = "does not fit";
+inline constexpr const char* kUnfitting = "does not fit";
 
 // What is wrong, one line each with the names of ops and tensors, the first ones only if there are
 // many; empty if nothing is.
