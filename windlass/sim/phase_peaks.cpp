@@ -27,9 +27,7 @@ std::vector<MemoryEvent> events_of(const TaskGraph& graph, const TaskTimes& time
       life.to = std::max(life.to, result.end[i]);
     }
     const Lane& lane = graph[graph.lanes_of(id).front()];
-    if (times.workspace[i] == 0 || moves(graph.tasks[i].kind) || lane.kind == LaneKind::Host ||
-        graph[lane.team].memory != memory)
-      continue;
+    if (times.workspace[i] == 0 || graph[lane.team].memory != memory) continue;
     events.push_back({result.start[i], times.workspace[i]});
     events.push_back({result.end[i], -times.workspace[i]});
   }
