@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kMaxLocalDevices = 4096;
 constexpr Seconds kLaunchOverhead(1e-6);
-constexpr Seconds kOwnLatency(1e-6);    // of a copy between two kernels
+constexpr Seconds kOwnLatency(1e-6);  // of a copy between two kernels
 
 // Least of what one thread gets alone and its share when all devices are at work.
 template <typename Rate>

@@ -170,8 +170,8 @@ class Checker {
   std::vector<std::vector<TeamId>> teams_;  // by group
   std::vector<Held> held_;                  // by buffer
   std::vector<Users> users_;                // by buffer
-  std::set<BufferId> carried_;              // have what others have when the next step begins, or do
-  std::vector<double> begun_;               // by buffer of statistics: multiply-adds for them
+  std::set<BufferId> carried_;  // have what others have when the next step begins, or do
+  std::vector<double> begun_;   // by buffer of statistics: multiply-adds for them
   // By update: group and member of each update.
   std::vector<std::vector<std::pair<int32_t, int64_t>>> updated_;
   std::set<std::pair<int32_t, int32_t>> same_traffic_;  // expected and found

@@ -359,7 +359,9 @@ TEST(RunTasks, PagesOnDemand) {
     SCOPED_TRACE(step.name);
     step.begin(seed);
     const Machine machine = cases::paged_machine(step.training, step.strategy, step.machine,
-                                                 seed % 3 == 0 ? 1 : seed % 3 == 1 ? 1.5 : 4);
+                                                 seed % 3 == 0   ? 1
+                                                 : seed % 3 == 1 ? 1.5
+                                                                 : 4);
     step.strategy.virtual_memory = true;
     expect_same_end(
         step.training,

@@ -10,14 +10,14 @@ namespace {
 
 // Packs of layers may be the better plan where nothing else fits, or the best so far keeps weights
 // or optimizer state on the host. They know nothing of decisions that the user has made, clipping
-// needs all gradients at once, kernels of parts of a batch are not measured, and no other runner has
-// them.
+// needs all gradients at once, kernels of parts of a batch are not measured, and no other runner
+// has them.
 bool wants_packs(const Ledger& ledger) {
   const Problem& problem = ledger.problem();
   const SearchOptions& options = ledger.options();
   if (!suits_packs(problem.machine) || problem.reprice || problem.cost.runner_costs() != nullptr ||
-      problem.training.clip_norm > 0 ||
-      options.micro_batches > 0 || options.fixed.any() || !options.starts.empty())
+      problem.training.clip_norm > 0 || options.micro_batches > 0 || options.fixed.any() ||
+      !options.starts.empty())
     return false;
   if (!ledger.fits()) return true;
   return std::ranges::any_of(
