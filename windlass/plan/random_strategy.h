@@ -93,7 +93,8 @@ inline void mixed_groups(const TrainingGraph& training, const Machine& machine, 
               devices[static_cast<size_t>(rng.integer(0, static_cast<int64_t>(d) - 1))]);
   strategy.groups.assign(1, {});
   for (DeviceId device : devices) {
-    if (!strategy.groups.back().empty() && rng.chance(0.3)) strategy.groups.emplace_back();
+    const bool more = strategy.groups.size() < training.forward_ops;  // each has a stage
+    if (!strategy.groups.back().empty() && rng.chance(0.3) && more) strategy.groups.emplace_back();
     strategy.groups.back().push_back(device);
   }
   const size_t groups = strategy.groups.size();
