@@ -11,7 +11,7 @@ constexpr double kChunkSeconds = 250e-6;
 
 }  // namespace
 
-LinkPacer::LinkPacer(const Machine& machine) : machine_(machine) {
+LinkPacer::LinkPacer(const Machine& machine) {
   for (const Link& link : machine.links)
     for (int direction = 0; direction < 2; ++direction)
       buckets_.push_back({.bandwidth = link.bandwidth.value});

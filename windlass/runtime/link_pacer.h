@@ -46,7 +46,6 @@ class LinkPacer {
   };
   Bucket& bucket(const LinkDirection& direction);
 
-  const Machine& machine_;
   const Clock::time_point epoch_ = Clock::now();
   std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
