@@ -248,7 +248,8 @@ class Rehearsal {
   bool fresh(size_t input) const {
     const Op& op = *run_.op;
     if (op.pass == Pass::Backward) return input + op.saved.size() < op.inputs.size();
-    return (*run_.graph)[op.inputs[input]].producer.valid();
+    const TensorId id = op.inputs[input];
+    return id.valid() && (*run_.graph)[id].producer.valid();
   }
 
   void make(const KernelOperands& operands, Routing routing, Set& set) {
