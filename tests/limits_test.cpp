@@ -46,7 +46,7 @@ TEST(Limits, PlansRunInsideThem) {
     request.load = [](TensorId, int32_t, std::span<std::byte> out) {
       std::memset(out.data(), 0, out.size());
     };
-    request.mean_counts = load_mean_counts(found.training.graph, find_batch(network),
+    request.mean_counts = load_mean_counts(graphs_of(found.training), find_batch(network),
                                            found.strategy.micro_batches, request.load);
     for (int i = 0; i < 3; ++i) {
       const StepOutcome outcome = executor.run(request);

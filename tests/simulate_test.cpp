@@ -76,9 +76,9 @@ TEST(Simulate, PrintsTheTaskGraph) {
                            "reduce-scatter among 4 members", "shared out to 4 members"})
     EXPECT_THAT(text.out, HasSubstr(part));
   arguments.push_back("--json");
-  const ProgramResult json = simulate(arguments);
-  ASSERT_EQ(json.exit_code, 0) << json.err;
-  const auto graph = nlohmann::json::parse(json.out);
+  const ProgramResult parsed = simulate(arguments);
+  ASSERT_EQ(parsed.exit_code, 0) << parsed.err;
+  const auto graph = nlohmann::json::parse(parsed.out);
   EXPECT_EQ(graph["groups"][0].size(), 4u);
   EXPECT_FALSE(graph["buffers"].empty());
   int reduced = 0;

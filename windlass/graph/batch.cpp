@@ -269,23 +269,25 @@ class BatchFinder {
 };
 
 // Attributes that repeat the size of an output axis.
-void scale_attributes(Op& op, size_t axis, int64_t parts) {
-  const auto scale = [&](Shape& shape) { shape[axis] /= parts; };
-  if (auto* shape = std::get_if<ShapeAttrs>(&op.attrs)) scale(shape->shape);
-  if (auto* slice = std::get_if<SliceAttrs>(&op.attrs)) scale(slice->size);
-  if (auto* random = std::get_if<RandomAttrs>(&op.attrs)) scale(random->shape);
+void resize_attributes(Op& op, size_t axis, int64_t size) {
+  if (auto* shape = std::get_if<ShapeAttrs>(&op.attrs)) shape->shape[axis] = size;
+  if (auto* slice = std::get_if<SliceAttrs>(&op.attrs)) slice->size[axis] = size;
+  if (auto* random = std::get_if<RandomAttrs>(&op.attrs)) random->shape[axis] = size;
 }
 
-// A constant that is repeated for each sample, as the first state of a recurrent layer is. `tensor`
-// has been cut.
-void cut_constant(std::vector<double>& values, const Tensor& tensor, size_t axis, int64_t parts) {
+// A constant that is repeated for each sample, as the first state of a recurrent layer is, or after
+// every `period` of `rows` along the axis. `tensor` has been cut.
+void cut_constant(std::vector<double>& values, const Tensor& tensor, size_t axis, int64_t rows,
+                  int64_t period) {
   const Shape& shape = tensor.type.shape;
-  const auto part = static_cast<size_t>(
-      element_count(Shape(shape.begin() + static_cast<ptrdiff_t>(axis), shape.end())));
+  const auto inner = static_cast<size_t>(
+      element_count(Shape(shape.begin() + static_cast<ptrdiff_t>(axis) + 1, shape.end())));
+  const size_t all = inner * static_cast<size_t>(rows), each = inner * static_cast<size_t>(period);
+  const size_t part = inner * static_cast<size_t>(shape[axis]);
   std::vector<double> kept;
-  for (size_t at = 0; at < values.size(); at += part * static_cast<size_t>(parts)) {
-    for (size_t i = part; i < part * static_cast<size_t>(parts); ++i)
-      if (values[at + i] != values[at + i % part])
+  for (size_t at = 0; at < values.size(); at += all) {
+    for (size_t i = each; i < all; ++i)
+      if (values[at + i] != values[at + i % each])
         fail_input("the batch cannot be cut: the constant \"{}\" differs from sample to sample",
                    tensor.name);
     kept.insert(kept.end(), values.begin() + static_cast<ptrdiff_t>(at),
@@ -303,24 +305,38 @@ Graph cut_batch(const Graph& graph, const BatchAxes& batch, int64_t parts) {
   if (parts < 1 || batch.samples % parts != 0)
     fail_input("a batch of {} samples cannot be cut into {} equal micro-batches", batch.samples,
                parts);
+  return with_samples(graph, batch, batch.samples / parts);
+}
+
+Graph with_samples(const Graph& graph, const BatchAxes& batch, int64_t samples) {
   if (!batch.obstacle.empty()) fail_input("the batch cannot be cut: {}", batch.obstacle);
   Graph cut = graph;
   for (size_t t = 0; t < cut.tensors.size(); ++t) {
     if (batch.axis[t] < 0) continue;
     Tensor& tensor = cut.tensors[t];
-    int64_t& size = tensor.type.shape[static_cast<size_t>(batch.axis[t])];
-    if (size % parts != 0)
-      fail_input("the batch cannot be cut: \"{}\" has {} rows, not a multiple of {}", tensor.name,
-                 size, parts);
-    size /= parts;
+    const auto axis = static_cast<size_t>(batch.axis[t]);
+    const int64_t rows = tensor.type.shape[axis];
+    // Both are sizes of tensors: the product of what is left of one and the other fits.
+    const int64_t divisor = std::gcd(rows, batch.samples);
+    if (samples % (batch.samples / divisor) != 0)
+      fail_input(
+          "the batch cannot be cut: \"{}\" has {} rows, of which {} of {} samples make no "
+          "whole number",
+          tensor.name, rows, samples, batch.samples);
+    const auto part = [&](int64_t of) { return rows / divisor * (of / (batch.samples / divisor)); };
+    tensor.type.shape[axis] = part(samples);
     if (tensor.constant < 0) continue;
-    cut_constant(cut.constants[static_cast<size_t>(tensor.constant)].values, tensor,
-                 static_cast<size_t>(batch.axis[t]), parts);
+    // Parts of one size may differ inside; parts of several sizes lie anywhere.
+    const bool divides = batch.samples % samples == 0;
+    const int64_t period = divides ? part(samples) : std::max<int64_t>(1, rows / batch.samples);
+    cut_constant(cut.constants[static_cast<size_t>(tensor.constant)].values, tensor, axis, rows,
+                 period);
   }
   for (Op& op : cut.ops)
     for (TensorId id : op.outputs)
-      if (batch.axis[id.index()] >= 0)
-        scale_attributes(op, static_cast<size_t>(batch.axis[id.index()]), parts);
+      if (const int32_t axis = batch.axis[id.index()]; axis >= 0)
+        resize_attributes(op, static_cast<size_t>(axis),
+                          cut[id].type.shape[static_cast<size_t>(axis)]);
   for (const Op& op : cut.ops) {
     // A rule that disagrees means the samples were not followed rightly: refuse, do not guess.
     const Signature signature = signature_of(cut, op);

@@ -26,8 +26,10 @@ struct BatchAxes {
 // samples (a norm over the batch) or loses track of them is an obstacle.
 BatchAxes find_batch(const Graph& graph);
 
-// The same network on samples / parts samples, whose loss is the mean over those. Throws
-// Error{Input} if there is an obstacle, or `parts` does not divide the batch.
+// The same network on so many of the samples, whose loss is the mean over those. Throws
+// Error{Input} if there is an obstacle, or an axis cannot be cut so.
+Graph with_samples(const Graph& graph, const BatchAxes& batch, int64_t samples);
+// On samples / parts samples. Throws Error{Input} also if `parts` does not divide the batch.
 Graph cut_batch(const Graph& graph, const BatchAxes& batch, int64_t parts);
 
 }  // namespace windlass

@@ -1,9 +1,11 @@
 // From a network to a training step: explicit backward and update ops over the same op table.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "windlass/graph/batch.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/op_info.h"
 
@@ -33,6 +35,8 @@ struct SavedTensor {
   Bytes bytes;
 };
 
+struct UnequalMicroBatches;
+
 // One training step: forward ops, then backward ops in reverse, then one update per trained weight.
 // `graph` is in topological order as it stands; gradients that arrive from several consumers are
 // summed by Accumulate ops as soon as two are there.
@@ -45,7 +49,26 @@ struct TrainingGraph {
   TensorId squares;                   // of all weights' gradients, summed up; none: not clipped
   std::vector<TensorId> gradient_of;  // by tensor: its gradient, if it has one
   std::vector<SavedTensor> saved;     // activations, auxiliaries, inputs and labels, by tensor id
+  // Where the step of a batch is cut into micro-batches of two sizes, this is the step of a larger
+  // one. None: all are like this.
+  std::shared_ptr<const UnequalMicroBatches> unequal = nullptr;
+
+  // The step of a micro-batch: with the same ops, tensors and ids, other sizes alone.
+  const TrainingGraph& of(int32_t micro_batch) const;
 };
+
+// A batch whose number of micro-batches does not divide it: their sizes differ by one, larger ones
+// first (part_of).
+struct UnequalMicroBatches {
+  int64_t count = 0;      // micro-batches
+  BatchAxes batch;        // of the network before it was cut
+  TrainingGraph smaller;  // one sample less
+};
+
+inline const TrainingGraph& TrainingGraph::of(int32_t micro_batch) const {
+  return unequal && micro_batch >= unequal->batch.samples % unequal->count ? unequal->smaller
+                                                                           : *this;
+}
 
 // What gradients are multiplied by so that their norm is at most `clip_norm`, where their squares
 // sum up to `squares`. As torch.nn.utils.clip_grad_norm_ does.

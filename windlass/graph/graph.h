@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -132,6 +133,8 @@ struct ConstantValue {
   std::vector<double> values;
 };
 
+struct LoopNest;  // op_info.h
+
 // A network, and after differentiation a whole training step.
 //
 // Invariants: ops are in topological order; each tensor has at most one producer; operand types
@@ -144,6 +147,9 @@ struct Graph {
   std::vector<TensorId> outputs;  // of the model, before the loss
   TensorId loss;                  // scalar; invalid if there is none
   std::vector<ConstantValue> constants;
+  // By op, as far as there are: loops that are not those which the op table finds for these sizes.
+  // A micro-batch keeps the loops of a larger one, so that shardings mean the same.
+  std::shared_ptr<const std::vector<LoopNest>> loops = nullptr;
 
   const Tensor& operator[](TensorId id) const { return tensors[id.index()]; }
   Tensor& operator[](TensorId id) { return tensors[id.index()]; }

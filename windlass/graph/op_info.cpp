@@ -66,6 +66,11 @@ Signature signature_of(const Graph& graph, const Op& op) {
 }
 
 LoopNest loops_of(const Graph& graph, const Op& op) {
+  if (graph.loops != nullptr) {
+    const size_t forward =
+        op.forward.valid() ? op.forward.index() : static_cast<size_t>(&op - graph.ops.data());
+    if (forward < graph.loops->size()) return (*graph.loops)[forward];
+  }
   return op_info(op.kind).loops(signature_of(graph, op));
 }
 

@@ -122,6 +122,28 @@ inline Graph unet(int64_t batch = 2) {
   return net.b.finish();
 }
 
+// A constant that is there for each sample, and weights that are added to all of them; the loss is
+// a mean of squares, with a term that has no samples.
+inline Graph repeated(int64_t batch = 4) {
+  Net net("repeated");
+  TensorId x = net.b.input("x", f32({batch, 6}));
+  std::vector<double> values;
+  for (int64_t i = 0; i < batch * 6; ++i) values.push_back(0.1 * static_cast<double>(i % 6));
+  x = net.add(x, net.b.constant("start", f32({batch, 6}), values), "begun");
+  const TensorId shift = net.b.weight("shift", f32({1, 6}));
+  x = net.relu(net.linear(net.add(x, shift, "shifted"), 10, "first"), "relu");
+  x = net.b.op(OpKind::Dropout, DropoutAttrs{0.3}, {x}, "dropout");
+  x = net.linear(x, 6, "second");
+  const auto mean = [&](TensorId of, const std::string& name) {
+    const TensorId squares =
+        net.b.op(OpKind::Binary, BinaryAttrs{.fn = BinaryFn::Mul}, {of, of}, name + ".squares");
+    return net.b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, {0, 1}, false}, {squares}, name);
+  };
+  net.b.set_output(x);
+  net.b.set_loss(net.add(mean(x, "mean"), mean(shift, "decay"), "loss"));
+  return net.b.finish();
+}
+
 // Noise is added to the activations.
 inline Graph noisy(int64_t batch = 4) {
   Net net("noisy");

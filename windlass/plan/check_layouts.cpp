@@ -89,22 +89,30 @@ int64_t digits_of_kind(const Layout& layout, int64_t member, Digit::Kind kind) {
 }
 
 CheckLayouts::CheckLayouts(const TrainingGraph& training, const Strategy& strategy)
-    : training_(training), strategy_(strategy) {
+    : training_(training), sized_(&training), strategy_(strategy) {
   std::map<Shape, int32_t> shapes;
+  if (training.unequal) list(training.unequal->smaller, 1, shapes);
+  list(training, 0, shapes);
+}
+
+void CheckLayouts::list(const TrainingGraph& training, size_t smaller,
+                        std::map<Shape, int32_t>& shapes) {
+  sized_ = &training;
+  smaller_ = smaller;
   for (const Tensor& tensor : training.graph.tensors)
-    shapes_.push_back(
+    shapes_[smaller].push_back(
         shapes.try_emplace(tensor.type.shape, static_cast<int32_t>(shapes.size())).first->second);
-  ops_.resize(training.graph.ops.size());
+  std::vector<CheckOp>& ops = ops_[smaller];
+  ops.resize(training.graph.ops.size());
   for (size_t i = 0; i < training.forward_ops + training.backward_ops; ++i) {
     const Op& op = training.graph.ops[i];
     const bool backward = i >= training.forward_ops;
     if (backward && !op.forward.valid()) continue;
     const LoopNest nest = loops_of(training.graph, op);
     const size_t forward = backward ? op.forward.index() : i;
-    const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[forward])];
-    backward ? list_backward(op, nest, sharding, ops_[i])
-             : list_forward(op, nest, sharding, ops_[i]);
-    list_exchange(op, nest, sharding, ops_[i]);
+    const Sharding& sharding = strategy_.shardings[static_cast<size_t>(strategy_.ops[forward])];
+    backward ? list_backward(op, nest, sharding, ops[i]) : list_forward(op, nest, sharding, ops[i]);
+    list_exchange(op, nest, sharding, ops[i]);
   }
 }
 
@@ -119,7 +127,7 @@ void CheckLayouts::list_exchange(const Op& op, const LoopNest& nest, const Shard
       digits.push_back({place, split.parts});
   }
   if (digits.empty()) return;
-  const Signature signature = signature_of(training_.graph, op);
+  const Signature signature = signature_of(sized_->graph, op);
   std::map<std::vector<int32_t>, int64_t> most;  // by sizes of the member
   for (int64_t m = 0; m < members; ++m) {
     const OpPiece piece = piece_of(signature, nest, loop_parts(nest, sharding, m));
@@ -141,7 +149,7 @@ void CheckLayouts::list_forward(const Op& op, const LoopNest& nest, const Shardi
                                 CheckOp& made) {
   std::vector<int32_t> written;
   if (const auto& writes = op_info(op.kind).writes)
-    written = writes(signature_of(training_.graph, op));
+    written = writes(signature_of(sized_->graph, op));
   const auto add = [&](UseKind kind, const std::vector<TensorId>& ids,
                        const std::vector<OperandMap>& maps, Access access) {
     const bool result = kind != UseKind::Input;
@@ -196,8 +204,8 @@ void CheckLayouts::list_backward(const Op& op, const LoopNest& nest, const Shard
 }
 
 int32_t CheckLayouts::input_gradient(OpId forward, size_t input) {
-  const Op& op = training_.graph[forward];
-  const LoopNest nest = loops_of(training_.graph, op);
+  const Op& op = sized_->graph[forward];
+  const LoopNest nest = loops_of(sized_->graph, op);
   const auto sharding = static_cast<size_t>(strategy_.ops[forward.index()]);
   return layout_for(nest, strategy_.shardings[sharding], nest.inputs[input], op.inputs[input],
                     gradient_access(op.kind, input));

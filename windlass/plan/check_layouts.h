@@ -54,8 +54,17 @@ class CheckLayouts {
  public:
   CheckLayouts(const TrainingGraph& training, const Strategy& strategy);
 
+  // What is asked from now on is asked of this micro-batch: where they are unequal, ops and tensors
+  // have its sizes. At first, and with -1, of a larger one.
+  void turn_to(int32_t micro_batch) {
+    sized_ = &training_.of(micro_batch);
+    smaller_ = sized_ != &training_ ? 1 : 0;
+  }
+  // The step of that micro-batch.
+  const TrainingGraph& sized() const { return *sized_; }
+
   // An op of the forward pass, or its backward op.
-  const CheckOp& of(OpId op) const { return ops_[op.index()]; }
+  const CheckOp& of(OpId op) const { return ops_[smaller_][op.index()]; }
   // The gradient of an input of a forward op, as its backward op leaves it.
   int32_t input_gradient(OpId forward, size_t input);
 
@@ -79,7 +88,7 @@ class CheckLayouts {
   bool alike(int32_t layout, int32_t set, int64_t members);
 
   // Tensors of the same shape have the same number.
-  int32_t shape(TensorId id) const { return shapes_[id.index()]; }
+  int32_t shape(TensorId id) const { return shapes_[smaller_][id.index()]; }
   // Whether it is a layout of the tensor over so many members.
   bool suits(TensorId tensor, int32_t layout, int64_t members);
   // Whether every member that holds `has` holds what `wants` asks of it.
@@ -91,20 +100,24 @@ class CheckLayouts {
   int64_t elements(TensorId tensor, int32_t layout, int64_t member);
 
  private:
+  // Ops and shapes of the micro-batches of one size, to which it turns.
+  void list(const TrainingGraph& training, size_t smaller, std::map<Shape, int32_t>& shapes);
   void list_forward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
   void list_backward(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
   void list_exchange(const Op& op, const LoopNest& nest, const Sharding& sharding, CheckOp& made);
   int32_t layout_for(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                      TensorId tensor, Access access);
-  const Shape& sizes(TensorId id) const { return training_.graph[id].type.shape; }
+  const Shape& sizes(TensorId id) const { return sized_->graph[id].type.shape; }
 
   const TrainingGraph& training_;
+  const TrainingGraph* sized_;
+  size_t smaller_ = 0;  // 1: of the smaller micro-batches
   const Strategy& strategy_;
-  std::vector<CheckOp> ops_;
+  std::vector<CheckOp> ops_[2];  // by size
   std::vector<Layout> layouts_;
   std::map<std::vector<int64_t>, int32_t> index_;
   std::vector<std::vector<MemberDigit>> sets_ = {{}};
-  std::vector<int32_t> shapes_;  // by tensor
+  std::vector<int32_t> shapes_[2];  // by size and tensor
   // By shape, layouts and members.
   std::map<std::tuple<int32_t, int32_t, int64_t>, bool> suits_, loose_, alike_;
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, bool> fits_;

@@ -33,7 +33,7 @@ const MoveFacts& CheckMoves::facts(const CheckedMove& move) {
 }
 
 std::vector<Part> CheckMoves::parts(const CheckedMove& move, bool target) const {
-  const Shape& shape = training_.graph[move.tensor].type.shape;
+  const Shape& shape = layouts_.sized().graph[move.tensor].type.shape;
   const Layout& layout = layouts_[target ? move.to : move.from];
   std::vector<Part> result;
   for (size_t m = 0; m < group(target ? move.to_group : move.from_group).size(); ++m)

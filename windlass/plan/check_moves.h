@@ -35,9 +35,9 @@ struct MoveFacts {
 class CheckMoves {
  public:
   // Groups are those of a strategy.
-  CheckMoves(const TrainingGraph& training, const Machine& machine,
-             const std::vector<std::vector<DeviceId>>& groups, CheckLayouts& layouts)
-      : training_(training), machine_(machine), groups_(groups), layouts_(layouts) {}
+  CheckMoves(const Machine& machine, const std::vector<std::vector<DeviceId>>& groups,
+             CheckLayouts& layouts)
+      : machine_(machine), groups_(groups), layouts_(layouts) {}
 
   const MoveFacts& facts(const CheckedMove& move);
 
@@ -55,7 +55,6 @@ class CheckMoves {
   const std::vector<DeviceId>& group(int32_t id) const { return groups_[static_cast<size_t>(id)]; }
   int32_t add(Traffic traffic);
 
-  const TrainingGraph& training_;
   const Machine& machine_;
   const std::vector<std::vector<DeviceId>>& groups_;
   CheckLayouts& layouts_;

@@ -21,6 +21,13 @@ bool Checker::holds(const Seen& seen, TensorId tensor, int32_t micro_batch) cons
 // that is a view. Nothing, and a complaint, if that is not there.
 std::optional<Checker::Seen> Checker::see(TaskId id, const Use& use) {
   Seen seen = {graph_[use.buffer].tensor, held(use.buffer)};
+  if (const auto size = [&](const TrainingGraph& step) -> const Shape& {
+        return step.graph[seen.tensor].type.shape;
+      };
+      size(training_.of(graph_[use.buffer].micro_batch)) != size(layouts_.sized())) {
+    complain("{}: reads {}, which has the size of another micro-batch", name(id), name(use.buffer));
+    return std::nullopt;
+  }
   if (!seen.held.there) {
     complain("{}: reads {}, which nobody has written", name(id), name(use.buffer));
     return std::nullopt;
@@ -72,19 +79,20 @@ bool Checker::runs_on(TaskId id, int32_t group) {
 // parts are unequal, as the one with most of those with the same sizes, which has no less than its
 // part. `begun`: multiply-adds of the task that began it.
 void Checker::check_work(TaskId id, int32_t group, double begun) {
-  const Op& op = training_.graph[graph_[id].op];
+  const Graph& graph = layouts_.sized().graph;
+  const Op& op = graph[graph_[id].op];
   // A kernel that knows its mask skips what is masked.
   if (const auto* attention = std::get_if<AttentionAttrs>(&op.attrs))
     if (attention->causal || attention->window > 0) return;
   double done = begun;
   for (const Kernel& kernel : graph_.works[static_cast<size_t>(graph_[id].price)].kernels)
     done += kernel.multiply_adds;
-  const double wanted = arithmetic_of(training_.graph, op).multiply_adds;
+  const double wanted = arithmetic_of(graph, op).multiply_adds;
   const OpId forward = op.forward.valid() ? op.forward : graph_[id].op;
   const Sharding& sharding =
       strategy_.shardings[static_cast<size_t>(strategy_.ops[forward.index()])];
   if (unequal(sharding)) {
-    const LoopNest nest = loops_of(training_.graph, training_.graph[forward]);
+    const LoopNest nest = loops_of(graph, graph[forward]);
     for (int64_t m : members(team_of(id), group)) {
       double part = wanted;
       const std::vector<LoopPart> parts = loop_parts(nest, sharding, m);

@@ -16,7 +16,7 @@ Checker::Checker(const TrainingGraph& training, const Machine& machine, const St
       graph_(graph),
       first_update_(training.forward_ops + training.backward_ops),
       layouts_(training, strategy),
-      moves_(training, machine, strategy.groups, layouts_) {
+      moves_(machine, strategy.groups, layouts_) {
   const Graph& ops = training.graph;
   kinds_ = size_kinds(strategy);
   for (const auto& group : strategy.groups)
@@ -73,6 +73,7 @@ std::vector<std::string> Checker::run() {
     clock_.emplace(graph_);
     for (size_t i = 0; right && i < graph_.size() && findings_.size() < kMost; ++i)
       look_at(TaskId(i));
+    layouts_.turn_to(-1);
     if (right && findings_.size() < kMost) {
       check_coverage();
       check_updates();
@@ -84,6 +85,7 @@ std::vector<std::string> Checker::run() {
 
 void Checker::look_at(TaskId id) {
   clock_->enter(id);
+  layouts_.turn_to(graph_[id].micro_batch);
   for (const Use& use : graph_.uses_of(id)) {
     const Users& users = users_[use.buffer.index()];
     const auto after = [&](TaskId other, const char* what) {
@@ -214,12 +216,15 @@ bool Checker::check_teams() {
 }
 
 void Checker::check_pieces() {
-  for (size_t i = 0; i < training_.forward_ops; ++i) {
-    const Op& op = training_.graph.ops[i];
-    const std::string wrong = check_tiling(
-        loops_of(training_.graph, op), strategy_.shardings[static_cast<size_t>(strategy_.ops[i])]);
-    if (!wrong.empty()) complain("\"{}\": {}", op.name, wrong);
-  }
+  std::vector<const Graph*> sizes = {&training_.graph};
+  if (training_.unequal) sizes.push_back(&training_.unequal->smaller.graph);
+  for (const Graph* graph : sizes)
+    for (size_t i = 0; i < training_.forward_ops; ++i) {
+      const Op& op = graph->ops[i];
+      const std::string wrong = check_tiling(
+          loops_of(*graph, op), strategy_.shardings[static_cast<size_t>(strategy_.ops[i])]);
+      if (!wrong.empty()) complain("\"{}\": {}", op.name, wrong);
+    }
 }
 
 int64_t Checker::element_size(BufferId id) const {
@@ -268,6 +273,7 @@ void Checker::check_carried() {
 bool Checker::check_buffer(BufferId id) {
   if (are_statistics(id)) return check_statistics(id);
   const Buffer& buffer = graph_[id];
+  layouts_.turn_to(buffer.micro_batch);
   const Tensor& tensor = training_.graph[buffer.tensor];
   const bool state = buffer.kind == BufferKind::OptimizerState;
   Held& held = this->held(id);

@@ -9,11 +9,13 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/plan/read_trace.h"
 
 namespace windlass {
 namespace {
 
 constexpr int64_t kMaxCsvBytes = int64_t{4} << 20;
+constexpr int64_t kMaxTraceBytes = int64_t{256} << 20;
 constexpr size_t kMaxMeasured = 10'000;
 
 std::string_view trimmed(std::string_view text) {
@@ -111,14 +113,43 @@ std::vector<MeasuredPoint> measured_from_csv(std::string_view text, const std::s
   }
 }
 
-std::vector<MeasuredPoint> read_measured(const std::string& path) {
+std::vector<MeasuredPoint> read_measured(const std::string& name) {
+  const size_t at = name.rfind('@');
+  const std::string path = name.substr(0, at);
+  MeasuredPoint point;
+  point.method = "plain";
+  if (at != std::string::npos) {
+    const std::string_view said = std::string_view(name).substr(at + 1);
+    const size_t comma = said.find(',');
+    const std::string_view batch = said.substr(0, comma);
+    const auto [end, error] =
+        std::from_chars(batch.data(), batch.data() + batch.size(), point.batch);
+    if (comma != std::string_view::npos) point.method = printable(said.substr(comma + 1), 60);
+    if (error != std::errc() || end != batch.data() + batch.size() || point.batch < 1 ||
+        point.batch > 1'000'000'000 || point.method.empty())
+      fail_input("{}: expected FILE@BATCH or FILE@BATCH,METHOD, e.g. trace.json@16",
+                 printable(name));
+  }
   std::ifstream stream(path, std::ios::binary);
   std::error_code failed;
   const auto size = std::filesystem::file_size(path, failed);
   if (!stream || failed) fail_input("{}: cannot read the file", path);
-  if (static_cast<int64_t>(size) > kMaxCsvBytes) fail_input("{}: too large", path);
+  const int64_t most = at == std::string::npos ? kMaxCsvBytes : kMaxTraceBytes;
+  if (static_cast<int64_t>(size) > most) fail_input("{}: larger than {} bytes", path, most);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
-  return measured_from_csv(text, path);
+  if (at == std::string::npos) {
+    if (text.starts_with('{') || text.starts_with('['))
+      fail_input("{}: a trace or a snapshot does not say its batch: write {}@BATCH", path, path);
+    return measured_from_csv(text, path);
+  }
+  try {
+    const TraceFigures figures = figures_from_trace(text);
+    point.time = figures.time;
+    point.peak = figures.peak;
+  } catch (const Error& error) {
+    throw error.within(path);
+  }
+  return {point};
 }
 
 Correction fit_correction(const std::vector<MeasuredPoint>& measured,

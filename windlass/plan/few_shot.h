@@ -21,7 +21,9 @@ struct MeasuredPoint {
 // "batch,method,peak_bytes,step_time_s", a header and a line for each step; either of the last two
 // may be empty. Throw Error{Input} naming the line.
 std::vector<MeasuredPoint> measured_from_csv(std::string_view text, const std::string& where);
-std::vector<MeasuredPoint> read_measured(const std::string& path);
+// A file of these; or as FILE@BATCH or FILE@BATCH,METHOD a trace or a snapshot of PyTorch
+// (read_trace.h), which is one step.
+std::vector<MeasuredPoint> read_measured(const std::string& name);
 
 // measured = offset + scale x predicted. One point moves times by a scale (another host, another
 // clock) and peaks by an offset (a context, a workspace); two or more give both, by least squares

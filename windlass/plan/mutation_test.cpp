@@ -57,6 +57,9 @@ std::vector<Case> make_cases() {
       make(cases::transformer(4, 2, true), "gpipe:stages=2,micro-batches=2", 2, 1),
       make(cases::views(), "single", 1),
       make(cases::views(), "recompute-all:micro-batches=2", 2),
+      make(cases::mlp(16, 2), "zero:stage=2,micro-batches=3", 2),
+      make(cases::mlp(7, 2), "offload-all:micro-batches=2", 2),
+      make(cases::transformer(5, 1, false), "megatron:tp=2,pp=2,micro-batches=3", 4),
   };
 }
 

@@ -18,6 +18,7 @@ struct MutatedStep {
   const StepStart& start;
   int64_t micro_batches = 1;
   std::function<std::vector<std::string>(const TaskGraph&)> check;
+  std::function<StepEnd()> expected;  // of the step that is not split
 };
 
 struct Mutator {

@@ -104,13 +104,15 @@ uint64_t fingerprint(const Machine& machine) {
     for (const auto& [precision, rate] : type.peak)
       hasher.add(static_cast<uint64_t>(precision)).add(rate.value);
   }
-  for (const Node& node : machine.nodes)
+  for (const Node& node : machine.nodes) {
     hasher.add(std::string_view(node.name))
         .add(node.memory.value)
         .add(node.memory_bandwidth.value)
         .add(node.peak.value)
         .add(node.peer_to_peer)
         .add(node.endpoint.value);
+    if (node.one_process) hasher.add(node.one_process);
+  }
   for (const Endpoint& endpoint : machine.endpoints)
     hasher.add(static_cast<uint64_t>(endpoint.kind))
         .add(endpoint.index)

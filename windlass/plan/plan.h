@@ -15,6 +15,7 @@
 #include "windlass/cost/runner.h"
 #include "windlass/graph/graph.h"
 #include "windlass/machine/machine.h"
+#include "windlass/plan/termination.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
@@ -47,6 +48,8 @@ struct Prediction {
   Seconds step_time;
   std::vector<int64_t> device_peaks;  // bytes, by device; 0 for devices that are not used
   std::vector<int64_t> host_peaks;    // bytes, by node
+  // What other limits of each device would give, as the search found: limits ascending.
+  std::vector<FrontierPoint> frontier = {};
   bool operator==(const Prediction&) const = default;
 };
 

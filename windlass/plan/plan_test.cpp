@@ -24,7 +24,8 @@ Plan plan_for(const Graph& graph, const std::string& strategy, const Machine& ma
   plan.prediction = {.termination = "feasible",
                      .step_time = Seconds(0.125),
                      .device_peaks = std::vector<int64_t>(machine.devices.size(), 4096),
-                     .host_peaks = std::vector<int64_t>(machine.nodes.size(), 512)};
+                     .host_peaks = std::vector<int64_t>(machine.nodes.size(), 512),
+                     .frontier = {{Bytes(4096), Seconds(0.25)}, {Bytes(8192), Seconds(0.125)}}};
   plan.provenance = {.windlass = "0.1", .method = "given", .seed = 7, .cost = "analytic"};
   return plan;
 }

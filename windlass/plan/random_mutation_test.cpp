@@ -27,9 +27,9 @@ TEST(RandomMutation, FoundOrHarmless) {
       return check_tasks(step.training, step.machine, step.strategy, graph);
     };
     const TaskGraph clean = lower(step.training, step.strategy, step.machine);
-    if (mutations.try_all(
-            {step.training, step.machine, step.start, step.strategy.micro_batches, check}, clean,
-            seed, each))
+    if (mutations.try_all({step.training, step.machine, step.start, step.strategy.micro_batches,
+                           check, [&] { return step.expected(); }},
+                          clean, seed, each))
       ++steps;
   }
   EXPECT_GT(steps, static_cast<int>(count / 8));
@@ -51,9 +51,10 @@ TEST(RandomMutation, OfPacksFoundOrHarmless) {
       return check_tasks(step.training, step.machine, strategy, graph);
     };
     const TaskGraph clean = lower(step.training, strategy, step.machine);
-    EXPECT_TRUE(mutations.try_all({step.training, step.machine, start,
-                                   static_cast<int64_t>(clean.micro_batches.size()), check},
-                                  clean, seed, each));
+    EXPECT_TRUE(mutations.try_all(
+        {step.training, step.machine, start, static_cast<int64_t>(clean.micro_batches.size()),
+         check, [&] { return run_plainly(step.training, start); }},
+        clean, seed, each));
   }
   mutations.print();
 }

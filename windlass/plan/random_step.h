@@ -1,7 +1,11 @@
 // Random steps that the slow executor can carry out, for tests.
 #pragma once
 
+#include <optional>
+
+#include "windlass/base/error.h"
 #include "windlass/base/rng.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/plan/case_networks.h"
 #include "windlass/plan/random_strategy.h"
 #include "windlass/task/reference/run_tasks.h"
@@ -16,6 +20,7 @@ inline StepStart random_start(const TrainingGraph& training, int32_t micro_batch
   const Graph& graph = training.graph;
   StepStart start;
   start.micro_batches = micro_batches;
+  if (training.unequal) start.batch = training.unequal->batch;
   start.values.resize(graph.tensors.size());
   Rng rng(seed);
   const auto random_array = [](const TensorType& type, Rng& from, double low, double high) {
@@ -29,9 +34,9 @@ inline StepStart random_start(const TrainingGraph& training, int32_t micro_batch
     if (tensor.role == TensorRole::Weight || tensor.role == TensorRole::Master || positive)
       start.values[t] = random_array(tensor.type, rng, positive ? 0.1 : -0.5, positive ? 1 : 0.5);
   }
-  start.data = [&graph, random_array, seed](TensorId id, int32_t micro_batch) {
+  start.data = [&training, &graph, random_array, seed](TensorId id, int32_t micro_batch) {
     Rng own(seed + 1 + id.index(), static_cast<uint64_t>(micro_batch));
-    const TensorType& type = graph[id].type;
+    const TensorType& type = training.of(micro_batch).graph[id].type;
     if (is_float(type.dtype)) return random_array(type, own, -1, 1);
     Array array(type.shape);
     for (double& value : array.values) value = static_cast<double>(own.integer(0, 15));
@@ -43,6 +48,23 @@ inline StepStart random_start(const TrainingGraph& training, int32_t micro_batch
   };
   start.random = [seed](OpId op, int32_t micro_batch) {
     return RandomState{seed, op.index() * 1000 + static_cast<uint64_t>(micro_batch)};
+  };
+  return start;
+}
+
+// The start of the step of a batch from that of its micro-batches: their samples, one behind the
+// other. Refers to both graphs, whose tensors are the same but for sizes.
+inline StepStart start_of_batch(const TrainingGraph& whole, const StepStart& parts) {
+  StepStart start = parts;
+  start.micro_batches = 1;
+  start.batch = {};
+  ensure(start.values.size() == whole.graph.tensors.size(), "other tensors than those of a part");
+  start.data = [&whole, data = parts.data, count = parts.micro_batches](TensorId id, int32_t) {
+    Array all(whole.graph[id].type.shape);
+    all.values.clear();
+    for (int32_t m = 0; m < count; ++m)
+      std::ranges::copy(data(id, m).values, std::back_inserter(all.values));
+    return all;
   };
   return start;
 }
@@ -89,15 +111,35 @@ inline Graph random_network(Rng& rng) {
   }
 }
 
+// On so many samples, which can be cut.
+inline Graph random_batch_network(Rng& rng, int64_t samples) {
+  switch (rng.integer(0, 7)) {
+    case 0: return mlp(samples, 2, 10);
+    case 1: return transformer(samples, 1, rng.chance(0.5));
+    case 2: return views(samples);
+    case 3: return unfused_transformer(samples);
+    case 4: return unet(samples);
+    case 5: return cnn(samples);
+    case 6: return repeated(samples);
+    default: return noisy(samples);
+  }
+}
+
 struct RandomStep {
   std::string name;
   Machine machine;
   TrainingGraph training;
+  std::optional<TrainingGraph> whole;  // of the batch, where micro-batches are unequal
   Strategy strategy;
   StepStart start;  // refers to `training`: made by begin()
 
   void begin(uint64_t seed) {
     start = random_start(training, static_cast<int32_t>(strategy.micro_batches), seed);
+  }
+  // Of the step that is not split.
+  StepEnd expected() const {
+    return whole ? run_plainly(*whole, start_of_batch(*whole, start))
+                 : run_plainly(training, start);
   }
 };
 
@@ -109,11 +151,21 @@ inline RandomStep random_step(uint64_t seed) {
                      ? unlike_hosts(rng)
                      : machine(static_cast<int>(rng.integer(2, 4)), rng.chance(0.2) ? 2 : 1);
   Graph graph = random_network(rng);
+  // More micro-batches than divide the batch.
+  Rng sizes(seed, 3);
+  int64_t parts = 1;
+  if (sizes.chance(0.3)) {
+    const int64_t samples = sizes.integer(3, 7);
+    parts = sizes.integer(2, std::min<int64_t>(4, samples - 1));
+    while (samples % parts == 0) ++parts;
+    graph = random_batch_network(sizes, samples);
+  }
   if (rng.chance(0.2)) graph = with_dtype(graph, DType::BF16);
   TrainingOptions options;
   options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));
   if (rng.chance(0.4)) options.clip_norm = rng.uniform(0.01, 0.3);
-  step.training = differentiate(graph, options);
+  step.training = cut_training(graph, parts, options).training;
+  if (step.training.unequal) step.whole = differentiate(graph, options);
   step.strategy = random_strategy(step.training, step.machine, rng,
                                   {.in_turn = true,
                                    .blocks = true,

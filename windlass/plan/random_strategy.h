@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "windlass/base/error.h"
@@ -30,9 +31,20 @@ inline std::vector<int32_t> random_sizes(int64_t parts, Rng& rng) {
   return reduced_sizes(std::move(sizes));
 }
 
-// A sharding over `members`: digits of random loops, copies where a loop cannot be cut.
+inline bool splits(const Op& op, const LoopNest& nest, const Sharding& sharding, int64_t members) {
+  try {
+    check_sharding(op, nest, sharding, static_cast<size_t>(members));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A sharding over `members`: digits of random loops, copies where a loop cannot be cut; also not in
+// `smaller`, the loops of smaller micro-batches, if there are some.
 inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t members, Rng& rng,
-                                const RandomOptions& options = {}) {
+                                const RandomOptions& options = {},
+                                const LoopNest* smaller = nullptr) {
   Sharding sharding;
   for (int64_t left = members; left > 1;) {
     int64_t parts = rng.integer(2, left);
@@ -48,11 +60,9 @@ inline Sharding random_sharding(const Op& op, const LoopNest& nest, int64_t memb
         trial.splits.back().blocks = static_cast<int32_t>(rng.integer(2, 3));
       if (options.unequal && trial.splits.back().loop >= 0 && rng.chance(0.6))
         trial.splits.back().sizes = random_sizes(split.parts, rng);
-      try {
-        check_sharding(op, nest, trial, static_cast<size_t>(size_of(trial)));
-      } catch (const Error&) {
+      if (!splits(op, nest, trial, size_of(trial)) ||
+          (smaller != nullptr && !splits(op, *smaller, trial, size_of(trial))))
         continue;
-      }
       split = trial.splits.back();
       break;
     }
@@ -128,6 +138,13 @@ inline Strategy random_strategy(const TrainingGraph& training, const Machine& ma
     mixed_groups(training, machine, rng, strategy);
   else
     equal_groups(training, machine, rng, options.pipeline, strategy);
+  if (training.unequal) {
+    strategy.micro_batches = training.unequal->count;
+    const auto groups = static_cast<int64_t>(strategy.groups.size());
+    // Stages that take turns want as many micro-batches as groups, or a multiple.
+    if (strategy.stages.size() > strategy.groups.size() && strategy.micro_batches % groups != 0)
+      strategy.schedule = ScheduleKind::GPipe;
+  }
   const std::vector<int32_t> stages = stage_of_ops(strategy, training.forward_ops);
   strategy.shardings.clear();
   std::map<Sharding, int32_t> known;
@@ -136,14 +153,18 @@ inline Strategy random_strategy(const TrainingGraph& training, const Machine& ma
     const LoopNest nest = loops_of(training.graph, op);
     const Stage& stage = strategy.stages[static_cast<size_t>(stages[i])];
     const size_t members = strategy.groups[static_cast<size_t>(stage.group)].size();
-    Sharding sharding = random_sharding(op, nest, static_cast<int64_t>(members), rng, options);
+    std::optional<LoopNest> smaller;
+    if (training.unequal) {
+      const Graph& graph = training.unequal->smaller.graph;
+      smaller = loops_of(graph, graph.ops[i]);
+    }
+    Sharding sharding = random_sharding(op, nest, static_cast<int64_t>(members), rng, options,
+                                        smaller ? &*smaller : nullptr);
     if (i > 0 && !rng.chance(options.sharded)) {
       const Sharding& last = strategy.shardings[static_cast<size_t>(strategy.ops[i - 1])];
-      try {
-        check_sharding(op, nest, last, members);
+      const auto size = static_cast<int64_t>(members);
+      if (splits(op, nest, last, size) && (!smaller || splits(op, *smaller, last, size)))
         sharding = last;
-      } catch (const Error&) {
-      }
     }
     const auto [entry, fresh] =
         known.try_emplace(sharding, static_cast<int32_t>(strategy.shardings.size()));

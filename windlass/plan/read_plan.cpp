@@ -228,7 +228,7 @@ void read_strategy(JsonObject object, Plan& plan) {
 
 Prediction read_prediction(JsonObject object, const Machine& machine) {
   Prediction prediction;
-  know(object, {"termination", "step_time_s", "devices", "hosts"});
+  know(object, {"termination", "step_time_s", "devices", "hosts", "frontier"});
   prediction.termination = object.text("termination");
   if (!object.has("step_time_s")) fail_input("{}: \"step_time_s\" is missing", object.where());
   prediction.step_time = Seconds(object.number("step_time_s", 0, 0, 1e12));
@@ -243,6 +243,13 @@ Prediction read_prediction(JsonObject object, const Machine& machine) {
   };
   peaks("devices", machine.devices.size(), prediction.device_peaks);
   peaks("hosts", machine.nodes.size(), prediction.host_peaks);
+  for (JsonObject& point : object.objects("frontier")) {
+    know(point, {"limit_bytes", "step_time_s"});
+    const int64_t limit = point.integer("limit_bytes", 0, int64_t{1} << 60);
+    if (!point.has("step_time_s")) fail_input("{}: \"step_time_s\" is missing", point.where());
+    prediction.frontier.push_back({Bytes(limit), Seconds(point.number("step_time_s", 0, 0, 1e12))});
+    point.finish();
+  }
   object.finish();
   return prediction;
 }

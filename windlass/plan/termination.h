@@ -20,6 +20,7 @@ std::string_view termination_name(Termination termination);
 struct FrontierPoint {
   Bytes limit;
   Seconds step_time;
+  bool operator==(const FrontierPoint&) const = default;
 };
 
 }  // namespace windlass

@@ -134,10 +134,14 @@ ordered_json write_strategy(const Plan& plan) {
 ordered_json write_prediction(const Prediction& prediction) {
   const auto write = [](int64_t bytes, ordered_json& run) { run["peak_bytes"] = bytes; };
   ensure(std::isfinite(prediction.step_time.value), "a predicted time is not a number");
-  return {{"termination", prediction.termination},
-          {"step_time_s", prediction.step_time.value},
-          {"devices", runs(prediction.device_peaks, write)},
-          {"hosts", runs(prediction.host_peaks, write)}};
+  ordered_json object = {{"termination", prediction.termination},
+                         {"step_time_s", prediction.step_time.value},
+                         {"devices", runs(prediction.device_peaks, write)},
+                         {"hosts", runs(prediction.host_peaks, write)}};
+  for (const FrontierPoint& point : prediction.frontier)
+    object["frontier"].push_back(
+        {{"limit_bytes", point.limit.value}, {"step_time_s", point.step_time.value}});
+  return object;
 }
 
 // Throws Error{Unsupported} for a machine that no machine file describes.

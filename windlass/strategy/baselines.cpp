@@ -127,6 +127,14 @@ class Generator {
       for (size_t s = 0; s < training_.saved.size(); ++s)
         if (training_.saved[s].producer.valid()) result_.saved[s] = MemoryAction::Offload;
     }
+    if (spec_.compress > 0) {
+      for (size_t s = 0; s < training_.saved.size(); ++s) {
+        const Tensor& tensor = graph()[training_.saved[s].tensor];
+        if (training_.saved[s].producer.valid() && tensor.role == TensorRole::Activation &&
+            is_float(tensor.type.dtype))
+          result_.saved[s] = compressions(spec_.compress).back();
+      }
+    }
     switch (spec_.recompute) {
       case RecomputePolicy::None: break;
       case RecomputePolicy::Selective: recompute_attention(); break;

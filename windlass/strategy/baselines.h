@@ -13,7 +13,8 @@
 //   harmony:mode=pp|dp,packs=N,micro=2  even packs of layers, as Harmony's runtime passes them on
 //   single                              one device, nothing else
 //
-// Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full. Replicas have as many samples each,
+// Parameters combine: megatron:tp=2,pp=2,zero=1,recompute=full. compress=8|4|2 stores saved floats
+// in so many bits, which changes the mathematics. Replicas have as many samples each,
 // but with balance=speed faster devices have more, and parts=2:2:1:1 says in which proportion; both
 // in whole samples.
 #pragma once
@@ -40,12 +41,15 @@ enum class RecomputePolicy : uint8_t {
 struct BaselineSpec {
   std::string name;  // as written
   int64_t dp = 0, tp = 1, pp = 1, interleave = 1;
-  int64_t micro = 0;          // samples of one replica in a micro-batch
+  int64_t micro = 0;          // samples of one replica in a micro-batch; of unequal ones the least
   int64_t micro_batches = 0;  // the other way to say it
   int zero = 0;
   RecomputePolicy recompute = RecomputePolicy::None;
   bool sequence_parallel = false;
-  bool offload = false;       // activations
+  bool offload = false;  // activations
+  // Floats that ops have made are stored in so many bits, wherever they are not recomputed; 0: as
+  // they are. Changes the mathematics.
+  int compress = 0;
   bool host_weights = false;  // weights live on the host
   bool host_update = false;   // the host updates
   bool gpipe = false;
@@ -63,7 +67,8 @@ BaselineSpec parse_baseline(std::string_view text);
 std::vector<std::string_view> baseline_names();
 
 // Devices of each kind filled in, and the number of micro-batches for a batch of so many samples.
-// Throws Error{Input} if they do not divide.
+// Throws Error{Input} if the devices do not suffice, or if the smallest micro-batch has fewer
+// samples than there are replicas.
 void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples);
 
 // For the training graph of one micro-batch; packs of layers are for that of the batch. Throws

@@ -42,6 +42,8 @@ TEST(Baselines, ErrorsSayWhatIsKnown) {
             std::string::npos);
   EXPECT_NE(message_of("zero:stage=4").find("0 to 3"), std::string::npos);
   EXPECT_NE(message_of("gpipe:recompute=maybe").find("selective"), std::string::npos);
+  EXPECT_NE(message_of("single:compress=3").find("8, 4 or 2"), std::string::npos);
+  EXPECT_NE(message_of("offload-all:compress=4").find("not both"), std::string::npos);
 }
 
 TEST(Baselines, DegreesFillTheMachine) {
@@ -56,9 +58,26 @@ TEST(Baselines, DegreesFillTheMachine) {
   EXPECT_EQ(pipeline.micro_batches, 8);
 }
 
+// Micro-batches of a batch that their number does not divide differ by one sample.
+TEST(Baselines, UnequalMicroBatches) {
+  BaselineSpec spec = parse_baseline("megatron:dp=2,tp=2,micro-batches=3");
+  resolve(spec, load_machine("4x1080ti"), 10);
+  EXPECT_EQ(spec.micro_batches, 3);
+  EXPECT_EQ(spec.micro, 1);  // 4, 3 and 3 samples over 2 replicas
+  EXPECT_NE(message_of("data-parallel:micro-batches=3", "4x1080ti", 10)
+                .find("a micro-batch of 3 samples cannot be split over 4 replicas"),
+            std::string::npos);
+  EXPECT_NE(message_of("1f1b:stages=4,micro-batches=11", "4x1080ti", 10)
+                .find("10 samples cannot be cut into 11"),
+            std::string::npos);
+  EXPECT_NE(message_of("harmony:mode=pp,micro-batches=3", "4x1080ti", 10).find("equal"),
+            std::string::npos);
+}
+
 TEST(Baselines, PacksHaveFewParameters) {
   EXPECT_EQ(message_of("harmony:mode=pp,packs=8,micro=2", "4x1080ti"), "");
-  for (const char* other : {"tp=2", "zero=1", "recompute=full", "offload=on", "host-update=on"})
+  for (const char* other :
+       {"tp=2", "zero=1", "recompute=full", "offload=on", "compress=4", "host-update=on"})
     EXPECT_NE(message_of(std::string("harmony:mode=pp,") + other, "4x1080ti").find("nothing else"),
               std::string::npos)
         << other;

@@ -15,12 +15,6 @@ int64_t sum_of(std::span<const int32_t> sizes) {
 
 }  // namespace
 
-Range part_of(int64_t size, int64_t parts, int64_t index) {
-  const int64_t small = size / parts, larger = size % parts;
-  const int64_t begin = index * small + std::min(index, larger);
-  return {begin, begin + small + (index < larger ? 1 : 0)};
-}
-
 Range part_of(int64_t size, int64_t parts, std::span<const int32_t> sizes, int64_t index) {
   if (sizes.empty()) return part_of(size, parts, index);
   // Both factors of a product are below kMostSizes.

@@ -1,4 +1,5 @@
-// The one rule by which loops and axes are cut into parts.
+// The one rule by which loops and axes are cut into parts: equal ones (graph/even_parts.h), or in
+// proportion to sizes.
 #pragma once
 
 #include <cstdint>
@@ -6,19 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "windlass/graph/op_info.h"
+#include "windlass/graph/even_parts.h"
 
 namespace windlass {
 
-// Piece `index` of [0, size) cut into `parts`: sizes differ by at most one, larger ones first.
-Range part_of(int64_t size, int64_t parts, int64_t index);
-// Size of the largest piece.
-constexpr int64_t largest_part(int64_t size, int64_t parts) { return (size + parts - 1) / parts; }
-
 // Unequal parts: `sizes` are small whole numbers that the parts are in proportion to, without a
 // common divisor (reduced_sizes). A border lies where the sizes before it say, rounded down, so
-// that parts are exact wherever the sum of the sizes divides `size`. No sizes: equal parts, as
-// above.
+// that parts are exact wherever the sum of the sizes divides `size`. No sizes: equal parts.
 Range part_of(int64_t size, int64_t parts, std::span<const int32_t> sizes, int64_t index);
 // Wherever this divides `size`, no border is rounded.
 int64_t part_units(int64_t parts, std::span<const int32_t> sizes);

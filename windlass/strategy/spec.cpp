@@ -75,6 +75,12 @@ const std::map<std::string_view, Setter>& keys() {
       {"sequence-parallel",
        [](BaselineSpec& s, auto v) { s.sequence_parallel = flag("sequence-parallel", v); }},
       {"offload", [](BaselineSpec& s, auto v) { s.offload = flag("offload", v); }},
+      {"compress",
+       [](BaselineSpec& s, auto v) {
+         if (v != "8" && v != "4" && v != "2" && v != "off")
+           fail_input("compress={}: expected 8, 4 or 2 bits, or off", v);
+         s.compress = v == "off" ? 0 : static_cast<int>(number("compress", v));
+       }},
       {"host-weights", [](BaselineSpec& s, auto v) { s.host_weights = flag("host-weights", v); }},
       {"host-update", [](BaselineSpec& s, auto v) { s.host_update = flag("host-update", v); }},
       {"packs", [](BaselineSpec& s, auto v) { s.packs = number("packs", v); }},
@@ -141,6 +147,8 @@ BaselineSpec parse_baseline(std::string_view text) {
       throw error.within(fmt::format("strategy \"{}\"", text));
     }
   }
+  if (spec.offload && spec.compress > 0)
+    fail_input("strategy \"{}\": saved tensors are offloaded or compressed, not both", text);
   if (spec.zero > 3) fail_input("strategy \"{}\": ZeRO stage {}, expected 0 to 3", text, spec.zero);
   return spec;
 }
@@ -153,9 +161,9 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
   if (spec.harmony_packs) {
     const BaselineSpec plain;
     if (spec.dp != plain.dp || spec.tp != plain.tp || spec.zero != plain.zero || spec.offload ||
-        spec.interleave != plain.interleave || spec.recompute != plain.recompute ||
-        spec.host_weights || spec.host_update || spec.sequence_parallel ||
-        spec.bucket != plain.bucket)
+        spec.compress > 0 || spec.interleave != plain.interleave ||
+        spec.recompute != plain.recompute || spec.host_weights || spec.host_update ||
+        spec.sequence_parallel || spec.bucket != plain.bucket)
       fail_here("packs of layers have mode, packs, micro and micro-batches, and nothing else");
     // One replica of the pipeline through all devices, or all devices side by side.
     spec.dp = spec.pp == 1 ? devices : 1;
@@ -198,9 +206,15 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
       spec.micro_batches = samples / per_step;
     }
   }
-  if (samples % spec.micro_batches != 0)
-    fail_here(fmt::format("a batch of {} samples cannot be cut into {} equal micro-batches",
-                          samples, spec.micro_batches));
+  if (spec.harmony_packs && samples % spec.micro_batches != 0)
+    fail_here(
+        fmt::format("a batch of {} samples cannot be cut into {} equal micro-batches; say "
+                    "how many samples they have, with micro",
+                    samples, spec.micro_batches));
+  if (spec.micro_batches > std::max<int64_t>(1, samples))
+    fail_here(fmt::format("a batch of {} samples cannot be cut into {} micro-batches", samples,
+                          spec.micro_batches));
+  // Of unequal ones the smallest.
   if (samples / spec.micro_batches < spec.dp)
     fail_here(fmt::format("a micro-batch of {} samples cannot be split over {} replicas",
                           samples / spec.micro_batches, spec.dp));

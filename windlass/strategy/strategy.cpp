@@ -56,6 +56,21 @@ int compressed_bits(MemoryAction action) {
   }
 }
 
+std::vector<MemoryAction> compressions(int fewest_bits) {
+  std::vector<MemoryAction> actions;
+  if (fewest_bits <= 0) return actions;
+  for (const MemoryAction action :
+       {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2})
+    if (compressed_bits(action) >= fewest_bits) actions.push_back(action);
+  return actions;
+}
+
+int64_t compressed_bytes(int64_t elements, int bits) {
+  constexpr int64_t kGroup = 64, kEndsBytes = 4;
+  const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / kGroup);
+  return groups * kEndsBytes + (elements * bits + 7) / 8;
+}
+
 std::string_view schedule_name(ScheduleKind kind) {
   static constexpr std::array<std::string_view, 3> kNames = {"all-at-once", "gpipe", "1f1b"};
   return kNames[static_cast<size_t>(kind)];
@@ -153,6 +168,9 @@ void check_outline(const TrainingGraph& training, const Strategy& strategy) {
                updates);
   if (strategy.micro_batches < 1)
     fail_input("strategy: {} micro-batches, expected at least 1", strategy.micro_batches);
+  if (training.unequal && strategy.micro_batches > training.unequal->count)
+    fail_input("strategy: {} micro-batches, the batch is cut into {} unequal ones",
+               strategy.micro_batches, training.unequal->count);
   if (strategy.prefetch < 0) fail_input("strategy: prefetch is {}", strategy.prefetch);
   check_stages(training, strategy);
   for (size_t i = 0; i < strategy.ops.size(); ++i)
@@ -210,6 +228,21 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
   }
 }
 
+namespace {
+
+void check_shardings(const TrainingGraph& training, const Strategy& strategy) {
+  for (const Stage& stage : strategy.stages) {
+    for (size_t i = stage.first; i < stage.last; ++i) {
+      const Op& op = training.graph.ops[i];
+      const LoopNest nest = loops_of(training.graph, op);
+      check_sharding(op, nest, strategy.shardings[static_cast<size_t>(strategy.ops[i])],
+                     strategy.groups[static_cast<size_t>(stage.group)].size());
+    }
+  }
+}
+
+}  // namespace
+
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy) {
   if (strategy.packs) {
@@ -219,14 +252,11 @@ void check_strategy(const TrainingGraph& training, const Machine& machine,
   }
   check_groups(machine, strategy);
   check_outline(training, strategy);
-  for (const Stage& stage : strategy.stages) {
-    for (size_t i = stage.first; i < stage.last; ++i) {
-      const Op& op = training.graph.ops[i];
-      const LoopNest nest = loops_of(training.graph, op);
-      check_sharding(op, nest, strategy.shardings[static_cast<size_t>(strategy.ops[i])],
-                     strategy.groups[static_cast<size_t>(stage.group)].size());
-    }
-  }
+  if (training.unequal && strategy.micro_batches != training.unequal->count)
+    fail_input("strategy: {} micro-batches, the batch is cut into {} unequal ones",
+               strategy.micro_batches, training.unequal->count);
+  check_shardings(training, strategy);
+  if (training.unequal) check_shardings(training.unequal->smaller, strategy);
 }
 
 }  // namespace windlass

@@ -29,6 +29,11 @@ enum class MemoryAction : uint8_t {
 std::string_view action_name(MemoryAction action);
 // Bits of an element after compression; 0 for actions that are exact.
 int compressed_bits(MemoryAction action);
+// Actions that compress to at least so many bits, those that lose least first; none for 0.
+std::vector<MemoryAction> compressions(int fewest_bits);
+// Elements in so many bits each, in groups of 64 that share two ends of 16 bits; what is left over
+// belongs to the last group, and a smaller tensor is one.
+int64_t compressed_bytes(int64_t elements, int bits);
 
 // Where a weight, its gradient and its optimizer state live. Replicas are the members of its group
 // that hold the same part of the weight.

@@ -13,6 +13,7 @@ Emitter::Emitter(const TrainingGraph& training, const TrainingFacts& facts, cons
 
 void Emitter::prepare(const Strategy& strategy) {
   strategy_ = &strategy;
+  tables_.turn_to(-1);
   graph_.clear_tasks();
   const bool on_hosts = uses_hosts(strategy);
   std::vector<std::vector<int32_t>> kinds = size_kinds(strategy);
@@ -81,6 +82,7 @@ void Emitter::run(const Strategy& strategy) {
     run_item(item);
     ++run_;
   }
+  tables_.turn_to(-1);
   flush_all();
   finish_updates();
 }
@@ -89,6 +91,7 @@ void Emitter::run_item(const WorkItem& item) {
   const Stage& stage = strategy_->stages[static_cast<size_t>(item.stage)];
   item_stage_ = item.stage;
   item_backward_ = item.backward;
+  tables_.turn_to(item.micro_batch);
   if (!item.backward) {
     for (size_t i = stage.first; i < stage.last; ++i) {
       forward(OpId(i), item.micro_batch, stage.group, kForward);
@@ -316,7 +319,7 @@ void Emitter::accumulate(OpId id, int32_t micro_batch, int32_t group) {
   std::vector<Value>& terms = terms_;
   terms.clear();
   const auto elements = [&](TensorId tensor) {
-    return element_count(training_.graph[tensor].type.shape);
+    return element_count(tables_.sized().graph[tensor].type.shape);
   };
   const auto copies = [&] {
     const auto members = static_cast<int32_t>(tables_.group(group_id(group)).size());

@@ -96,7 +96,7 @@ const Emitter::Value& Emitter::data(TensorId tensor, int32_t micro_batch,
   const BufferId buffer = buffers(group,
                                   {.kind = each_step ? BufferKind::Input : BufferKind::Weight,
                                    .tensor = tensor,
-                                   .micro_batch = each_step ? micro_batch : -1,
+                                   .micro_batch = each_step || micro_batch > 0 ? micro_batch : -1,
                                    .layout = want.layout},
                                   bytes(tensor, want.elements), true, !each_step);
   return put(kForward, tensor, micro_batch,
@@ -108,7 +108,7 @@ const Emitter::Value& Emitter::value(Phase phase, TensorId tensor, int32_t micro
   switch (facts_.origin[tensor.index()]) {
     case TrainingFacts::Origin::Weight: return weight(tensor, want, group);
     case TrainingFacts::Origin::Data: return data(tensor, micro_batch, want, group);
-    case TrainingFacts::Origin::Fixed: return data(tensor, 0, want, group);
+    case TrainingFacts::Origin::Fixed: return data(tensor, batch_of_fixed(tensor), want, group);
     case TrainingFacts::Origin::Made: break;
   }
   if (phase == kForward || keeps_all_)
@@ -194,7 +194,7 @@ Emitter::Value Emitter::carry(TensorId tensor, int32_t micro_batch, const MoveTe
 
 const Emitter::Value& Emitter::redistribute(Phase phase, TensorId tensor, int32_t micro_batch,
                                             const Value& origin, int32_t layout, int32_t group) {
-  const Tensor& t = training_.graph[tensor];
+  const Tensor& t = tables_.sized().graph[tensor];
   // Where pieces of a gradient overlap, each has a share of the sum; activations are all there.
   const bool gradient = t.role == TensorRole::Gradient || t.role == TensorRole::WeightGradient;
   Value now = origin;
@@ -235,14 +235,12 @@ void Emitter::stash(TensorId tensor, int32_t micro_batch, const Value& value, Me
                      .layout = buffer_layout(value)};
   stash.stored = {.group = value.group, .layout = value.layout};
   if (bits > 0) {
-    // Groups of 64 elements share two ends of 16 bits each; a smaller tensor is one group.
     stash.stored.buffer = buffers(value.group, content, 0);
     for (size_t k = 0; k < list.size(); ++k) {
       const int64_t elements = size(k) / facts_.element_size[tensor.index()];
-      const int64_t groups = elements == 0 ? 0 : std::max<int64_t>(1, elements / 64);
-      const int64_t small = (elements * bits + 7) / 8 + groups * 4;
+      const int64_t small = compressed_bytes(elements, bits);
       graph_.buffers[stash.stored.buffer.index() + k].bytes = allocated(small);
-      const int32_t work = tables_.work(memory_work(Bytes(size(k)), Bytes(small)));
+      const int32_t work = tables_.work(compression_work(elements, Bytes(size(k)), Bytes(small)));
       on(teams_->lane(list[k], LaneKind::Compute));
       after(value, k);
       read(value.buffer, k, UseKind::From);
@@ -317,7 +315,8 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
     write(stash.restored.buffer, k, UseKind::To);
     const Bytes kept = graph_.buffers[stash.stored.buffer.index() + (unequal_ ? k : 0)].bytes;
     const int32_t price =
-        compressed ? tables_.work(memory_work(kept, size(k)))
+        compressed ? tables_.work(decompression_work(
+                         size(k).value / facts_.element_size[tensor.index()], kept, size(k)))
                    : tables_.host_copies(group_id(group), teams(group).members[k], false, size(k));
     const TaskId task = add({.kind = compressed ? TaskKind::Decompress : TaskKind::SwapIn,
                              .price = price,

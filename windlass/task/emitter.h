@@ -135,6 +135,7 @@ class Emitter : private EmitterTypes {
     return BufferId(first);
   }
   void fit_buffers(BufferId first, int32_t group);
+  int32_t batch_of_fixed(TensorId tensor) const;
   // Bytes of a team, of so many that a team with the largest pieces has.
   int64_t own_bytes(int64_t most, const Content& content, int32_t group, size_t team);
   BufferId host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,

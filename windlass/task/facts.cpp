@@ -1,5 +1,7 @@
 #include "windlass/task/facts.h"
 
+#include <algorithm>
+
 namespace windlass {
 
 TrainingFacts::TrainingFacts(const TrainingGraph& training) {
@@ -56,8 +58,13 @@ TrainingFacts::TrainingFacts(const TrainingGraph& training) {
         continue;
       }
       terms.push_back({update, producer});
-      // A gradient that others read too is added by a task of its own.
-      if (graph[id].role == TensorRole::WeightGradient && readers[id.index()] == 1)
+      // A gradient that others read too is added by a task of its own, and so is the second one
+      // that an op makes of the same weight: that of a weight times itself.
+      const auto another = [&](TensorId other) {
+        return other.valid() && term_of[other.index()] == update;
+      };
+      const bool second = producer.valid() && std::ranges::any_of(graph[producer].outputs, another);
+      if (graph[id].role == TensorRole::WeightGradient && readers[id.index()] == 1 && !second)
         term_of[id.index()] = update;
       else if (producer.valid())
         shared_terms.emplace_back(update, id);

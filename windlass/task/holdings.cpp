@@ -59,7 +59,7 @@ Region Holdings::region(const Layout& layout, TensorId tensor, int32_t micro_bat
                         int64_t member) const {
   const int32_t axis =
       micro_batch < 0 || tasks_.micro_batches.empty() ? -1 : samples_.axis[tensor.index()];
-  if (axis < 0) return region_of(layout, shape(tensor), member);
+  if (axis < 0) return region_of(layout, shape(tensor, micro_batch), member);
   const auto at = static_cast<size_t>(axis);
   Region region = region_of(layout, shape(tensor), member);
   region[at].range = samples_.part(region[at].size, region[at].range,
@@ -98,7 +98,7 @@ int64_t Holdings::key(BufferId id, int64_t member, int32_t share) const {
   // One copy on a host for all members of the team there that want the same of it.
   const auto& devices = tasks_.groups[static_cast<size_t>(held.group)];
   const auto node = [&](int64_t m) { return machine_[devices[static_cast<size_t>(m)]].node; };
-  const Shape& whole = shape(held.tensor);
+  const Shape& whole = shape(held.tensor, held.micro_batch);
   const auto& digits = tasks_.digit_sets[static_cast<size_t>(share)];
   const Region mine = region_of(layout(id), whole, member);
   const int64_t elements = element_count(local_shape(mine));

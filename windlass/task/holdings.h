@@ -32,12 +32,14 @@ class Holdings {
   Holdings(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks);
 
   const Buffer& buffer(BufferId id) const { return tasks_[id]; }
-  const Shape& shape(TensorId id) const { return training_.graph[id].type.shape; }
+  // Where sizes of micro-batches differ, that in this one.
+  const Shape& shape(TensorId id, int32_t micro_batch = -1) const {
+    return training_.of(micro_batch).graph[id].type.shape;
+  }
   const Layout& layout(BufferId id) const;
   void set_layout(BufferId id, Layout layout) { changed_[id.value] = std::move(layout); }
 
-  // The part of a tensor that a member has in a layout; of a micro-batch, if there are several in
-  // the training graph.
+  // The part of a tensor of a micro-batch that a member has in a layout.
   Region region(const Layout& layout, TensorId tensor, int32_t micro_batch, int64_t member) const;
   Region region(BufferId id, int64_t member) const {
     return region(layout(id), tasks_[id].tensor, tasks_[id].micro_batch, member);

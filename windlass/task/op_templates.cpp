@@ -9,9 +9,9 @@
 namespace windlass {
 
 const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
-  for (const Made& known : op_index_[op.index()]) {
+  for (const Made& known : op_index_[at(op)]) {
     if (known.sharding != sharding || known.group != group) continue;
-    latest_[op.index()] = known;
+    latest_[at(op)] = known;
     return *known.made;
   }
   return make_op(op, sharding, group);
@@ -19,16 +19,16 @@ const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
 
 const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
   templates_.push_back(
-      make(training_.graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
-  op_index_[op.index()].push_back({sharding, group, &templates_.back()});
+      make(sized_->graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
+  op_index_[at(op)].push_back({sharding, group, &templates_.back()});
   return templates_.back();
 }
 
 const OpTemplate& Tables::op_of_member(OpId op, int32_t sharding, int32_t group, int32_t member) {
   const Sharding& how = shardings_[static_cast<size_t>(sharding)];
   if (member == 0 || !windlass::unequal(how)) return this->op(op, sharding, group);
-  const auto [entry, fresh] = member_templates_.try_emplace({op, sharding, group, member});
-  if (fresh) entry->second = make(training_.graph[op], how, group, member);
+  const auto [entry, fresh] = member_templates_.try_emplace({at(op), sharding, group, member});
+  if (fresh) entry->second = make(sized_->graph[op], how, group, member);
   return entry->second;
 }
 
@@ -40,7 +40,7 @@ OperandTemplate Tables::operand(const LoopNest& nest, const Sharding& sharding,
 }
 
 OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group, int32_t member) {
-  const Graph& graph = training_.graph;
+  const Graph& graph = sized_->graph;
   const LoopNest nest = loops_of(graph, op);
   check_sharding(op, nest, sharding, this->group(group).size());
   OpTemplate result;
@@ -86,7 +86,7 @@ ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand,
 void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const {
   std::vector<bool> written(op.inputs.size(), false);
   if (const auto& writes = op_info(op.kind).writes)
-    for (int32_t input : writes(signature_of(training_.graph, op)))
+    for (int32_t input : writes(signature_of(sized_->graph, op)))
       written[static_cast<size_t>(input)] = true;
   for (size_t i = 0; i < op.inputs.size(); ++i)
     if (op.inputs[i].valid())
@@ -138,7 +138,7 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
 // Work of an op of either pass, and what its pieces exchange before it ends.
 int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
                       int32_t member, ExchangeTemplate& exchange) {
-  const Graph& graph = training_.graph;
+  const Graph& graph = sized_->graph;
   const LocalSizes local = local_sizes(nest, sharding, member);
   std::vector<MemberDigit> digits;
   int64_t place = size_of(sharding);

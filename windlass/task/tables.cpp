@@ -61,12 +61,13 @@ std::vector<DeviceGroup> subgroups(const std::vector<DeviceId>& group,
 }  // namespace
 
 Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine)
-    : training_(training), facts_(facts), machine_(machine), planner_(machine) {
+    : training_(training), sized_(&training), facts_(facts), machine_(machine), planner_(machine) {
+  const size_t sizes = training.unequal ? 2 : 1;
   digit_sets_.emplace_back();
-  sizes_.resize(training.graph.tensors.size());
+  sizes_.resize(sizes * training.graph.tensors.size());
   backward_of_.resize(training.forward_ops);
-  op_index_.resize(training.forward_ops);
-  latest_.resize(training.forward_ops);
+  op_index_.resize(sizes * training.forward_ops);
+  latest_.resize(sizes * training.forward_ops);
   for (size_t i = training.forward_ops; i < training.graph.ops.size(); ++i)
     if (const OpId forward = training.graph.ops[i].forward; forward.valid())
       backward_of_[forward.index()] = OpId(i);
@@ -241,20 +242,19 @@ int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
 }
 
 int64_t Tables::allocated_bytes(TensorId tensor, int32_t layout) {
-  auto& known = sizes_[tensor.index()];
+  auto& known = sizes_[at(tensor)];
   for (const auto& [id, size] : known)
     if (id == layout) return size;
-  const int64_t elements =
-      largest_elements(this->layout(layout), training_.graph[tensor].type.shape);
+  const int64_t elements = largest_elements(this->layout(layout), sized_->graph[tensor].type.shape);
   known.emplace_back(layout, allocated(elements * facts_.element_size[tensor.index()]).value);
   return known.back().second;
 }
 
 int64_t Tables::elements_of_member(TensorId tensor, int32_t layout, int32_t member) {
-  const auto [entry, fresh] = member_elements_.try_emplace({tensor, layout, member}, 0);
+  const auto [entry, fresh] = member_elements_.try_emplace({at(tensor), layout, member}, 0);
   if (fresh)
     entry->second =
-        largest_elements(this->layout(layout), training_.graph[tensor].type.shape, member);
+        largest_elements(this->layout(layout), sized_->graph[tensor].type.shape, member);
   return entry->second;
 }
 

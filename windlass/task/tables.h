@@ -114,6 +114,16 @@ class Tables {
  public:
   Tables(const TrainingGraph& training, const TrainingFacts& facts, const Machine& machine);
 
+  // What is asked from now on is asked of this micro-batch: where they are unequal, ops and tensors
+  // have its sizes. At first, and with -1, of a larger one.
+  void turn_to(int32_t micro_batch) {
+    if (!training_.unequal) return;
+    sized_ = &training_.of(micro_batch);
+    smaller_ = sized_ != &training_ ? 1 : 0;
+  }
+  // The step of that micro-batch.
+  const TrainingGraph& sized() const { return *sized_; }
+
   int32_t intern(const Layout& layout);
   int32_t intern(const Sharding& sharding);
   int32_t intern(const std::vector<DeviceId>& group);
@@ -123,7 +133,7 @@ class Tables {
   // The op must be a forward op. The reference stays valid. Where parts are unequal: for the
   // members like member 0.
   const OpTemplate& op(OpId op, int32_t sharding, int32_t group) {
-    const Made& latest = latest_[op.index()];
+    const Made& latest = latest_[at(op)];
     const bool same = latest.sharding == sharding && latest.group == group;
     return same ? *latest.made : find_op(op, sharding, group);
   }
@@ -160,7 +170,7 @@ class Tables {
   int32_t sum_layout(TensorId tensor, int32_t layout) {
     const int32_t whole = settled(layout);
     if (!this->layout(whole).halo()) return whole;
-    return intern(without_halo(this->layout(whole), training_.graph[tensor].type.shape));
+    return intern(without_halo(this->layout(whole), sized_->graph[tensor].type.shape));
   }
   // The set of digits over which a gradient in this layout is partial; 0 is the empty set.
   int32_t partial_digits(int32_t layout) {
@@ -221,7 +231,14 @@ class Tables {
   int32_t settle(int32_t layout);
   int32_t intern_digits(std::vector<MemberDigit> digits);
 
+  size_t at(OpId op) const { return smaller_ * training_.forward_ops + op.index(); }
+  size_t at(TensorId tensor) const {
+    return smaller_ * training_.graph.tensors.size() + tensor.index();
+  }
+
   const TrainingGraph& training_;
+  const TrainingGraph* sized_;
+  size_t smaller_ = 0;  // 1: of the smaller micro-batches
   const TrainingFacts& facts_;
   const Machine& machine_;
   TrafficPlanner planner_;
@@ -238,8 +255,8 @@ class Tables {
     int32_t sharding = -1, group = -1;
     const OpTemplate* made = nullptr;
   };
-  std::vector<std::vector<Made>> op_index_;  // by op
-  std::vector<Made> latest_;                 // by op, asked for last
+  std::vector<std::vector<Made>> op_index_;  // by op of each size
+  std::vector<Made> latest_;                 // by op of each size, asked for last
   std::vector<std::vector<MemberDigit>> digit_sets_;
   std::vector<int32_t> partial_digits_;  // by layout
   std::vector<int32_t> settled_;         // by layout
@@ -260,10 +277,11 @@ class Tables {
   std::map<std::tuple<int32_t, int32_t, std::vector<int32_t>>, int32_t>
       host_digits_;  // by set, group and kinds
   std::map<std::tuple<int32_t, std::vector<int32_t>, int32_t, int32_t>, int64_t> host_parts_;
-  std::vector<std::vector<std::pair<int32_t, int64_t>>> sizes_;  // by tensor: layout and bytes
+  std::vector<std::vector<std::pair<int32_t, int64_t>>> sizes_;  // by tensor of each size:
+                                                                 // layout and bytes
   // Where parts are unequal: of members other than 0; of all.
-  std::map<std::tuple<OpId, int32_t, int32_t, int32_t>, OpTemplate> member_templates_;
-  std::map<std::tuple<TensorId, int32_t, int32_t>, int64_t> member_elements_;
+  std::map<std::tuple<size_t, int32_t, int32_t, int32_t>, OpTemplate> member_templates_;
+  std::map<std::tuple<size_t, int32_t, int32_t>, int64_t> member_elements_;
 };
 
 }  // namespace windlass

@@ -12,9 +12,13 @@ namespace {
 // What follows from the data of all micro-batches.
 class DataWalk {
  public:
-  DataWalk(const Graph& graph, const BatchAxes& batch, int32_t micro_batches,
+  DataWalk(const std::vector<const Graph*>& graphs, const BatchAxes& batch, int32_t micro_batches,
            const MicroBatchData& data)
-      : graph_(graph), batch_(batch), micro_batches_(micro_batches), data_(data) {}
+      : graphs_(graphs),
+        graph_(*graphs[0]),
+        batch_(batch),
+        micro_batches_(micro_batches),
+        data_(data) {}
 
   // One array for each micro-batch; one alone if it is the same for all, or their sum.
   const std::vector<Array>& value(TensorId id) {
@@ -53,8 +57,9 @@ class DataWalk {
       std::vector<const Array*> operands;
       for (const std::vector<Array>* input : inputs)
         operands.push_back(input == nullptr ? nullptr : &(*input)[input->size() == 1 ? 0 : m]);
+      const Graph& own = *graphs_[m % graphs_.size()];
       made.push_back(
-          std::move(interpret_forward(signature_of(graph_, op), operands).outputs[output]));
+          std::move(interpret_forward(signature_of(own, own[id]), operands).outputs[output]));
     }
     if (count > 1 && !has_samples(wanted)) add_up(made);
     return made;
@@ -67,23 +72,35 @@ class DataWalk {
     terms.resize(1);
   }
 
-  const Graph& graph_;
+  const std::vector<const Graph*>& graphs_;
+  const Graph& graph_;  // the first one
   const BatchAxes& batch_;
   const int32_t micro_batches_;
   const MicroBatchData& data_;
   std::map<TensorId, std::vector<Array>> values_;
 };
 
+// Elements of a tensor in a micro-batch, on average.
+double mean_elements(const std::vector<const Graph*>& graphs, TensorId tensor) {
+  int64_t elements = 0;
+  for (const Graph* graph : graphs) elements += element_count((*graph)[tensor].type.shape);
+  return static_cast<double>(elements) / static_cast<double>(graphs.size());
+}
+
 }  // namespace
 
-std::vector<double> mean_counts(const Graph& graph, const BatchAxes& batch, int32_t micro_batches,
-                                const MicroBatchData& data) {
+std::vector<double> mean_counts(const std::vector<const Graph*>& graphs, const BatchAxes& batch,
+                                int32_t micro_batches, const MicroBatchData& data) {
+  const Graph& graph = *graphs[0];
   std::vector<double> counts(graph.ops.size(), -1);
-  DataWalk walk(graph, batch, micro_batches, data);
+  DataWalk walk(graphs, batch, micro_batches, data);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[i];
     if (op.kind != OpKind::CrossEntropy || op.forward.valid()) continue;
-    if (!ops_from_data(graph, op.inputs[1])) continue;
+    if (!ops_from_data(graph, op.inputs[1])) {
+      if (graphs.size() > 1) counts[i] = mean_elements(graphs, op.inputs[1]);
+      continue;
+    }
     const std::vector<Array>& labels = walk.value(op.inputs[1]);
     double total = 0;
     for (const Array& part : labels)

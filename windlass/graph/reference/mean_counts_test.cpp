@@ -31,8 +31,8 @@ TEST(MeanCounts, AreSharedByMicroBatches) {
     return m == 0 ? Array({2, 3}, {9, 1, 2, 0, 9, 9}) : Array({2, 3}, {0, 9, 9, 1, 9, 0});
   };
   const Graph graph = shifted_labels(9);
-  EXPECT_THAT(mean_counts(graph, {}, 2, data), ElementsAre(-1, -1, 1.5));
-  EXPECT_THAT(mean_counts(graph, {}, 1, data), ElementsAre(-1, -1, 2));
+  EXPECT_THAT(mean_counts({&graph}, {}, 2, data), ElementsAre(-1, -1, 1.5));
+  EXPECT_THAT(mean_counts({&graph}, {}, 1, data), ElementsAre(-1, -1, 2));
 }
 
 // The mean of x over what a mask leaves: of 4 and 0 elements in two micro-batches.
@@ -59,7 +59,8 @@ TEST(MeanCounts, DivisorsAreThoseOfTheBatch) {
   EXPECT_THAT(batch.divisors, ElementsAre(divisor));
   const auto data = [](TensorId, int32_t m) { return Array({2, 2}, m == 0 ? 1 : 0); };
   // (4 + 0 + 2) / 2, where each micro-batch alone would divide by 6 and by 2.
-  EXPECT_EQ(mean_counts(cut_batch(graph, batch, 2), batch, 2, data)[divisor.index()], 3);
+  const Graph half = cut_batch(graph, batch, 2);
+  EXPECT_EQ(mean_counts({&half}, batch, 2, data)[divisor.index()], 3);
 }
 
 TEST(FromData, NoWeightHasAPart) {

@@ -1,18 +1,20 @@
 // The plain step: what the slow executor of task graphs is held against.
 
+#include "windlass/base/error.h"
 #include "windlass/graph/reference/mean_counts.h"
 #include "windlass/task/reference/run_tasks.h"
 
 namespace windlass {
 
 StepEnd run_plainly(const TrainingGraph& training, const StepStart& start) {
+  ensure(!training.unequal, "micro-batches of unequal sizes are held against the batch");
   StepEnd end;
   const Graph& graph = training.graph;
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (size_t i = first_update; i < graph.ops.size(); ++i)
     end.gradients.emplace_back(graph[graph.ops[i].inputs[0]].type.shape);
   const std::vector<double> counts =
-      mean_counts(graph, start.batch, start.micro_batches, start.data);
+      mean_counts({&graph}, start.batch, start.micro_batches, start.data);
   for (int32_t m = 0; m < start.micro_batches; ++m) {
     TensorValues values = start.values;
     for (size_t t = 0; t < graph.tensors.size(); ++t)

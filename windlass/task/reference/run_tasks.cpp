@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/graph/reference/mean_counts.h"
 #include "windlass/task/reference/exchange_values.h"
 #include "windlass/task/reference/held_values.h"
@@ -27,7 +28,8 @@ class TaskWalker {
         start_(start),
         held_(training, machine, tasks),
         roots_(storage_roots(training.graph)),
-        mean_counts_(mean_counts(training.graph, start.batch, start.micro_batches, start.data)) {
+        mean_counts_(
+            mean_counts(graphs_of(training), start.batch, start.micro_batches, start.data)) {
     first_update_ = training.forward_ops + training.backward_ops;
     loss_buffers_.resize(parts() ? tasks.micro_batches.size()
                                  : static_cast<size_t>(start.micro_batches));
@@ -60,7 +62,8 @@ class TaskWalker {
 
   // The whole tensors that a buffer begins with pieces of.
   std::vector<Array> whole_of(const Buffer& buffer) const {
-    const Tensor& tensor = training_.graph[buffer.tensor];
+    const Graph& graph = training_.of(buffer.micro_batch).graph;
+    const Tensor& tensor = graph[buffer.tensor];
     if (buffer.kind == BufferKind::OptimizerState) {
       std::vector<Array> states;
       for (size_t i = first_update_; i < training_.graph.ops.size(); ++i)
@@ -72,8 +75,8 @@ class TaskWalker {
     if (buffer.tensor == training_.loss_gradient)
       return {Array(tensor.type.shape, 1.0 / start_.micro_batches)};
     if (tensor.constant >= 0)
-      return {Array(tensor.type.shape,
-                    training_.graph.constants[static_cast<size_t>(tensor.constant)].values)};
+      return {
+          Array(tensor.type.shape, graph.constants[static_cast<size_t>(tensor.constant)].values)};
     if (buffer.kind == BufferKind::Input)
       return {start_.data(buffer.tensor, data_of(buffer.micro_batch))};
     return {start_.values[buffer.tensor.index()]};
@@ -127,26 +130,31 @@ class TaskWalker {
 
   void compute(TaskId id) {
     const Task& task = tasks_[id];
-    const Op& op = training_.graph[task.op];
-    const Op& forward = op.forward.valid() ? training_.graph[op.forward] : op;
+    const Graph& graph = training_.of(task.micro_batch).graph;
+    const Op& op = graph[task.op];
+    const Op& forward = op.forward.valid() ? graph[op.forward] : op;
     const OpId forward_id = op.forward.valid() ? op.forward : task.op;
-    const Signature signature = signature_of(training_.graph, op);
-    const LoopNest nest = loops_of(training_.graph, op);
+    const Signature signature = signature_of(graph, op);
+    const LoopNest nest = loops_of(graph, op);
     const Sharding& sharding = tasks_.shardings[static_cast<size_t>(task.how)];
-    const RandomState random = start_.random(forward_id, data_of(task.micro_batch));
+    const RandomState random =
+        start_.random(forward_id, training_.unequal ? 0 : data_of(task.micro_batch));
     for (int64_t member : held_.members(team_of(id), task.group)) {
       std::vector<LoopPart> loops = loop_parts(nest, sharding, member);
       if (parts())
         take_samples(held_.samples(), forward_id, nest,
                      tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
       OpPiece piece = piece_of(signature, nest, loops);
+      if (training_.unequal)
+        place_in_batch(training_, forward_id, task.micro_batch, start_.micro_batches,
+                       training_.unequal->batch.axis, piece.facts);
       if (forward.kind == OpKind::CrossEntropy) {
         piece.facts.mean_count = mean_counts_[forward_id.index()];
         if (piece.facts.mean_count < 0)
           fail_unsupported("\"{}\": its labels are computed", forward.name);
       }
       if (op.forward.valid())
-        run_backward(id, op, signature, piece, random, member);
+        run_backward(id, op, piece, random, member);
       else
         run_forward(id, op, piece, random, member);
     }
@@ -188,10 +196,12 @@ class TaskWalker {
     }
   }
 
-  void run_backward(TaskId id, const Op& op, const Signature& signature, const OpPiece& piece,
-                    RandomState random, int64_t member) {
+  void run_backward(TaskId id, const Op& op, const OpPiece& piece, RandomState random,
+                    int64_t member) {
     const std::vector<bool> wanted = wanted_of(op);
-    const GradientRule rule = op_info(op.kind).gradient(signature, wanted);
+    // That of the op that the graph was made from, as for any piece.
+    const GradientRule rule = op_info(op.kind).gradient(
+        signature_of(training_.graph, training_.graph[tasks_[id].op]), wanted);
     const size_t gradient_count = op.inputs.size() - op.saved.size();
     std::vector<Array> operands(op.inputs.size());
     std::vector<const Array*> gradients(gradient_count, nullptr), saved(op.saved.size(), nullptr);

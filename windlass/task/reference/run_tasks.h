@@ -24,7 +24,8 @@ struct StepStart {
   TensorValues values;
   // Inputs and labels of a micro-batch.
   std::function<Array(TensorId, int32_t micro_batch)> data;
-  // Random numbers of a forward op in a micro-batch.
+  // Random numbers of a forward op in a micro-batch; where these are unequal, of the batch: asked
+  // for as those of micro-batch 0.
   std::function<RandomState(OpId, int32_t micro_batch)> random;
   int32_t micro_batches = 1;
   BatchAxes batch = {};  // of the network before it was cut; may be empty if there are no divisors
@@ -34,9 +35,11 @@ struct StepStart {
 
 // What it ends with. Everything whole, put together from the pieces.
 struct StepEnd {
-  std::vector<double> losses;    // by micro-batch; of the batch if the training graph is of all
-  std::vector<Array> gradients;  // by update op: as the updates saw them, not clipped
-  std::vector<Array> weights;    // by update op
+  // By micro-batch: their mean is the loss of the batch. Of the batch if the training graph is of
+  // all.
+  std::vector<double> losses;
+  std::vector<Array> gradients;            // by update op: as the updates saw them, not clipped
+  std::vector<Array> weights;              // by update op
   std::vector<std::vector<Array>> states;  // by update op: master copy and the optimizer's tensors
 };
 
@@ -45,7 +48,8 @@ struct StepEnd {
 StepEnd run_tasks(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                   const StepStart& start);
 
-// The same step without a task graph: micro-batch by micro-batch, op by op, on whole tensors.
+// The same step without a task graph: micro-batch by micro-batch, op by op, on whole tensors. Those
+// of unequal sizes are the step of the batch itself, and refused here.
 StepEnd run_plainly(const TrainingGraph& training, const StepStart& start);
 
 }  // namespace windlass
