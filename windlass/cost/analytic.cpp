@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "windlass/cost/calibrated.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/cost/efficiency.h"
 
@@ -28,11 +29,15 @@ class Analytic : public CostModel {
     for (const Kernel& kernel : work.kernels)
       result.workspace = std::max(result.workspace, workspace(kernel));
     result.time = time(work, device, efficiency);
+    if (device.calibration.any())
+      result.time = calibrated(work, result.time, device.calibration, options_.calibration_end);
     return result;
   }
 
   Seconds least_time(const Work& work, const DeviceType& device) const override {
-    return work.kernels.empty() ? Seconds() : time(work, device, best_efficiency);
+    if (work.kernels.empty()) return Seconds();
+    return time(work, device, best_efficiency) *
+           least_ratio(device.calibration, options_.calibration_end);
   }
 
   Price price_on_host(const Work& work, const Node& node) const override {
@@ -84,6 +89,7 @@ class Analytic : public CostModel {
                                                                share(kernel, device, options_)));
     const FlopsPerSecond scalar = peak_of(device, Precision::Fp32) * options_.pointwise_share;
     busy = std::max(busy, Flops(kernel.pointwise) / scalar);
+    if (kernel.compression) busy = busy * options_.compression_passes;
     return busy + device.launch_overhead * options_.kernel_tail * kernel.launches;
   }
 

@@ -128,6 +128,19 @@ TEST(Analytic, MemoryBoundKernels) {
   EXPECT_EQ(analytic_cost_model()->price(copy, a100()).workspace.value, 0);
 }
 
+// A runner whose compression is no fused kernel pays for each pass; nothing else changes.
+TEST(Analytic, CompressionPasses) {
+  const DeviceType device = load_machine("1x3090").device_types[0];
+  const auto fused = analytic_cost_model();
+  const auto passes = analytic_cost_model({.compression_passes = 8});
+  const Work work = compression_work(int64_t{1} << 28, kGiB, Bytes(kGiB.value / 8));
+  const Work copy = memory_work(kGiB, Bytes(kGiB.value / 8));
+  EXPECT_NEAR(passes->price(work, device).time.value / fused->price(work, device).time.value, 8,
+              0.01);
+  EXPECT_EQ(passes->price(copy, device).time.value, fused->price(copy, device).time.value);
+  EXPECT_GE(fused->price(work, device).time.value, fused->price(copy, device).time.value);
+}
+
 TEST(Analytic, FusedAttention) {
   // 32 heads, 4096 x 4096, depth 128: its authors report 50 to 73 % of the peak forward, less
   // backward.

@@ -23,6 +23,7 @@ struct GroupLayout {
   std::vector<Members> nodes;
   bool striped = false;
   size_t per_node = 1;  // of a striped group
+  bool one_process = false;
 };
 
 GroupLayout layout_of(const Machine& machine, const DeviceGroup& group) {
@@ -45,6 +46,7 @@ GroupLayout layout_of(const Machine& machine, const DeviceGroup& group) {
                      return m.size() == layout.nodes[0].size();
                    });
   if (layout.striped) layout.per_node = layout.nodes[0].size();
+  layout.one_process = order.size() == 1 && machine[order[0]].one_process;
   return layout;
 }
 
@@ -173,6 +175,14 @@ Seconds hierarchical(LoadSum& loads, const GroupLayout& group, Collective collec
   return inside + between;
 }
 
+// Of what one thread does for all of them: the farthest route, once.
+Seconds latency_at_once(LoadSum& loads, const Members& members) {
+  Seconds farthest;
+  for (size_t i = 1; i < members.size(); ++i)
+    farthest = std::max(farthest, loads.send(members[i - 1], members[i], 0));
+  return farthest;
+}
+
 Traffic plan(LoadSum& loads, Collective collective, Algorithm algorithm,
              const std::vector<GroupLayout>& groups, Bytes bytes) {
   const auto size = static_cast<double>(bytes.value);
@@ -185,6 +195,7 @@ Traffic plan(LoadSum& loads, Collective collective, Algorithm algorithm,
       case Algorithm::Tree: steps = tree_of_group(loads, group, collective, size); break;
       case Algorithm::Hierarchical: steps = hierarchical(loads, group, collective, size); break;
     }
+    if (group.one_process) steps = latency_at_once(loads, group.all);
     latency = std::max(latency, kCollectiveStart + steps);
   }
   return loads.take(latency, algorithm);

@@ -60,6 +60,8 @@ class CostModel {
   virtual std::string provenance() const = 0;
 };
 
+enum class CalibrationEnd : uint8_t { Usual, Low, High };
+
 // Constants of the analytic model, the same for all devices; docs/cost_model.md has the formulas
 // and names the source of each. Shares are of what the device's data sheet promises.
 struct AnalyticOptions {
@@ -91,8 +93,12 @@ struct AnalyticOptions {
   double op_issue = 1;
   double step_issue = 500;
   std::optional<RunnerCosts> runner = {};
-  // Times that an update reads and writes its operands.
+  // Times that an update reads and writes its operands; and times that compression and its way
+  // back take what one fused kernel would.
   double update_passes = 1;
+  double compression_passes = 1;
+  // Of calibrated devices: what kernels usually take, or the lower or upper end of it.
+  CalibrationEnd calibration_end = CalibrationEnd::Usual;
   // fp32 products in tf32, where the device has it. Frameworks have this off for matrix products.
   bool tf32 = false;
   // Most that libraries take for split sums of a product, and for a convolution's unfolded input.

@@ -110,6 +110,7 @@ Runner parse(std::string_view text) {
   });
   section(top, "device", runner, [&](Section& device) {
     device.read("update_passes", runner.update_passes, 1);
+    device.read("compression_passes", runner.compression_passes, 1);
     device.read("overlaps_reduction", runner.overlaps_reduction);
     device.read("overlaps_copies", runner.overlaps_copies);
     device.read("copy_share", runner.copy_share, 0.01);
@@ -168,6 +169,7 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
   if (runner.autocast) json["numbers"]["autocast"] = dtype_name(*runner.autocast);
   put("numbers", "fp32_losses", runner.fp32_losses, plain.fp32_losses);
   put("device", "update_passes", runner.update_passes, plain.update_passes);
+  put("device", "compression_passes", runner.compression_passes, plain.compression_passes);
   put("device", "overlaps_reduction", runner.overlaps_reduction, plain.overlaps_reduction);
   put("device", "overlaps_copies", runner.overlaps_copies, plain.overlaps_copies);
   put("device", "copy_share", runner.copy_share, plain.copy_share);

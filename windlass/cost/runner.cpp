@@ -69,6 +69,7 @@ Bytes footprint(const Runner& runner, const Machine& machine, DeviceId device, B
 AnalyticOptions analytic_options(const Runner& runner) {
   AnalyticOptions options;
   options.update_passes = runner.update_passes;
+  options.compression_passes = runner.compression_passes;
   if (runner.host)
     options.runner = RunnerCosts{.host = *runner.host,
                                  .loss_copies = runner.loss_copies,

@@ -46,6 +46,7 @@ struct Runner {
 
   // --- time on a device
   double update_passes = 1;        // times that an update goes over its operands
+  double compression_passes = 1;   // times that compressing takes what one fused kernel would
   bool overlaps_reduction = true;  // of gradients, with the backward pass
   // Copies of saved tensors between device and host memory run beside kernels; and the share of the
   // link's bandwidth that they reach (pageable memory). The share is counted on machines with one

@@ -74,6 +74,25 @@ TEST(Collective, RingOnASwitch) {
       80e6 / 270e9 + 6e-6 + 7 * 4.5e-6, 1e-12);
 }
 
+TEST(Collective, ThreadsOfOneProcessPayLatencyOnce) {
+  Machine machine = load_machine("8xa100-80g*2");
+  const std::vector<DeviceGroup> inside = {members(0, 8)}, across = {members(0, 16)};
+  const Traffic before =
+      plan_collective(machine, Collective::AllReduce, Algorithm::Ring, inside, Bytes(80 * kMB));
+  const Seconds far = alone(machine, Collective::AllReduce, Algorithm::Ring, across, 80 * kMB);
+  for (Node& node : machine.nodes) node.one_process = true;
+  const Traffic sum =
+      plan_collective(machine, Collective::AllReduce, Algorithm::Ring, inside, Bytes(80 * kMB));
+  // The start, and two links of 2 us; the bytes are those of the ring.
+  EXPECT_NEAR(sum.latency.value, 10e-6, 1e-12);
+  EXPECT_EQ(sum.volume, before.volume);
+  ASSERT_EQ(sum.loads.size(), before.loads.size());
+  for (size_t i = 0; i < sum.loads.size(); ++i)
+    EXPECT_EQ(sum.loads[i].bytes, before.loads[i].bytes);
+  // Between nodes there are several processes.
+  EXPECT_EQ(alone(machine, Collective::AllReduce, Algorithm::Ring, across, 80 * kMB), far);
+}
+
 TEST(Collective, TreeForSmallRingForLarge) {
   const Machine machine = load_machine("8xa100-80g");
   const std::vector<DeviceGroup> all = {members(0, 8)};

@@ -156,4 +156,31 @@ Work memory_work(Bytes read, Bytes written) {
   return {{kernel}};
 }
 
+namespace {
+
+// Scalar operations for an element. Storing: least and greatest and whether it is finite (3),
+// Philox with ten rounds of two multiplications, two high halves, four exclusive ors and two sums
+// for four words (25), its place on the ladder and the code (6), shift and or (2). Reading back:
+// shift and mask (2), multiply, add, compare, select (4).
+constexpr double kCompressOperations = 36, kDecompressOperations = 6;
+
+Work packing(double operations, Bytes read, Bytes written) {
+  Work work = memory_work(read, written);
+  for (Kernel& kernel : work.kernels) {
+    kernel.pointwise = operations;
+    kernel.compression = true;
+  }
+  return work;
+}
+
+}  // namespace
+
+Work compression_work(int64_t elements, Bytes plain, Bytes packed) {
+  return packing(kCompressOperations * static_cast<double>(elements), plain, packed);
+}
+
+Work decompression_work(int64_t elements, Bytes packed, Bytes plain) {
+  return packing(kDecompressOperations * static_cast<double>(elements), packed, plain);
+}
+
 }  // namespace windlass

@@ -22,9 +22,10 @@ struct Kernel {
   double pointwise = 0;  // scalar operations beside the multiply-adds
   Bytes read;
   Bytes written;
-  int32_t launches = 1;   // of the same size; m, n, k are of one, the totals above of all of them
-  Bytes scratch;          // that the algorithm keeps beside its operands
-  bool cast = false;      // a conversion of types, which a framework issues on the way
+  int32_t launches = 1;  // of the same size; m, n, k are of one, the totals above of all of them
+  Bytes scratch;         // that the algorithm keeps beside its operands
+  bool cast = false;     // a conversion of types, which a framework issues on the way
+  bool compression = false;  // of a saved tensor, or back
   bool winograd = false;  // a dense 3 x 3 convolution of stride 1: fewer multiplications would do
 
   bool operator==(const Kernel&) const = default;
@@ -63,7 +64,12 @@ CoupledWork coupled_work_of(const Graph& graph, const Op& op, const LoopNest& ne
 Work update_work(OptimizerKind optimizer, double elements, DType weight, DType gradient,
                  bool master);
 
-// Work of reading and writing so many bytes: packing, casting, compressing.
+// Work of reading and writing so many bytes: packing, casting.
 Work memory_work(Bytes read, Bytes written);
+
+// Work of storing so many elements in fewer bits, and of getting them back. One pass each, in which
+// a group's elements stay in registers; rounding draws a random number for each element.
+Work compression_work(int64_t elements, Bytes plain, Bytes packed);
+Work decompression_work(int64_t elements, Bytes packed, Bytes plain);
 
 }  // namespace windlass

@@ -263,5 +263,18 @@ TEST(Work, MemoryWork) {
   EXPECT_EQ(memory_work(Bytes(5), Bytes(3)).kernels[0].written.value, 3);
 }
 
+// 36 operations an element one way, 6 the other.
+TEST(Work, Compression) {
+  EXPECT_TRUE(compression_work(0, Bytes(0), Bytes(0)).kernels.empty());
+  const Kernel out = compression_work(1000, Bytes(4000), Bytes(560)).kernels[0];
+  EXPECT_EQ(out.pointwise, 36'000);
+  EXPECT_EQ(out.read.value, 4000);
+  EXPECT_EQ(out.written.value, 560);
+  const Kernel back = decompression_work(1000, Bytes(560), Bytes(4000)).kernels[0];
+  EXPECT_EQ(back.pointwise, 6'000);
+  EXPECT_EQ(back.read.value, 560);
+  EXPECT_TRUE(out.compression && back.compression);
+}
+
 }  // namespace
 }  // namespace windlass

@@ -70,6 +70,7 @@ Machine local_machine(const LocalOptions& options) {
   node.memory = spare_memory(host) - type.memory * options.devices;
   node.memory_bandwidth = host.triad_all;
   node.peak = host.peak_all;
+  node.one_process = true;
   node.endpoint = EndpointId(size_t{0});
   const NodeId here(size_t{0});
   const EndpointId root(size_t{1});

@@ -34,6 +34,7 @@ TEST(Local, DevicesShareTheHost) {
   EXPECT_DOUBLE_EQ(one.device_types[0].peak.at(Precision::Fp32).value, 100e9);
   EXPECT_DOUBLE_EQ(one.device_types[0].memory_bandwidth.value, 20e9);
   EXPECT_DOUBLE_EQ(one.nodes[0].peak.value, 300e9);
+  EXPECT_TRUE(one.nodes[0].one_process);
 
   const Machine four = local_machine({.devices = 4, .host = four_cores()});
   EXPECT_DOUBLE_EQ(four.device_types[0].peak.at(Precision::Fp32).value, 75e9);  // 300 / 4

@@ -24,6 +24,26 @@ enum class Precision : uint8_t { Fp64, Fp32, Tf32, Bf16, Fp16 };
 std::string_view precision_name(Precision precision);
 
 // A kind of device.
+// What kernels took beside what the analytic cost model says of them, about one size: times of the
+// model, and of those what was measured. `low` and `high` hold four fifths of the kernels.
+struct KernelRatio {
+  Seconds analytic;
+  double ratio = 1, low = 1, high = 1;
+};
+
+// How the kernels of a device were measured (run/calibrate.h). Applied by the cost model.
+struct Calibration {
+  // By family of ops, "compression" beside: ascending in `analytic` and in what was measured. A
+  // family that is not there is as the model says.
+  std::map<std::string, std::vector<KernelRatio>> families = {};
+  // How many times as long kernels take while another device computes, while copies to and from
+  // host memory run, and while the host updates weights: the upper end of predictions has the
+  // largest of them.
+  double beside_devices = 1, beside_copies = 1, beside_updates = 1;
+
+  bool any() const { return !families.empty(); }
+};
+
 struct DeviceType {
   std::string name;
   Bytes memory;                              // installed
@@ -38,6 +58,7 @@ struct DeviceType {
   // runs beside its kernels.
   bool copies_itself = false;
   std::string source;  // where the figures come from
+  Calibration calibration = {};
 };
 
 struct Device {
@@ -57,6 +78,9 @@ struct Node {
   bool peer_to_peer = true;         // false: copies between devices that no link joins directly
                                     // go through host memory
   EndpointId endpoint;
+  // Its devices are threads of one process: what several exchange, one of them does in one go, so
+  // that steps of an exchange do not wait for each other.
+  bool one_process = false;
 };
 
 // Where links end: a device, a host's memory, a switch, or the network between nodes.

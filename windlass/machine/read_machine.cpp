@@ -12,6 +12,7 @@
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
 #include "windlass/machine/local.h"
+#include "windlass/machine/read_calibration.h"
 
 namespace windlass {
 namespace {
@@ -63,6 +64,8 @@ DeviceType read_device_type(JsonObject object, std::string name) {
   type.matrix_share = object.number("matrix_share", 0, 0, 1);
   type.copies_itself = object.boolean("copies_itself", false);
   type.source = object.text("source", "");
+  if (auto calibration = object.object("calibration"))
+    type.calibration = read_calibration(std::move(*calibration));
   auto peak = object.object("peak");
   if (!peak) fail_input("{}: \"peak\" is missing", object.where());
   for (Precision precision :
@@ -113,6 +116,7 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
   NodeSpec node;
   node.count = object.integer("count", 1, 1, kMaxNodes);
   node.host.peer_to_peer = object.boolean("peer_to_peer", true);
+  node.host.one_process = object.boolean("one_process", false);
   auto host = object.object("host");
   if (!host) fail_input("{}: \"host\" is missing", object.where());
   node.host.memory = host->bytes("memory");

@@ -23,6 +23,19 @@ ordered_json write_type(const DeviceType& type) {
   if (type.matrix_share > 0) json["matrix_share"] = type.matrix_share;
   if (type.copies_itself) json["copies_itself"] = true;
   json["source"] = type.source;
+  if (!type.calibration.any()) return json;
+  const Calibration& calibration = type.calibration;
+  ordered_json families = ordered_json::object();
+  for (const auto& [name, points] : calibration.families)
+    for (const KernelRatio& point : points)
+      families[name].push_back({{"analytic", point.analytic.value},
+                                {"ratio", point.ratio},
+                                {"low", point.low},
+                                {"high", point.high}});
+  json["calibration"] = {{"beside_devices", calibration.beside_devices},
+                         {"beside_copies", calibration.beside_copies},
+                         {"beside_updates", calibration.beside_updates},
+                         {"families", std::move(families)}};
   return json;
 }
 
@@ -72,14 +85,16 @@ ordered_json write_node(const Machine& machine, const Node& node, const NodePart
                      {"bandwidth", link->bandwidth.value},
                      {"latency", link->latency.value},
                      {"duplex", link->full_duplex ? "full" : "half"}});
-  return {{"host",
-           {{"memory", node.memory.value},
-            {"memory_bandwidth", node.memory_bandwidth.value},
-            {"peak", node.peak.value}}},
-          {"devices", write_devices(machine, parts, prefix)},
-          {"peer_to_peer", node.peer_to_peer},
-          {"switches", switches},
-          {"links", links}};
+  ordered_json result = {{"host",
+                          {{"memory", node.memory.value},
+                           {"memory_bandwidth", node.memory_bandwidth.value},
+                           {"peak", node.peak.value}}},
+                         {"devices", write_devices(machine, parts, prefix)},
+                         {"peer_to_peer", node.peer_to_peer}};
+  if (node.one_process) result["one_process"] = true;
+  result["switches"] = switches;
+  result["links"] = links;
+  return result;
 }
 
 }  // namespace

@@ -156,6 +156,29 @@ std::string key_of(const KernelRun& run) {
   return key + facts_of(run);
 }
 
+KernelRun whole_run(const Graph& graph, const Op& op, uint64_t adds) {
+  KernelRun run = {.graph = &graph, .op = &op, .adds = adds};
+  if (op.kind != OpKind::Accumulate) {
+    const LoopNest nest = loops_of(graph, op);
+    run.piece = piece_of(signature_of(graph, op), nest, whole_parts(nest));
+    return run;
+  }
+  const auto region = [](const TensorType& type) {
+    Region all;
+    for (int64_t size : type.shape) all.push_back({.size = size, .range = {0, size}});
+    return all;
+  };
+  run.piece.kind = op.kind;
+  run.piece.attrs = op.attrs;
+  for (TensorId input : op.inputs) {
+    run.piece.inputs.push_back(graph[input].type);
+    run.piece.input_regions.push_back(region(graph[input].type));
+  }
+  run.piece.outputs = {graph[op.outputs[0]].type};
+  run.piece.output_regions = {region(graph[op.outputs[0]].type)};
+  return run;
+}
+
 TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
     : training_(training), tasks_(tasks) {
   if (!tasks.micro_batches.empty()) samples_ = find_samples(training);
@@ -170,7 +193,7 @@ TaskKernels::TaskKernels(const TrainingGraph& training, const TaskGraph& tasks)
 Region TaskKernels::region(int32_t layout, TensorId tensor, int32_t micro_batch,
                            int64_t member) const {
   Region found = region_of(tasks_.layouts[static_cast<size_t>(layout)],
-                           training_.graph[tensor].type.shape, member);
+                           graph(micro_batch)[tensor].type.shape, member);
   if (micro_batch < 0 || tasks_.micro_batches.empty()) return found;
   if (const int32_t axis = samples_.axis[tensor.index()]; axis >= 0) {
     AxisPart& part = found[static_cast<size_t>(axis)];
@@ -243,15 +266,16 @@ Range TaskKernels::samples(TaskId id) const {
 TaskKernels::Number TaskKernels::number(TaskId id) const {
   const Task& task = tasks_[id];
   return {task.op.value,  task.how,
-          members(id)[0], tasks_.micro_batches.empty() ? -1 : task.micro_batch,
+          members(id)[0], tasks_.micro_batches.empty() ? size_of(task) : task.micro_batch,
           task.begins,    adds(id)};
 }
 
 TaskKernels::Origin TaskKernels::origin(TaskId id) const {
   const Task& task = tasks_[id];
-  const Op& op = training_.graph[task.op];
+  const Graph& graph = this->graph(task.micro_batch);
+  const Op& op = graph[task.op];
   if (op.kind == OpKind::Accumulate) return {key_of(run(id)), {}};
-  std::string text = key_of(training_.graph, op, adds(id));
+  std::string text = key_of(graph, op, adds(id));
   text += task.begins ? " begins" : " ends";
   const std::vector<int64_t> team = members(id);
   text += fmt::format(" {}", team[0]);
@@ -268,7 +292,7 @@ TaskKernels::Origin TaskKernels::origin(TaskId id) const {
 // Terms that lie like their sum.
 OpPiece TaskKernels::sum_piece(TaskId id, int64_t member) const {
   const Op& op = training_.graph[tasks_[id].op];
-  const TensorType& whole = training_.graph[op.outputs[0]].type;
+  const TensorType& whole = graph(tasks_[id].micro_batch)[op.outputs[0]].type;
   const auto uses = tasks_.uses_of(id);
   const auto sum = std::ranges::find(uses, UseKind::Sum, &Use::kind);
   ensure(sum != uses.end(), "a sum goes nowhere");
@@ -303,16 +327,17 @@ OpPiece TaskKernels::piece(TaskId id, const Signature& signature, const LoopNest
 
 KernelRun TaskKernels::run(TaskId id) const {
   const Task& task = tasks_[id];
-  const Op& op = training_.graph[task.op];
+  const Graph& graph = this->graph(task.micro_batch);
+  const Op& op = graph[task.op];
   const std::vector<int64_t> team = members(id);
-  KernelRun run = {.graph = &training_.graph, .op = &op, .begins = task.begins, .adds = adds(id)};
+  KernelRun run = {.graph = &graph, .op = &op, .begins = task.begins, .adds = adds(id)};
   if (op.kind == OpKind::Accumulate) {
     run.piece = sum_piece(id, team[0]);
-    run.whole = run.piece.outputs[0] == training_.graph[op.outputs[0]].type;
+    run.whole = run.piece.outputs[0] == graph[op.outputs[0]].type;
     return run;
   }
-  const Signature signature = signature_of(training_.graph, op);
-  const LoopNest nest = loops_of(training_.graph, op);
+  const Signature signature = signature_of(graph, op);
+  const LoopNest nest = loops_of(graph, op);
   run.piece = piece(id, signature, nest, team[0], run.whole);
   for (size_t m = 1; m < team.size() && !run.whole && hides_keys(op.attrs); ++m) {
     OpPiece other = piece(id, signature, nest, team[m], run.whole);

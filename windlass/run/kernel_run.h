@@ -42,6 +42,9 @@ std::string key_of(const KernelRun& run);
 // Of a whole op.
 std::string key_of(const Graph& graph, const Op& op, uint64_t adds);
 
+// The kernel of a whole op, by itself.
+KernelRun whole_run(const Graph& graph, const Op& op, uint64_t adds);
+
 // Of each task of a graph that runs a kernel of an op: the piece that the first member of its team
 // has, all of which have pieces of the same size; of attention that hides keys, the piece that sees
 // most of them.
@@ -80,6 +83,11 @@ class TaskKernels {
                 bool& whole) const;
   Range samples(TaskId id) const;  // of the task's micro-batch
   OpPiece sum_piece(TaskId id, int64_t member) const;
+  // The ops in the sizes that they have in a micro-batch, and a number of these sizes.
+  const Graph& graph(int32_t micro_batch) const { return training_.of(micro_batch).graph; }
+  int32_t size_of(const Task& task) const {
+    return &graph(task.micro_batch) == &training_.graph ? -1 : 0;
+  }
   Region region(int32_t layout, TensorId tensor, int32_t micro_batch, int64_t member) const;
 
   const TrainingGraph& training_;

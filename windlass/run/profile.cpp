@@ -16,11 +16,20 @@ using Clock = std::chrono::steady_clock;
 
 // Sizes of weights whose updates are measured; other sizes lie between them.
 constexpr std::array<int64_t, 5> kUpdateSizes = {1, 1 << 10, 1 << 14, 1 << 18, 1 << 22};
+// And of saved tensors that are compressed.
+constexpr std::array<int64_t, 4> kCompressionSizes = {1 << 6, 1 << 12, 1 << 16, 1 << 20};
 
 std::string key_of(const UpdateVariant& variant, int64_t elements) {
   return fmt::format("Update {} {} {}{} {}", enum_name(variant.optimizer),
                      dtype_name(variant.weight), dtype_name(variant.gradient),
                      variant.master ? " master" : "", elements);
+}
+
+constexpr std::string_view kCompressKey = "Compress ", kDecompressKey = "Decompress ";
+
+std::string key_of(const CompressionVariant& variant, int64_t elements) {
+  return fmt::format("{}{} {} bits {}", variant.back ? kDecompressKey : kCompressKey,
+                     dtype_name(variant.dtype), variant.bits, elements);
 }
 
 UpdateVariant variant_of(const Graph& graph, const Op& update) {
@@ -48,12 +57,26 @@ const KernelPrice& KernelProfile::price(const KernelRun& run) {
 
 const KernelPrice& KernelProfile::price(const TaskKernels& kernels, const TaskGraph& tasks,
                                         const TrainingGraph& training, TaskId id) {
-  if (kernels.whole(id))
-    return known_or(key_of(training.graph, training.graph[tasks[id].op], kernels.adds(id)),
+  if (kernels.whole(id)) {
+    const Graph& graph = training.of(tasks[id].micro_batch).graph;
+    return known_or(key_of(graph, graph[tasks[id].op], kernels.adds(id)),
                     [&] { return runtime_().measure_op(kernels.run(id), threads_, devices_); });
+  }
   const KernelPrice*& known = pieces_[kernels.origin(id)];
   if (known == nullptr) known = &price(kernels.run(id));
   return *known;
+}
+
+template <size_t kSizes, typename At>
+Nanoseconds KernelProfile::between(const std::array<int64_t, kSizes>& sizes, int64_t elements,
+                                   const At& at) {
+  size_t above = 1;
+  while (above + 1 < kSizes && sizes[above] < elements) ++above;
+  const double less = at(above - 1), more = at(above);
+  const auto below = static_cast<double>(sizes[above - 1]);
+  const double slope = (more - less) / (static_cast<double>(sizes[above]) - below);
+  return std::max<Nanoseconds>(
+      1, static_cast<Nanoseconds>(less + slope * (static_cast<double>(elements) - below)));
 }
 
 Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t elements,
@@ -67,13 +90,21 @@ Nanoseconds KernelProfile::update_price(const UpdateVariant& variant, int64_t el
     };
     return static_cast<double>(known_or(key, measure).time);
   };
-  size_t above = 1;
-  while (above + 1 < kUpdateSizes.size() && kUpdateSizes[above] < elements) ++above;
-  const double less = at(above - 1), more = at(above);
-  const auto below = static_cast<double>(kUpdateSizes[above - 1]);
-  const double slope = (more - less) / (static_cast<double>(kUpdateSizes[above]) - below);
-  return std::max<Nanoseconds>(
-      1, static_cast<Nanoseconds>(less + slope * (static_cast<double>(elements) - below)));
+  return between(kUpdateSizes, elements, at);
+}
+
+Nanoseconds KernelProfile::compression_price(const CompressionVariant& variant, int64_t elements,
+                                             const std::function<void(const std::string&)>& used) {
+  const auto at = [&](size_t size) {
+    const int64_t count = kCompressionSizes[size];
+    const std::string key = key_of(variant, count);
+    if (used) used(key);
+    return static_cast<double>(
+        known_or(key, [&] {
+          return KernelPrice{runtime_().measure_compression(variant, count, threads_, devices_), 0};
+        }).time);
+  };
+  return between(kCompressionSizes, elements, at);
 }
 
 template <typename Visit>
@@ -93,6 +124,21 @@ void KernelProfile::for_updates(const TrainingGraph& training, const TaskGraph& 
   }
 }
 
+template <typename Visit>
+void KernelProfile::for_compressions(const TrainingGraph& training, const TaskGraph& tasks,
+                                     Visit&& visit) {
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const Task& task = tasks.tasks[i];
+    const bool back = task.kind == TaskKind::Decompress;
+    if (!back && task.kind != TaskKind::Compress) continue;
+    const DType dtype = training.graph[task.tensor].type.dtype;
+    for (const Use& use : tasks.uses_of(TaskId(i)))
+      if ((use.kind == UseKind::To) == back)
+        visit(i, CompressionVariant{dtype, task.how, back},
+              tasks[use.buffer].bytes.value / element_bytes(dtype));
+  }
+}
+
 void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& tasks,
                             TaskTimes& times) {
   for (size_t i = 0; i < tasks.size(); ++i)
@@ -101,6 +147,7 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
   // Most whole ops have one variant, which is looked up once.
   struct Known {
     uint64_t adds = 0;
+    const TrainingGraph* sizes = nullptr;
     const KernelPrice* price = nullptr;
   };
   std::vector<Known> known(training.graph.ops.size());
@@ -112,8 +159,9 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
     if (kernels.whole(id)) {
       Known& entry = known[tasks[id].op.index()];
       const uint64_t adds = kernels.adds(id);
-      if (entry.price == nullptr || entry.adds != adds)
-        entry = {adds, &this->price(kernels, tasks, training, id)};
+      const TrainingGraph* sizes = &training.of(tasks[id].micro_batch);
+      if (entry.price == nullptr || entry.adds != adds || entry.sizes != sizes)
+        entry = {adds, sizes, &this->price(kernels, tasks, training, id)};
       price = entry.price;
     } else {
       const KernelPrice*& entry = pieces[kernels.number(id)];
@@ -125,6 +173,11 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
   }
   for (size_t i = 0; i < tasks.size(); ++i)
     if (!moves(tasks.tasks[i].kind)) times.workspace[i] += kernels.copied_bytes(TaskId(i));
+  if (prices_compression_)
+    for_compressions(training, tasks,
+                     [&](size_t task, const CompressionVariant& variant, int64_t elements) {
+                       times.duration[task] = compression_price(variant, elements);
+                     });
   if (!prices_updates_) return;
   std::map<std::pair<TensorId, int64_t>, Nanoseconds> updates;  // by weight and elements
   for_updates(training, tasks, kernels,
@@ -136,12 +189,14 @@ void KernelProfile::reprice(const TrainingGraph& training, const TaskGraph& task
 }
 
 void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
-  bool updates = kernels.empty();
+  bool updates = kernels.empty(), compression = kernels.empty();
   for (const MeasuredKernel& kernel : kernels) {
     prices_[kernel.kernel] = {kernel.time_ns, kernel.workspace_bytes};
     updates |= kernel.kernel.starts_with("Update ");
+    compression |= kernel.kernel.starts_with(kCompressKey);
   }
   prices_updates_ &= updates;
+  prices_compression_ &= compression;
 }
 
 void KernelProfile::remember(const std::vector<MeasuredKernel>& kernels) {
@@ -176,6 +231,13 @@ std::vector<MeasuredKernel> KernelProfile::used_by(const TrainingGraph& training
         used[key] = {key, 0, 0};
       });
     });
+  if (prices_compression_)
+    for_compressions(training, tasks,
+                     [&](size_t, const CompressionVariant& variant, int64_t elements) {
+                       compression_price(variant, elements, [&](const std::string& key) {
+                         used[key] = {key, 0, 0};
+                       });
+                     });
   for (auto& [key, kernel] : used) kernel = {key, prices_.at(key).time, prices_.at(key).workspace};
   std::vector<MeasuredKernel> list;
   for (const auto& [key, kernel] : used) list.push_back(kernel);

@@ -3,6 +3,7 @@
 // Predictions made from it are of the same kernels that train.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,12 +43,16 @@ class KernelProfile {
   Nanoseconds update_price(const UpdateVariant& variant, int64_t elements,
                            const std::function<void(const std::string&)>& used = {});
 
+  // Of compressing a saved tensor with so many elements, or getting it back: likewise.
+  Nanoseconds compression_price(const CompressionVariant& variant, int64_t elements,
+                                const std::function<void(const std::string&)>& used = {});
+
   // Replaces, in the times of a graph that was lowered for devices of this host, those of all tasks
-  // that run kernels of ops or update weights.
+  // that run kernels of ops, update weights or compress.
   void reprice(const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times);
 
-  // Prices known from elsewhere: a plan. If it has kernels but no updates, its updates were not
-  // measured, and keep the prices that they have.
+  // Prices known from elsewhere: a plan. If it has kernels but no updates, or compresses without a
+  // price for it, those were not measured, and keep the prices that they have.
   void know(const std::vector<MeasuredKernel>& kernels);
   // Prices measured on this host before. What is known already stays as it is.
   void remember(const std::vector<MeasuredKernel>& kernels);
@@ -57,6 +62,7 @@ class KernelProfile {
   std::vector<MeasuredKernel> used_by(const TrainingGraph& training, const TaskGraph& tasks);
 
   size_t kernels() const { return prices_.size(); }
+  bool knows(const std::string& key) const { return prices_.contains(key); }
   // Time spent measuring.
   Seconds spent() const { return Seconds(static_cast<double>(spent_) * 1e-9); }
 
@@ -66,6 +72,14 @@ class KernelProfile {
   template <typename Visit>
   static void for_updates(const TrainingGraph& training, const TaskGraph& tasks,
                           const TaskKernels& kernels, Visit&& visit);
+  // Calls visit(task, variant, elements) for each task that compresses or gets back.
+  template <typename Visit>
+  static void for_compressions(const TrainingGraph& training, const TaskGraph& tasks,
+                               Visit&& visit);
+  // On the line through the prices of the sizes on both sides; `at(size)` has one of those.
+  template <size_t kSizes, typename At>
+  static Nanoseconds between(const std::array<int64_t, kSizes>& sizes, int64_t elements,
+                             const At& at);
   const KernelPrice& known_or(const std::string& key, const std::function<KernelPrice()>& measure);
   const KernelPrice& price(const TaskKernels& kernels, const TaskGraph& tasks,
                            const TrainingGraph& training, TaskId id);
@@ -75,7 +89,7 @@ class KernelProfile {
   std::map<std::string, KernelPrice> prices_;
   std::vector<std::string> measured_;
   std::map<TaskKernels::Origin, const KernelPrice*> pieces_;
-  bool prices_updates_ = true;
+  bool prices_updates_ = true, prices_compression_ = true;
   Nanoseconds spent_ = 0;
 };
 

@@ -31,6 +31,14 @@ struct UpdateVariant {
   auto operator<=>(const UpdateVariant&) const = default;
 };
 
+// What the time of compressing a saved tensor depends on beside its size.
+struct CompressionVariant {
+  DType dtype = DType::F32;
+  int bits = 4;
+  bool back = false;  // decompresses
+  auto operator<=>(const CompressionVariant&) const = default;
+};
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -43,6 +51,10 @@ class Runtime {
   // a step updates one weight after the other.
   virtual Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
                                      int devices) = 0;
+
+  // Compresses so many elements, or gets them back, likewise.
+  virtual Nanoseconds measure_compression(const CompressionVariant& variant, int64_t elements,
+                                          int threads, int devices) = 0;
 
   // Paths of the libraries whose code kernels run, as they are loaded.
   virtual std::vector<std::string> libraries() { return {}; }

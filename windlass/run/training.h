@@ -68,6 +68,9 @@ struct PersistentTensor {
   BufferKind kind = BufferKind::Weight;  // or OptimizerState
   TensorId tensor;                       // of optimizer state: the weight
   int64_t bytes = 0;                     // of all of it
+  // Of a constant that has samples, where micro-batches have two sizes: one with its size; -1: a
+  // larger one.
+  int32_t micro_batch = -1;
   // Where all of it lies dense in the memory of a device; empty if it does not.
   std::span<std::byte> on_device = {};
   std::function<void(std::span<std::byte>)> read = {};

@@ -6,11 +6,18 @@
 #include "windlass/runtime/threads.h"
 
 namespace windlass {
+namespace {
+
+// Of the cores, where devices take turns: copies, updates on the host and what the system does to
+// switch from one device to the next.
+constexpr double kForTheHost = 0.2;
+
+}  // namespace
 
 double core_sharing(int devices, int threads) {
   if (threads > 1) return 1;  // what the host gives them is what they get
   const auto cores = static_cast<double>(std::max(1U, std::thread::hardware_concurrency()));
-  return std::max(1.0, devices / cores);
+  return devices <= cores ? 1 : devices / (cores * (1 - kForTheHost));
 }
 
 void ComputePacer::begin() { worked_ = thread_time(); }

@@ -1,5 +1,7 @@
 // Devices that share cores: where there are more of them than cores, each has the same share of
-// one, whether the others compute or not, so that it is as fast at any time of a step.
+// one, whether the others compute or not, so that it is as fast at any time of a step. A part of
+// the cores is left to what is not a device's: if none were, devices would be slower than their
+// share whenever something is copied.
 //
 // What a kernel takes is the time its thread worked, divided by the share. A device has a clock
 // that goes on by that with each kernel; its thread waits until real time has come there. If the

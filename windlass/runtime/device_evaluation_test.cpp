@@ -40,7 +40,8 @@ void expect_evaluations(const TrainingGraph& training, const Machine& machine,
   request.load = [&](TensorId id, int32_t micro_batch, std::span<std::byte> out) {
     testing_runs::store_array(start.data(id, std::max(0, micro_batch)), graph[id].type.dtype, out);
   };
-  request.mean_counts = load_mean_counts(graph, batch, start.micro_batches, request.load);
+  request.mean_counts =
+      load_mean_counts(graphs_of(training), batch, start.micro_batches, request.load);
   std::unique_ptr<DeviceEvaluation> evaluation;
   RunSettings settings;
   settings.after_step = [&](int, Executor& executor) {
@@ -56,7 +57,7 @@ void expect_evaluations(const TrainingGraph& training, const Machine& machine,
       expected += evaluate_loss(
           training, executor,
           [&](TensorId id, std::span<std::byte> out) { request.load(id, m, out); },
-          request.mean_counts);
+          request.mean_counts, m);
     if (!std::isnan(found) || !std::isnan(expected)) {
       EXPECT_NEAR(found, expected, tolerance * std::max(1.0, std::abs(expected)));
     }

@@ -9,11 +9,11 @@ namespace windlass {
 
 double evaluate_loss(const TrainingGraph& training, Executor& executor,
                      const std::function<void(TensorId, std::span<std::byte>)>& load,
-                     const std::vector<double>& mean_counts) {
+                     const std::vector<double>& mean_counts, int32_t micro_batch) {
   std::optional<ArenaScope> scope;
   if (Arena* arena = executor.device_arena()) scope.emplace(*arena);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return ForwardPass(training, executor, load, mean_counts).run();
+  return ForwardPass(training, executor, load, mean_counts, ForwardMode::Use, micro_batch).run();
 }
 
 }  // namespace windlass

@@ -149,6 +149,10 @@ TrainingGraph evaluation_graph(const TrainingGraph& training) {
     if (auto* dropout = std::get_if<DropoutAttrs>(&op.attrs)) dropout->ratio = 0;
     if (auto* attention = std::get_if<AttentionAttrs>(&op.attrs)) attention->dropout = 0;
   }
+  if (training.unequal)
+    graph.unequal = std::make_shared<const UnequalMicroBatches>(
+        UnequalMicroBatches{training.unequal->count, training.unequal->batch,
+                            evaluation_graph(training.unequal->smaller)});
   return graph;
 }
 

@@ -240,14 +240,14 @@ void Executor::State::load_inputs(const StepRequest& request) {
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
     if (!buffer.at_start || program.rests[b]) continue;
-    const TensorType& type = training.graph[buffer.tensor].type;
+    const Graph& graph = training.of(buffer.micro_batch).graph;
+    const TensorType& type = graph[buffer.tensor].type;
     const auto size = static_cast<size_t>(byte_size(type).value);
-    const int32_t constant = training.graph[buffer.tensor].constant;
+    const int32_t constant = graph[buffer.tensor].constant;
     const auto load = [&](std::span<std::byte> out) {
       // One that differs by sample is brought like data.
       if (constant >= 0)
-        store_values(training.graph.constants[static_cast<size_t>(constant)].values, type.dtype,
-                     out);
+        store_values(graph.constants[static_cast<size_t>(constant)].values, type.dtype, out);
       else
         request.load(buffer.tensor, buffer.micro_batch, out);
     };

@@ -5,7 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
-#include "windlass/plan/cases.h"
+#include "windlass/plan/case_networks.h"
 #include "windlass/runtime/run_testing.h"
 
 namespace windlass {
@@ -109,24 +109,34 @@ TEST(Executor, RandomMixturesGiveTheSameBits) {
   }
 }
 
+// In equal micro-batches, and in those of 2, 1 and 1 samples.
 TEST(Executor, MicroBatchesAddUp) {
-  const Graph network = cases::transformer(4, 1, false);
-  TestRun whole(network, "single"), cut(network, "single:micro-batches=4");
-  whole.begin();
-  cut.begin();
-  const auto expected = whole.gradients(), found = cut.gradients();
-  ASSERT_EQ(expected.size(), found.size());
-  for (const auto& [name, bytes] : expected) {
-    const auto* a = reinterpret_cast<const float*>(bytes.data());
-    const auto* b = reinterpret_cast<const float*>(found.at(name).data());
-    double most = 0, error = 0;
-    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
-      most = std::max(most, std::abs(static_cast<double>(a[i])));
-      error = std::max(error, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  for (const Graph& network : {cases::transformer(4, 1, false), cases::repeated(4), cases::cnn(4)})
+    for (const char* strategy : {"single:micro-batches=4", "single:micro-batches=3",
+                                 "offload-all:micro-batches=3", "recompute-all:micro-batches=3"}) {
+      SCOPED_TRACE(network.name + " " + strategy);
+      TestRun whole(network, "single"), cut(network, strategy);
+      whole.begin();
+      cut.begin();
+      const auto expected = whole.gradients(), found = cut.gradients();
+      ASSERT_EQ(expected.size(), found.size());
+      for (const auto& [name, bytes] : expected) {
+        const auto* a = reinterpret_cast<const float*>(bytes.data());
+        const auto* b = reinterpret_cast<const float*>(found.at(name).data());
+        double most = 0, error = 0;
+        for (size_t i = 0; i < bytes.size() / sizeof(float); ++i) {
+          most = std::max(most, std::abs(static_cast<double>(a[i])));
+          error = std::max(error, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+        }
+        EXPECT_LE(error, 1e-5 * most + 1e-7) << name;
+      }
+      const double loss = whole.step().loss;
+      const StepOutcome outcome = cut.step();
+      EXPECT_NEAR(outcome.loss, loss, 1e-5 * std::abs(loss));
+      expect_peaks(cut, outcome, "micro-batches");
+      // What is there is what is predicted, to the byte.
+      EXPECT_EQ(outcome.peaks[0], cut.predicted().result.peaks[0].bytes);
     }
-    EXPECT_LE(error, 1e-5 * most + 1e-7) << name;
-  }
-  expect_peaks(cut, cut.step(), "micro-batches");
 }
 
 // Dropout draws the same numbers for a sample, however the batch is cut.
@@ -137,13 +147,15 @@ TEST(Executor, MicroBatchesDropTheSame) {
   x = net.b.op(OpKind::Dropout, DropoutAttrs{.ratio = 0.5}, {x}, "drop");
   const Graph network = net.finish(net.linear(x, 8, "b"));
   TestRun whole(network, "single"), cut(network, "single:micro-batches=4"),
-      again(network, "recompute-all:micro-batches=2");
+      unequal(network, "single:micro-batches=3"), again(network, "recompute-all:micro-batches=2");
   whole.begin();
   cut.begin();
+  unequal.begin();
   again.begin();
   for (int i = 0; i < 3; ++i) {
     const double expected = whole.step().loss;
     EXPECT_NEAR(cut.step().loss, expected, 1e-5 * std::abs(expected));
+    EXPECT_NEAR(unequal.step().loss, expected, 1e-5 * std::abs(expected));
     EXPECT_NEAR(again.step().loss, expected, 1e-5 * std::abs(expected));
   }
 }
@@ -161,11 +173,13 @@ TEST(Executor, MicroBatchesDrawTheSame) {
     x = net.b.op(OpKind::Transpose, TransposeAttrs{{1, 0, 2}}, {net.add(x, noise, "sum")}, "back");
     const Graph network = net.finish(net.linear(net.reshape(x, {4, 15}, "flat"), 8, "b"));
     TestRun whole(network, "single"), cut(network, "single:micro-batches=4"),
+        unequal(network, "recompute-all:micro-batches=3"),
         half(network, "recompute-all:micro-batches=2");
-    for (TestRun* run : {&whole, &cut, &half}) run->begin();
+    for (TestRun* run : {&whole, &cut, &unequal, &half}) run->begin();
     for (int i = 0; i < 3; ++i) {
       const double expected = whole.step().loss;
       EXPECT_NEAR(cut.step().loss, expected, 1e-5 * std::abs(expected));
+      EXPECT_NEAR(unequal.step().loss, expected, 1e-5 * std::abs(expected));
       EXPECT_NEAR(half.step().loss, expected, 1e-5 * std::abs(expected));
     }
   }

@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/runtime/kernels/kernel.h"
 
@@ -25,9 +26,11 @@ bool passes_on(const Op& op) { return op_info(op.kind).view || op.kind == OpKind
 
 ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
                          const std::function<void(TensorId, std::span<std::byte>)>& load,
-                         const std::vector<double>& mean_counts, ForwardMode mode)
+                         const std::vector<double>& mean_counts, ForwardMode mode,
+                         int32_t micro_batch)
     : training_(training),
-      graph_(training.graph),
+      micro_batch_(micro_batch),
+      graph_(training.of(micro_batch).graph),
       load_(load),
       mean_counts_(mean_counts),
       mode_(mode),
@@ -37,7 +40,8 @@ ForwardPass::ForwardPass(const TrainingGraph& training, Executor& executor,
       resting_(graph_.tensors.size()),
       seen_(graph_.tensors.size()) {
   for (PersistentTensor& tensor : executor.persistent())
-    if (tensor.kind == BufferKind::Weight) {
+    if (tensor.kind == BufferKind::Weight &&
+        tensor.bytes == byte_size(graph_[tensor.tensor].type).value) {
       if (!tensor.on_device.empty())
         values_[tensor.tensor.index()] = tensor.on_device.data();
       else
@@ -93,6 +97,16 @@ void ForwardPass::hold(TensorId root, at::Tensor made) {
   held_.emplace_back(root, std::move(made));
 }
 
+double ForwardPass::mean_count(OpId id) const {
+  if (!training_.unequal) return -1;
+  const Op& op = graph_[id];
+  const LoopNest nest = loops_of(graph_, op);
+  PieceFacts facts = piece_of(signature_of(graph_, op), nest, whole_parts(nest)).facts;
+  const UnequalMicroBatches& batches = *training_.unequal;
+  place_in_batch(training_, id, micro_batch_, batches.count, batches.batch.axis, facts);
+  return facts.mean_count;
+}
+
 bool ForwardPass::run(OpId id_of_op, const Watch& watch) {
   const Op& op = graph_[id_of_op];
   for (TensorId id : op.inputs)
@@ -106,7 +120,7 @@ bool ForwardPass::run(OpId id_of_op, const Watch& watch) {
   const Attrs attrs = attributes_in(mode_, op);
   const double count = mean_counts_.empty() ? -1 : mean_counts_[id_of_op.index()];
   const bool divides = op.kind == OpKind::CrossEntropy;
-  const PieceFacts facts = {.mean_count = divides ? count : -1};
+  const PieceFacts facts = {.mean_count = divides ? count : mean_count(id_of_op)};
   ForwardCall call = {.kind = op.kind,
                       .attributes = attrs,
                       .inputs = inputs,

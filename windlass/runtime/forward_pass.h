@@ -25,10 +25,12 @@ enum class ForwardMode : uint8_t {
 // same time.
 class ForwardPass {
  public:
-  // `load` writes an input or label. `mean_counts` is by op, or empty (load_counts.h).
+  // `load` writes an input or label. `mean_counts` is by op, or empty (load_counts.h). The sizes
+  // are those of the micro-batch.
   ForwardPass(const TrainingGraph& training, Executor& executor,
               const std::function<void(TensorId, std::span<std::byte>)>& load,
-              const std::vector<double>& mean_counts, ForwardMode mode = ForwardMode::Use);
+              const std::vector<double>& mean_counts, ForwardMode mode = ForwardMode::Use,
+              int32_t micro_batch = 0);
 
   // Sees every tensor when it is first read or made, and the op that does so; false ends the pass.
   using Watch = std::function<bool(TensorId, const at::Tensor&, const Op&)>;
@@ -42,7 +44,11 @@ class ForwardPass {
   bool run(OpId id, const Watch& watch);
   void drop_after(size_t index);
 
+  // What a mean divides by; -1: what is there.
+  double mean_count(OpId id) const;
+
   const TrainingGraph& training_;
+  const int32_t micro_batch_;
   const Graph& graph_;
   const std::function<void(TensorId, std::span<std::byte>)>& load_;
   const std::vector<double>& mean_counts_;

@@ -42,6 +42,11 @@ class LinkedRuntime final : public Runtime {
                              int devices) override {
     return windlass::measure_update(variant, elements, threads, devices);
   }
+
+  Nanoseconds measure_compression(const CompressionVariant& variant, int64_t elements, int threads,
+                                  int devices) override {
+    return windlass::measure_compression(variant, elements, threads, devices);
+  }
   std::vector<std::string> libraries() override { return kernel_libraries(); }
   std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,
                                   const SimulatedStep& step, const Machine& machine,

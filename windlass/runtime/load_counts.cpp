@@ -36,11 +36,12 @@ Array as_array(const TensorType& type, std::span<const std::byte> bytes) {
 }  // namespace
 
 std::vector<double> load_mean_counts(
-    const Graph& graph, const BatchAxes& batch, int64_t micro_batches,
+    const std::vector<const Graph*>& graphs, const BatchAxes& batch, int64_t micro_batches,
     const std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>& load) {
-  return mean_counts(graph, batch, static_cast<int32_t>(micro_batches),
+  return mean_counts(graphs, batch, static_cast<int32_t>(micro_batches),
                      [&](TensorId id, int32_t micro_batch) {
-                       const TensorType& type = graph[id].type;
+                       const auto at = static_cast<size_t>(micro_batch) % graphs.size();
+                       const TensorType& type = (*graphs[at])[id].type;
                        std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type).value));
                        load(id, micro_batch, bytes);
                        return as_array(type, bytes);

@@ -169,8 +169,11 @@ uint64_t for_random_steps(uint64_t usual, Visit&& visit) {
 TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
   uint64_t known = 0;
   const uint64_t ran = for_random_steps(120, [&](cases::RandomStep& step, const BatchAxes& batch) {
+    // Of unequal micro-batches the batch that they make.
     const auto plainly = [&](const StepStart& start) {
-      return run_plain(step.training, start, batch);
+      if (!step.whole) return run_plain(step.training, start, batch);
+      return run_plain(*step.whole, cases::start_of_batch(*step.whole, start),
+                       batch_of(*step.whole));
     };
     const RunEnd found = run(step.training, step.machine, step.strategy, step.start, batch);
     const double tolerance = tolerance_of(step.training.graph);

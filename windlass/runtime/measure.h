@@ -12,5 +12,7 @@ namespace windlass {
 KernelPrice measure_op(const KernelRun& run, int threads, int devices = 1);
 Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
                            int devices = 1);
+Nanoseconds measure_compression(const CompressionVariant& variant, int64_t elements, int threads,
+                                int devices = 1);
 
 }  // namespace windlass

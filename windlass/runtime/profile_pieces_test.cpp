@@ -10,6 +10,7 @@
 #include "windlass/base/test_effort.h"
 #include "windlass/graph/reference/op_networks.h"
 #include "windlass/plan/cases.h"
+#include "windlass/run/made_up_runtime.h"
 #include "windlass/run/profile.h"
 #include "windlass/runtime/measure.h"
 #include "windlass/runtime/run_testing.h"
@@ -20,21 +21,13 @@ namespace windlass {
 namespace {
 
 // Measures nothing, but notes what it is asked for.
-class NotingRuntime final : public Runtime {
+class NotingRuntime final : public MadeUpRuntime {
  public:
   KernelPrice measure_op(const KernelRun& run, int, int devices) override {
     keys.push_back(key_of(run));
     most_devices = std::max(most_devices, devices);
     return {static_cast<Nanoseconds>(1000 + keys.size()), 64};
   }
-  Nanoseconds measure_update(const UpdateVariant&, int64_t elements, int, int) override {
-    return 10 + elements;
-  }
-  std::unique_ptr<Training> train(const Model&, const TrainingGraph&, const SimulatedStep&,
-                                  const Machine&, const TrainerOptions&) override {
-    return nullptr;
-  }
-
   std::vector<std::string> keys;
   int most_devices = 0;
 };

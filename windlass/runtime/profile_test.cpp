@@ -26,20 +26,36 @@ TEST(Profile, UpdatesLieBetweenSizes) {
   EXPECT_EQ(profile.kernels(), known);
 }
 
+TEST(Profile, CompressionLiesBetweenSizes) {
+  KernelProfile profile;
+  profile.know({{"Compress fp32 4 bits 64", 100, 0},
+                {"Compress fp32 4 bits 4096", 4132, 0},
+                {"Compress fp32 4 bits 65536", 126'012, 0},
+                {"Compress fp32 4 bits 1048576", 2'092'092, 0}});
+  const CompressionVariant four;
+  EXPECT_EQ(profile.compression_price(four, 64), 100);
+  EXPECT_EQ(profile.compression_price(four, 2080), 2116);        // 100 + 2016 * 4032 / 4032
+  EXPECT_EQ(profile.compression_price(four, 2097152), 4189244);  // 2 ns more for each element
+  EXPECT_EQ(profile.kernels(), 4u);
+}
+
 // A plan brings along all that its prices are made of: with it nothing is measured.
 TEST(Profile, WhatAPlanUsesIsEnoughForIt) {
-  for (const char* strategy : {"single", "single:host-update=on", "single:host-weights=on"}) {
+  for (const char* strategy :
+       {"single", "single:host-update=on", "single:host-weights=on", "single:compress=4"}) {
     SCOPED_TRACE(strategy);
     testing_runs::TestRun run(cases::mlp(8, 3), strategy);
     run.begin();
     const SimulatedStep& step = run.predicted();
     const auto used = testing_runs::profile().used_by(run.training(), step.tasks);
-    size_t updates = 0;
+    size_t updates = 0, compressions = 0;
     for (const MeasuredKernel& kernel : used) {
       EXPECT_GT(kernel.time_ns, 0) << kernel.kernel;
       updates += kernel.kernel.starts_with("Update ") ? 1 : 0;
+      compressions += kernel.kernel.starts_with("Compress ") ? 1 : 0;
     }
     EXPECT_GE(updates, 2u);
+    EXPECT_EQ(compressions > 0, std::string_view(strategy) == "single:compress=4");
     KernelProfile fresh;
     fresh.know(used);
     TaskTimes times = step.times;

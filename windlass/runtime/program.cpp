@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/runtime/program_maker.h"
 
 namespace windlass {
@@ -116,7 +117,8 @@ void ProgramMaker::place() {
       const int32_t where = slot(id, member);
       if (std::ranges::find(program_.placed[b], where, &Placed::slot) != program_.placed[b].end())
         continue;
-      Region region = region_of(held_.layout(id), shape(tasks_[id].tensor), member);
+      Region region = region_of(held_.layout(id),
+                                held_.shape(tasks_[id].tensor, tasks_[id].micro_batch), member);
       const Range mine = held_.share(id, member, element_count(local_shape(region)));
       program_.placed[b].push_back({where, std::move(region), mine});
     }
@@ -236,50 +238,28 @@ Operand ProgramMaker::operand(const Use& use, int64_t member, const Region& want
   return std::move(seen.operand);
 }
 
-// Where the elements of the micro-batch lie in the batch: cutting it changes no number.
-void ProgramMaker::place_random(TaskId id, OpPiece& piece) const {
-  const int32_t micro_batch = tasks_[id].micro_batch;
-  if (program_.in_parts || program_.micro_batches == 1 || micro_batch < 0) return;
-  const Op& task_op = training_.graph[tasks_[id].op];
-  const Op& op = task_op.forward.valid() ? training_.graph[task_op.forward] : task_op;
-  TensorId drawn;
-  Shape whole;
-  if (op.kind == OpKind::Attention) {
-    drawn = op.inputs[0];
-    whole = shape(drawn);
-    whole = {whole[0], whole[1], whole[2], shape(op.inputs[1])[2]};
-  } else if (op.kind == OpKind::Dropout || op.kind == OpKind::Random) {
-    drawn = op.outputs[0];
-    whole = shape(drawn);
-  }
-  if (!drawn.valid()) return;
-  const int32_t axis = sample_axes_.empty() ? 0 : sample_axes_[drawn.index()];
-  if (axis < 0 || whole.empty()) return;
-  Region& region = piece.facts.random;
-  if (region.empty())
-    for (int64_t size : whole) region.push_back({size, {0, size}, 1});
-  // Micro-batches lie one behind the other along the axis: they are an axis around it.
-  region.insert(region.begin() + axis, {program_.micro_batches, {micro_batch, micro_batch + 1}, 1});
-}
-
 int32_t ProgramMaker::piece(TaskId id, int64_t member) {
   const Task& task = tasks_[id];
-  const Op& op = training_.graph[task.op];
+  const TrainingGraph& sized = training_.of(task.micro_batch);
+  const Op& op = sized.graph[task.op];
   const OpId forward = op.forward.valid() ? op.forward : task.op;
-  const OpKind kind = training_.graph[forward].kind;
+  const OpKind kind = sized.graph[forward].kind;
   const bool draws = kind == OpKind::Attention || kind == OpKind::Dropout || kind == OpKind::Random;
-  const int32_t micro_batch = program_.in_parts || draws ? task.micro_batch : -1;
+  const int32_t alike = &sized == &training_ ? -1 : -2;
+  const int32_t micro_batch = program_.in_parts || draws ? task.micro_batch : alike;
   const auto [entry, fresh] = pieces_.try_emplace({forward.value, task.how, member, micro_batch},
                                                   static_cast<int32_t>(program_.pieces.size()));
   if (!fresh) return entry->second;
-  const LoopNest nest = loops_of(training_.graph, op);
+  const LoopNest nest = loops_of(sized.graph, op);
   std::vector<LoopPart> loops =
       loop_parts(nest, tasks_.shardings[static_cast<size_t>(task.how)], member);
   if (program_.in_parts)
     take_samples(held_.samples(), forward, nest,
                  tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
-  ProgramPiece made = {piece_of(signature_of(training_.graph, op), nest, loops), forward};
-  place_random(id, made.piece);
+  ProgramPiece made = {piece_of(signature_of(sized.graph, op), nest, loops), forward};
+  if (!program_.in_parts)
+    place_in_batch(training_, forward, task.micro_batch, program_.micro_batches, sample_axes_,
+                   made.piece.facts);
   program_.pieces.push_back(std::move(made));
   return entry->second;
 }

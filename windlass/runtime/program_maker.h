@@ -39,7 +39,6 @@ class ProgramMaker {
 
   void compute(TaskId id, Part& part);
   int32_t piece(TaskId id, int64_t member);
-  void place_random(TaskId id, OpPiece& piece) const;
   void sum(TaskId id, Part& part) const;
   void compress(TaskId id, Part& part) const;
 
@@ -71,7 +70,7 @@ class ProgramMaker {
   const std::vector<TensorId> roots_;
   size_t first_update_ = 0;
   Program program_;
-  // By forward op, sharding, member and micro-batch (if it matters).
+  // By forward op, sharding, member and micro-batch, if it matters; else a number for its size.
   std::map<std::tuple<int32_t, int32_t, int64_t, int32_t>, int32_t> pieces_;
   // By buffer and member: what was begun and not merged yet.
   std::map<std::pair<int32_t, int64_t>, Exchange> begun_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "windlass/base/error.h"
 
@@ -72,20 +73,24 @@ void scatter(Slots& slots, const Program& program, BufferId buffer, DType dtype,
 
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
                                               const Program& program, Slots& slots) {
-  std::map<std::pair<BufferKind, TensorId>, std::vector<BufferId>> found;
-  std::vector<std::pair<BufferKind, TensorId>> order;
+  using Key = std::tuple<BufferKind, TensorId, const TrainingGraph*>;
+  std::map<Key, std::vector<BufferId>> found;
+  std::vector<Key> order;
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     const Buffer& buffer = tasks.buffers[b];
     if (!program.rests[b]) continue;
-    auto& list = found[{buffer.kind, buffer.tensor}];
-    if (list.empty()) order.emplace_back(buffer.kind, buffer.tensor);
+    const Key key = {buffer.kind, buffer.tensor, &training.of(buffer.micro_batch)};
+    auto& list = found[key];
+    if (list.empty()) order.push_back(key);
     list.emplace_back(b);
   }
   std::vector<PersistentTensor> tensors;
-  for (const auto& key : order) {
+  for (const Key& key : order) {
     const std::vector<BufferId> buffers = found[key];
-    const std::vector<Layered> layers = tensors_of(training, tasks[buffers[0]]);
-    PersistentTensor tensor = {.kind = key.first, .tensor = key.second};
+    const Buffer& first_buffer = tasks[buffers[0]];
+    const std::vector<Layered> layers = tensors_of(*std::get<2>(key), first_buffer);
+    PersistentTensor tensor = {.kind = first_buffer.kind, .tensor = first_buffer.tensor};
+    if (std::get<2>(key) != &training) tensor.micro_batch = first_buffer.micro_batch;
     for (const Layered& layer : layers) tensor.bytes += layer.elements * element_bytes(layer.dtype);
     for (BufferId id : buffers) {
       // Bytes that are carried over lie elsewhere after each step.

@@ -12,6 +12,7 @@
 #include "windlass/base/rng.h"
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/graph/reference/training_step.h"
 #include "windlass/machine/local.h"
 #include "windlass/plan/step.h"
@@ -81,7 +82,10 @@ class TestRun {
         fill(bytes,
              [&](size_t) { return 1.0F / static_cast<float>(prepared_.strategy.micro_batches); });
       else if (meant.constant >= 0)
-        store(graph.constants[static_cast<size_t>(meant.constant)].values, meant.type, bytes);
+        store(prepared_.training.of(tensor.micro_batch)
+                  .graph.constants[static_cast<size_t>(meant.constant)]
+                  .values,
+              meant.type, bytes);
       else
         fill(bytes, [&](size_t i) {
           return static_cast<float>(
@@ -97,12 +101,16 @@ class TestRun {
     StepRequest request;
     request.step = steps_;
     request.hyperparameters.learning_rate = 1e-2;
-    const Graph& graph = prepared_.training.graph;
     request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
       // A micro-batch is its part of the batch.
-      const TensorType& type = graph[tensor].type;
+      const TensorType& type = prepared_.training.of(micro_batch).graph[tensor].type;
       const auto count = static_cast<uint64_t>(element_count(type.shape));
-      const uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
+      uint64_t first = count * static_cast<uint64_t>(std::max(0, micro_batch));
+      if (const auto& unequal = prepared_.training.unequal; unequal && micro_batch > 0) {
+        const Range samples = samples_of(*unequal, micro_batch);
+        first =
+            count / static_cast<uint64_t>(samples.size()) * static_cast<uint64_t>(samples.begin);
+      }
       if (const Array* given = find_given(tensor)) {
         const std::span<const double> all(given->values);
         return store(all.size() == count ? all : all.subspan(first, count), type, out);
@@ -121,8 +129,8 @@ class TestRun {
                       static_cast<size_t>(element_bytes(type.dtype)));
         }
     };
-    request.mean_counts =
-        load_mean_counts(graph, batch_, prepared_.strategy.micro_batches, request.load);
+    request.mean_counts = load_mean_counts(graphs_of(prepared_.training), batch_,
+                                           prepared_.strategy.micro_batches, request.load);
     return executor_->run(request);
   }
 

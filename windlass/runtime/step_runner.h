@@ -10,6 +10,7 @@
 
 #include "windlass/cost/cost_model.h"
 #include "windlass/graph/batch.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/model/convert.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/load_counts.h"
@@ -103,9 +104,10 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
     } else if (tensor.tensor == training.loss_gradient) {
       store_array(Array(meant.type.shape, 1.0 / start.micro_batches), meant.type.dtype, bytes);
     } else if (meant.constant >= 0) {
-      store_array(
-          Array(meant.type.shape, graph.constants[static_cast<size_t>(meant.constant)].values),
-          meant.type.dtype, bytes);
+      const Graph& own = training.of(tensor.micro_batch).graph;
+      store_array(Array(own[tensor.tensor].type.shape,
+                        own.constants[static_cast<size_t>(meant.constant)].values),
+                  meant.type.dtype, bytes);
     } else {
       store_array(start.values[tensor.tensor.index()], meant.type.dtype, bytes);
     }
@@ -117,7 +119,8 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
   request.load = [&](TensorId id, int32_t micro_batch, std::span<std::byte> out) {
     store_array(start.data(id, std::max(0, micro_batch)), graph[id].type.dtype, out);
   };
-  request.mean_counts = load_mean_counts(graph, batch, start.micro_batches, request.load);
+  request.mean_counts =
+      load_mean_counts(graphs_of(training), batch, start.micro_batches, request.load);
   for (int step = 1; step <= settings.steps; ++step) {
     request.step = step;
     std::map<std::string, std::vector<std::byte>> gradients;

@@ -9,6 +9,8 @@
 #include "windlass/base/error.h"
 #include "windlass/data/sampler.h"
 #include "windlass/graph/batch.h"
+#include "windlass/graph/even_parts.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/model/convert.h"
 #include "windlass/model/initialise.h"
 #include "windlass/model/safetensors.h"
@@ -33,6 +35,9 @@ struct Trainer::State {
   std::optional<WeightLocation> location_of(TensorId id) const;
   // Samples of the step that begins at `position`, micro-batch by micro-batch.
   std::vector<int64_t> samples_at(SamplerPosition position) const;
+
+  // The samples of a micro-batch among those of batches one behind the other.
+  Range samples_in(int64_t micro_batch) const;
 
   // Of so many micro-batches, whose data `load` writes. Empty if the batch cannot be cut: the loss
   // of several batches is then the mean of theirs.
@@ -136,7 +141,7 @@ std::optional<WeightLocation> Trainer::State::location_of(TensorId id) const {
 
 // Weights, statistics and constants; of optimizer state the master copies, the rest stays zero.
 void Trainer::State::fill(const PersistentTensor& tensor) {
-  const Graph& graph = training.graph;
+  const Graph& graph = training.of(tensor.micro_batch).graph;
   const Tensor& meant = graph[tensor.tensor];
   const bool state = tensor.kind == BufferKind::OptimizerState;
   if (state) {
@@ -154,7 +159,7 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
 
 // False if it stays zero.
 bool Trainer::State::fill(const PersistentTensor& tensor, DType as, std::span<std::byte> out) {
-  const Graph& graph = training.graph;
+  const Graph& graph = training.of(tensor.micro_batch).graph;
   const Tensor& meant = graph[tensor.tensor];
   if (tensor.tensor == training.loss_gradient) {
     // The loss of a step is the mean over its micro-batches.
@@ -186,10 +191,17 @@ std::vector<int64_t> Trainer::State::samples_at(SamplerPosition at) const {
   return samples;
 }
 
+Range Trainer::State::samples_in(int64_t micro_batch) const {
+  const int64_t all = std::max<int64_t>(1, batch.samples);
+  const Range own = part_of(all, data_parts, micro_batch % data_parts);
+  const int64_t before = micro_batch / data_parts * all;
+  return {before + own.begin, before + own.end};
+}
+
 std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load) {
   if (count > 1 && !batch.obstacle.empty()) return {};
   const std::vector<PersistentTensor> resting = executor.persistent();
-  return load_mean_counts(training.graph, batch, count,
+  return load_mean_counts(graphs_of(training), batch, count,
                           [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
                             if (training.graph[tensor].role != TensorRole::Buffer)
                               return load(tensor, micro_batch, out);
@@ -206,7 +218,7 @@ void Trainer::State::explain_loss(const StepRequest& request) {
     const auto load = [&](TensorId tensor, std::span<std::byte> out) {
       request.load(tensor, m, out);
     };
-    found = find_not_finite(training, executor, load, request.mean_counts);
+    found = find_not_finite(training.of(m), executor, load, request.mean_counts);
   }
   fail(ErrorKind::Runtime, "step {}: the loss is {}: {} (noticed by {})", request.step,
        std::isnan(executor.last_loss()) ? "nan" : "infinite",
@@ -224,7 +236,6 @@ Trainer::~Trainer() = default;
 TrainerStep Trainer::step() {
   State& state = *state_;
   const std::vector<int64_t> samples = state.samples_at(state.position.data);
-  const size_t each = samples.size() / static_cast<size_t>(state.data_parts);
   TrainerStep done;
   done.step = state.position.step + 1;
   done.learning_rate = state.options.rate.at(done.step);
@@ -233,9 +244,10 @@ TrainerStep Trainer::step() {
   request.hyperparameters = state.options.hyperparameters;
   request.hyperparameters.learning_rate = done.learning_rate;
   request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
-    const std::span<const int64_t> mine =
-        std::span(samples).subspan(static_cast<size_t>(std::max(0, micro_batch)) * each, each);
-    state.filler->fill(tensor, state.training.graph[tensor].type, mine, out);
+    const Range range = state.samples_in(std::max(0, micro_batch));
+    const std::span<const int64_t> mine = std::span(samples).subspan(
+        static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
+    state.filler->fill(tensor, state.training.of(micro_batch).graph[tensor].type, mine, out);
   };
   if (state.executor.needs_counts())
     request.mean_counts = state.mean_counts(state.data_parts, request.load);
@@ -260,16 +272,21 @@ double Trainer::evaluate(int64_t batches) {
   part.part = DataPart::Eval;
   const auto data = open_batches(state.options.data, state.model.graph, state.slots, part);
   const BatchFiller filler(*data, state.model.graph, state.slots);
-  const int64_t each =
-      std::max<int64_t>(1, std::max<int64_t>(1, state.batch.samples) / state.data_parts);
-  const int64_t count = std::min(batches * state.data_parts, data->size() / each);
+  const int64_t each = state.samples_in(0).size();
+  int64_t count = std::min(batches * state.data_parts, data->size() / each);
+  // Of unequal micro-batches as many as make whole batches.
+  if (state.training.unequal)
+    count = std::min(batches, data->size() / state.batch.samples) * state.data_parts;
   if (count < 1)
-    fail_input("{}: {} samples are kept for evaluation, fewer than a micro-batch of {}",
-               state.options.data, data->size(), each);
+    fail_input("{}: {} samples are kept for evaluation, fewer than a {} of {}", state.options.data,
+               data->size(), state.training.unequal ? "batch" : "micro-batch",
+               state.training.unequal ? state.batch.samples : each);
   return state.evaluate(count, [&](TensorId tensor, int32_t b, std::span<std::byte> out) {
+    const Range range = state.samples_in(b);
     std::vector<int64_t> samples;
-    for (int64_t i = 0; i < each; ++i) samples.push_back(b * each + i);
-    filler.fill(tensor, state.training.graph[tensor].type, samples, out);
+    for (int64_t i = range.begin; i < range.end; ++i) samples.push_back(i);
+    const auto in_turn = static_cast<int32_t>(b % state.data_parts);
+    filler.fill(tensor, state.training.of(in_turn).graph[tensor].type, samples, out);
   });
 }
 
@@ -294,7 +311,8 @@ double Trainer::State::evaluate(int64_t count, const Load& load) {
   for (int32_t b = 0; b < count; ++b)
     total += evaluate_loss(
         training, executor,
-        [&](TensorId tensor, std::span<std::byte> out) { load(tensor, b, out); }, counts);
+        [&](TensorId tensor, std::span<std::byte> out) { load(tensor, b, out); }, counts,
+        static_cast<int32_t>(b % data_parts));
   return total / static_cast<double>(count);
 }
 

@@ -232,7 +232,13 @@ TEST_P(EveryMethod, KeepsToTheMicroBatchesThatAreGiven) {
     ASSERT_NE(found.termination, Termination::Infeasible);
     EXPECT_EQ(found.strategy.micro_batches, 2);
     expect_plan_holds(whole, found);
-    given.micro_batches = 3;  // of 8 or 16 samples
+    given.micro_batches = 3;  // of 8 or 16 samples: of 3, 3 and 2, or of 6, 5 and 5
+    const SearchResult unequal = method->search(whole, given);
+    ASSERT_NE(unequal.termination, Termination::Infeasible);
+    EXPECT_NE(unequal.termination, Termination::Optimal);
+    EXPECT_EQ(unequal.strategy.micro_batches, 3);
+    expect_plan_holds(whole, unequal);
+    given.micro_batches = 17;
     EXPECT_THROW(method->search(whole, given), Error);
   }
 }

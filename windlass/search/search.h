@@ -74,10 +74,12 @@ struct SearchOptions {
   Seconds time_limit{60};
   // The only number to try; 0: any. Error{Input} if the batch cannot be cut so.
   int64_t micro_batches = 0;
-  int threads = 0;        // of the search; 0: all cores. The result does not depend on it
-  uint64_t seed = 0;      // of random choices; the same one gives the same result
-  double effort = 1;      // how long Markov chains run, relative to the usual
-  bool compress = false;  // saved tensors may be stored in fewer bits: changes the mathematics
+  int threads = 0;    // of the search; 0: all cores. The result does not depend on it
+  uint64_t seed = 0;  // of random choices; the same one gives the same result
+  double effort = 1;  // how long Markov chains run, relative to the usual
+  // Fewest bits that saved tensors may be stored in: 8, 4 or 2; 0: not at all. Changes the
+  // mathematics.
+  int compress = 0;
   FixedDecisions fixed = {};
   std::optional<HarmonyMode> pack_mode = {};  // of packs of layers; none: whichever is faster
   std::vector<StartStrategy> starts = {};

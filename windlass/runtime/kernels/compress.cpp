@@ -12,6 +12,7 @@
 #include "windlass/runtime/kernels/element_types.h"
 #include "windlass/runtime/kernels/random.h"
 #include "windlass/runtime/kernels/vectorize.h"
+#include "windlass/strategy/strategy.h"
 
 namespace windlass {
 namespace {
@@ -153,7 +154,7 @@ void check(const at::Tensor& tensor, int bits, const at::Tensor& packed) {
 
 int64_t packed_bytes(int64_t elements, int bits) {
   ensure(bits == 8 || bits == 4 || bits == 2, "compression is to 8, 4 or 2 bits");
-  return group_count(elements) * kEndsBytes + (elements * bits + 7) / 8;
+  return compressed_bytes(elements, bits);
 }
 
 void compress(const at::Tensor& tensor, int bits, RandomKey key, at::Tensor& packed) {

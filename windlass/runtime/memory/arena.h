@@ -1,10 +1,9 @@
 // An arena: a memory with a limit. Every byte of it that somebody holds is counted.
 //
 // Blocks that come back are kept for the next request of the same size, as long as what is held
-// and what is kept stay below the limit together: the process never has more of this memory than
-// the limit says, and a step that asks for the same sizes as the last one costs no page faults.
-// Where that leaves no room for a large block of a new size, the pages of one that is kept are used
-// again: it is cut, or made longer.
+// and what is kept stay below the limit together, and give way to others then. The process never
+// has more pages of this memory than the limit says, but for those that blocks have in part; and
+// they are kept (address_space.h), so that a step costs no page faults.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/runtime/memory/address_space.h"
 #include "windlass/runtime/memory/guarded_blocks.h"
 
 namespace windlass {
@@ -65,8 +65,7 @@ class Arena {
   void* take_guarded(int64_t size, size_t bytes);
   void* take_kept(int64_t size);
   void* take_new(int64_t size);
-  void* take_resized(int64_t size);
-  void drop_kept(int64_t needed);
+  void drop_kept(int64_t most);
   void put_back(Header* header);
 
   const std::string name_;
@@ -76,6 +75,7 @@ class Arena {
   ArenaStatistics statistics_;
   std::map<int64_t, std::vector<Header*>> kept_;  // by size
   int64_t kept_bytes_ = 0;
+  AddressSpace space_;
   std::function<std::string()> describe_;
   std::unique_ptr<GuardedBlocks> guarded_;
   int64_t damaged_ = 0;  // guarded blocks with bytes changed beside them

@@ -195,9 +195,9 @@ class Adviser {
                       .training = training,
                       .same_result = false});
     }
-    if (!given_.options.compress) {
+    if (given_.options.compress == 0) {
       SearchOptions options = given_.options;
-      options.compress = true;
+      options.compress = 2;
       list.push_back({.change = "saved tensors in fewer bits",
                       .flags = "--allow compress",
                       .options = options,

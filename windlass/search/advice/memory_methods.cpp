@@ -18,29 +18,19 @@ namespace {
 struct MethodKind {
   const char* name;
   const char* parameters;  // of the named strategy
-  std::optional<MemoryAction> compress = {};
+  bool lossy = false;
   bool mixture = false;
 };
 
 const std::vector<MethodKind>& method_kinds() {
-  static const std::vector<MethodKind> kKinds = {{"plain", "", {}, false},
-                                                 {"recompute", "recompute=full", {}, false},
-                                                 {"offload", "offload=on", {}, false},
-                                                 {"compress-8", "", MemoryAction::Compress8, false},
-                                                 {"compress-4", "", MemoryAction::Compress4, false},
-                                                 {"compress-2", "", MemoryAction::Compress2, false},
-                                                 {"mixture", "", {}, true}};
+  static const std::vector<MethodKind> kKinds = {{"plain", ""},
+                                                 {"recompute", "recompute=full"},
+                                                 {"offload", "offload=on"},
+                                                 {"compress-8", "compress=8", true},
+                                                 {"compress-4", "compress=4", true},
+                                                 {"compress-2", "compress=2", true},
+                                                 {"mixture", "", false, true}};
   return kKinds;
-}
-
-// Floats that an op has made. The rest is small, or no number.
-void compress_saved(const TrainingGraph& training, MemoryAction action, Strategy& strategy) {
-  for (size_t s = 0; s < training.saved.size(); ++s) {
-    const Tensor& tensor = training.graph[training.saved[s].tensor];
-    if (training.saved[s].producer.valid() && tensor.role == TensorRole::Activation &&
-        is_float(tensor.type.dtype))
-      strategy.saved[s] = action;
-  }
 }
 
 // "recompute 61 %, offload 12 % of saved bytes, updates on the host".
@@ -107,12 +97,7 @@ class MethodSimulator {
   bool stopped() const { return problem_.search.stop && problem_.search.stop(); }
 
   PreparedStep prepare(const MethodKind& kind, int64_t batch) const {
-    const Graph network = problem_.batch.network(batch);
-    std::string spec = devices_ == 1 ? "single:micro-batches=1" : "data-parallel:micro-batches=1";
-    if (*kind.parameters != '\0') spec += std::string(",") + kind.parameters;
-    PreparedStep step = prepare_step(network, parse_baseline(spec), problem_.batch.machine,
-                                     problem_.batch.training);
-    if (kind.compress) compress_saved(step.training, *kind.compress, step.strategy);
+    PreparedStep step = prepare_method(kind.name, problem_.batch, batch);
     if (problem_.copies_in_turn) step.strategy.in_turn = true;
     return step;
   }
@@ -200,7 +185,7 @@ class MethodSimulator {
   MethodCurve begin(const MethodKind& kind) {
     MethodCurve curve;
     curve.name = kind.name;
-    curve.lossy = kind.compress.has_value();
+    curve.lossy = kind.lossy;
     if (kind.mixture) {
       say("mixture: largest batch");
       const SearchOptions options = mixture_options();
@@ -315,6 +300,16 @@ std::vector<std::string> memory_methods() {
   std::vector<std::string> names;
   for (const MethodKind& kind : method_kinds()) names.emplace_back(kind.name);
   return names;
+}
+
+PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch) {
+  const auto kind = std::ranges::find(method_kinds(), method, &MethodKind::name);
+  ensure(kind != method_kinds().end() && !kind->mixture, "no method of one strategy");
+  std::string spec = problem.machine.devices.size() == 1 ? "single:micro-batches=1"
+                                                         : "data-parallel:micro-batches=1";
+  if (*kind->parameters != '\0') spec += std::string(",") + kind->parameters;
+  return prepare_step(problem.network(batch), parse_baseline(spec), problem.machine,
+                      problem.training);
 }
 
 std::vector<MethodCurve> simulate_methods(const MethodsProblem& problem) {

@@ -8,6 +8,7 @@
 
 #include "windlass/plan/method_advice.h"
 #include "windlass/search/advice/batch_size.h"
+#include "windlass/strategy/baselines.h"
 
 namespace windlass {
 
@@ -26,6 +27,9 @@ struct MethodsProblem {
 
 // All names, plain first.
 std::vector<std::string> memory_methods();
+
+// One step of a method other than the mixture, as simulate_methods() has it.
+PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch);
 
 // All devices side by side, each with its part of the batch, in one pass. The largest batch of each
 // method is found by simulating steps inside of the limits, doubling and halving: exact where a

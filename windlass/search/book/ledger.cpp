@@ -118,7 +118,7 @@ Cut& Ledger::cut(int64_t micro_batches) {
 
 // Some networks see their samples together, or have constants that differ from one to the next.
 bool Ledger::can_cut(int64_t micro_batches) {
-  if (micro_batches > 1 && (!batch_.obstacle.empty() || batch_.samples % micro_batches != 0))
+  if (micro_batches > 1 && (!batch_.obstacle.empty() || batch_.samples < micro_batches))
     return false;
   try {
     cut(micro_batches);

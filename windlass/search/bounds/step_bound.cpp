@@ -284,9 +284,10 @@ StepBound::StepBound(StepBound&&) noexcept = default;
 
 Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) {
   // Measured prices are not those of works; paging and packs have tasks of their own, copies in
-  // turn have lanes of their own, unequal parts several teams.
+  // turn have lanes of their own, unequal parts several teams, unequal micro-batches several walks.
   state_->exact = false;
-  if (state_->problem.reprice || strategy.packs || !walks(strategy)) return 0;
+  if (state_->problem.reprice || strategy.packs || state_->training.unequal || !walks(strategy))
+    return 0;
   state_->take(strategy);
   const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
   return one_group ? state_->one_group(enough) : state_->several_groups();
@@ -295,7 +296,7 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
 bool StepBound::exact() const { return state_->exact; }
 
 bool StepBound::too_large(const Strategy& strategy) {
-  if (!walks(strategy)) return false;
+  if (state_->training.unequal || !walks(strategy)) return false;
   state_->take(strategy);
   return state_->too_large();
 }

@@ -14,6 +14,9 @@
 //
 // Several groups (pipelines): each group's own work, after one micro-batch has come to it and
 // before one has gone back.
+//
+// Of measured prices, paging, packs of layers, copies in turn, and unequal parts or micro-batches
+// nothing is known: the bound is 0.
 #pragma once
 
 #include <cstdint>

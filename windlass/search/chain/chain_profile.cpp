@@ -38,9 +38,17 @@ class Profiling {
         base_.saved[s] = MemoryAction::Keep;
     measure_ = measure_step(facts_, base_, decides_, evaluator_.run_unlimited(base_));
     profile.makespan = measure_.makespan;
-    std::vector<double> send_times(base_.groups.size(), 0), compress_times = send_times;
-    if (options_.send) send_times = times_of(MemoryAction::Offload, TaskKind::SwapOut);
-    if (options_.compress) compress_times = times_of(MemoryAction::Compress8, TaskKind::Compress);
+    std::vector<double> send_times(base_.groups.size(), 0), out = send_times, back = send_times;
+    if (options_.send) {
+      const auto [strategy, run] = run_with(MemoryAction::Offload);
+      sends_beside_ = runs_beside(run, TaskKind::SwapOut);
+      send_times = byte_times(strategy, run, TaskKind::SwapOut);
+    }
+    if (const auto lossy = compressions(options_.compress); !lossy.empty()) {
+      const auto [strategy, run] = run_with(lossy.back());
+      out = byte_times(strategy, run, TaskKind::Compress);
+      back = byte_times(strategy, run, TaskKind::Decompress);
+    }
     profile.prefetch = sends_beside_ ? find_prefetch(pieces) : 0;
     const std::vector<int64_t> in_flight = find_in_flight();
     for (size_t g = 0; g < base_.groups.size(); ++g) {
@@ -51,23 +59,22 @@ class Profiling {
       if (group.pieces.empty()) continue;
       group.chain.in_flight = in_flight[g];
       group.chain.floor = measure_.floor[g];
-      fill(group, send_times[g], compress_times[g]);
+      fill(group, send_times[g], {out[g], back[g]});
       profile.groups.push_back(std::move(group));
     }
     return profile;
   }
 
  private:
-  // A byte of all that is decided about under one action.
-  std::vector<double> times_of(MemoryAction action, TaskKind kind) {
+  // A step with all that is decided about under one action.
+  std::pair<Strategy, Evaluator::Run> run_with(MemoryAction action) {
     Strategy strategy = base_;
     for (size_t s = 0; s < decides_.size(); ++s) {
       const TensorId tensor = training_.saved[s].tensor;
       if (decides_[s] && is_float(training_.graph[tensor].type.dtype)) strategy.saved[s] = action;
     }
-    const Evaluator::Run run = evaluator_.run_unlimited(strategy);
-    if (kind == TaskKind::SwapOut) sends_beside_ = runs_beside(run, kind);
-    return byte_times(strategy, run, kind);
+    Evaluator::Run run = evaluator_.run_unlimited(strategy);
+    return {std::move(strategy), std::move(run)};
   }
 
   // The ops of four pieces: copies come back while those before run.
@@ -98,7 +105,7 @@ class Profiling {
     return most;
   }
 
-  void fill(GroupChain& group, double send_time, double compress_time) {
+  void fill(GroupChain& group, double send_time, const CompressionTimes& compression) {
     int64_t standing = INT64_MAX;
     for (const ChainPiece& piece : group.pieces)
       for (size_t i = piece.first; i < piece.last; ++i)
@@ -113,7 +120,7 @@ class Profiling {
     int64_t before = 0;  // bytes of the output of the piece before
     for (const ChainPiece& piece : group.pieces) {
       const PieceModel model(training_, facts_, base_, measure_, decides_, piece, standing,
-                             compress_time);
+                             compression);
       auto [found, fresh] = known.try_emplace(model.hash());
       if (fresh) found->second = piece_actions(model, choices);
       ChainBlock block;

@@ -12,7 +12,7 @@ namespace windlass {
 
 struct ChainSearchOptions {
   bool send = true;          // saved tensors may go to the host
-  bool compress = false;     // they may be stored in fewer bits: changes the mathematics
+  int compress = 0;          // fewest bits that they may be stored in; 0: as they are
   size_t most_pieces = 100;  // in a stage
   // Simulations of best_on_chain: along the frontier, and to improve what was found.
   int64_t probes = 12, polish = 12;

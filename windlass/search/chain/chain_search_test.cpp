@@ -216,7 +216,7 @@ TEST(ChainSearch, TakesAnyStructure) {
     const Problem problem = {.network = network, .machine = machine, .cost = *cost};
     Evaluator evaluator(problem, training);
     const auto best =
-        best_on_chain(problem, training, base, evaluator, {.compress = seed % 4 == 0});
+        best_on_chain(problem, training, base, evaluator, {.compress = seed % 4 == 0 ? 2 : 0});
     if (!best) continue;
     ++found;
     const SimulatedStep step = simulate_step(training, best->strategy, machine, *cost);
@@ -244,7 +244,7 @@ TEST(ChainSearch, CompressesOnlyIfAllowed) {
   const auto exact = best_on_chain(bench.problem(), bench.training(), bench.base(),
                                    bench.evaluator(), {.send = false});
   const auto lossy = best_on_chain(bench.problem(), bench.training(), bench.base(),
-                                   bench.evaluator(), {.send = false, .compress = true});
+                                   bench.evaluator(), {.send = false, .compress = 2});
   ASSERT_TRUE(exact.has_value());
   ASSERT_TRUE(lossy.has_value());
   const auto compressed = [](const Candidate& candidate) {

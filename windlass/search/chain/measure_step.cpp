@@ -213,7 +213,7 @@ std::vector<double> byte_times(const Strategy& strategy, const Evaluator::Run& r
     for (const Use& use : run.tasks.uses_of(TaskId(t))) {
       const Buffer& buffer = run.tasks[use.buffer];
       const int32_t group = groups[buffer.memory.index()];
-      if (group < 0 || use.write) continue;
+      if (group < 0 || use.write != (kind == TaskKind::Decompress)) continue;
       bytes[static_cast<size_t>(group)] += static_cast<double>(buffer.bytes.value);
       times[static_cast<size_t>(group)] +=
           static_cast<double>(run.result.end[t] - run.result.start[t]);

@@ -11,8 +11,8 @@ namespace windlass {
 PieceModel::PieceModel(const TrainingGraph& training, const TrainingFacts& facts,
                        const Strategy& strategy, const StepMeasure& measure,
                        const std::vector<bool>& decides, const ChainPiece& piece, int64_t standing,
-                       double byte_time)
-    : standing_(standing), byte_time_(byte_time) {
+                       const CompressionTimes& compression)
+    : standing_(standing), compression_(compression) {
   const Graph& graph = training.graph;
   std::map<int32_t, int32_t> local;  // saved tensor: index into piece.saved
   for (int32_t s : piece.saved) {
@@ -91,7 +91,7 @@ int64_t PieceModel::stored(size_t s, MemoryAction action) const {
     case MemoryAction::Compress4:
     case MemoryAction::Compress2: {
       const int64_t elements = saved.bytes / saved.element_size;
-      return allocated((elements * compressed_bits(action) + 7) / 8 + elements / 64 * 4).value;
+      return allocated(compressed_bytes(elements, compressed_bits(action))).value;
     }
     case MemoryAction::Keep:
     case MemoryAction::Regather: break;
@@ -122,9 +122,9 @@ ChainOption PieceModel::price(const Actions& actions) const {
     option.kept += stored(s, actions[s]);
     if (actions[s] == MemoryAction::Offload) option.sent += saved_[s].bytes;
     if (compressed_bits(actions[s]) > 0) {
-      const auto time = static_cast<Nanoseconds>(byte_time_ * static_cast<double>(saved_[s].bytes));
-      option.forward += time;
-      option.backward += time;
+      const auto bytes = static_cast<double>(saved_[s].bytes);
+      option.forward += static_cast<Nanoseconds>(compression_.out * bytes);
+      option.backward += static_cast<Nanoseconds>(compression_.back * bytes);
     }
   }
   option.sends_output =

@@ -31,7 +31,7 @@ class Choosing {
     for (const Priced& priced : found_) result.push_back(priced.actions);
     const std::vector<Actions> recomputed = result;
     if (choices_.send) add_sent(recomputed, result);
-    if (choices_.compress) add_compressed(recomputed, result);
+    add_compressed(recomputed, result);
     return result;
   }
 
@@ -185,8 +185,7 @@ class Choosing {
   }
 
   void add_compressed(const std::vector<Actions>& recomputed, std::vector<Actions>& result) const {
-    for (const MemoryAction action :
-         {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2})
+    for (const MemoryAction action : compressions(choices_.compress))
       for (const Actions* base : {&recomputed.front(), &recomputed.back()}) {
         Actions actions = *base;
         for (size_t s = 0; s < model_.size(); ++s)

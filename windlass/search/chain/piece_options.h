@@ -13,12 +13,17 @@ namespace windlass {
 
 using Actions = std::vector<MemoryAction>;  // parallel to ChainPiece::saved
 
+// Nanoseconds to compress a byte of a saved tensor, and to get one back.
+struct CompressionTimes {
+  double out = 0, back = 0;
+};
+
 // A piece by small integers: what is recomputed for what, and what lives how long.
 class PieceModel {
  public:
   PieceModel(const TrainingGraph& training, const TrainingFacts& facts, const Strategy& strategy,
              const StepMeasure& measure, const std::vector<bool>& decides, const ChainPiece& piece,
-             int64_t standing, double byte_time);
+             int64_t standing, const CompressionTimes& compression);
 
   // The price of actions, the input of the piece being there. Recomputation follows
   // plan_recompute: right before the first reader, each op once. What is sent is live while the
@@ -75,14 +80,14 @@ class PieceModel {
   int32_t output_ = -1;
   int64_t standing_;  // bytes that are live whatever runs
   Nanoseconds forward_time_ = 0, backward_time_ = 0;
-  double byte_time_ = 0;  // ns to compress or decompress a byte
+  CompressionTimes compression_;
   uint64_t hash_ = 0;
 };
 
 struct PieceChoices {
-  size_t most = 8;        // of what is recomputed
-  bool send = false;      // to the host
-  bool compress = false;  // changes the mathematics
+  size_t most = 8;    // of what is recomputed
+  bool send = false;  // to the host
+  int compress = 0;   // fewest bits, as SearchOptions has it
 };
 
 // Sets of tensors that are computed again: all of them for small pieces, otherwise what two greedy

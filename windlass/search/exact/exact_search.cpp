@@ -43,6 +43,7 @@ class ExactSearch {
     try_baselines();
     polish_best(sharding);
     least_work_ = sharding.least_work();
+    if (cut_.training.unequal) forget_facts();
   }
 
   // Nanoseconds that some device computes in any case.
@@ -56,6 +57,13 @@ class ExactSearch {
     options.time_limit = Seconds(std::max(0.05, left()));
     options.threads = ledger_.options().threads;
     return options;
+  }
+
+  // The sums take all micro-batches for as large as the first: of the step they prove nothing.
+  void forget_facts() {
+    facts_.objective = facts_.objective_bound = std::nullopt;
+    facts_.frontier_exact = false;
+    least_work_ = 0;
   }
 
   void solve(const ShardingProblem& sharding) {
@@ -164,7 +172,7 @@ SearchResult search_exact(const Problem& problem, const SearchOptions& options) 
   result.lower_bound = facts.lower_bound;
   if (result.termination == Termination::Feasible && facts.out_of_time)
     result.termination = Termination::Limit;
-  else if (result.termination == Termination::Feasible &&
+  else if (result.termination == Termination::Feasible && result.objective &&
            result.objective == result.objective_bound)
     result.termination = Termination::Optimal;
   return result;

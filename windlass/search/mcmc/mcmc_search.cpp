@@ -75,7 +75,7 @@ class Walks {
   MoveMix mix() const {
     const FixedDecisions& fixed = ledger_.options().fixed;
     MoveMix mix;
-    mix.compress = ledger_.options().compress && !fixed.recompute;
+    mix.compress = fixed.recompute ? 0 : ledger_.options().compress;
     mix.recompute = !fixed.recompute;
     mix.offload = !fixed.offload || *fixed.offload;
     mix.zero = fixed.zero < 0;

@@ -237,7 +237,7 @@ TEST(Moves, AreTakenBackAndKnownByTheirKeys) {
     const TrainingGraph training = differentiate(network);
     for (int round = 0; round < 20; ++round) {
       MoveMix mix;
-      mix.compress = round % 2 == 0;
+      mix.compress = round % 2 == 0 ? 2 : 0;
       Moves moves(training, machine, mix);
       Strategy strategy = cases::random_strategy(training, machine, rng, {.compress = false});
       moves.adopt(strategy);

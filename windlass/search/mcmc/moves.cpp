@@ -5,6 +5,7 @@
 
 #include "windlass/base/hash.h"
 #include "windlass/graph/blocks.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/search/exact/sharding/sharding_options.h"
 
 namespace windlass {
@@ -74,10 +75,7 @@ Moves::Moves(const TrainingGraph& training, const Machine& machine, const MoveMi
   actions_ = {MemoryAction::Keep};
   if (mix.recompute) actions_.push_back(MemoryAction::Recompute);
   if (mix.offload) actions_.push_back(MemoryAction::Offload);
-  if (mix.compress)
-    for (const MemoryAction action :
-         {MemoryAction::Compress8, MemoryAction::Compress4, MemoryAction::Compress2})
-      actions_.push_back(action);
+  for (const MemoryAction action : compressions(mix.compress)) actions_.push_back(action);
 }
 
 int32_t Moves::intern(const Sharding& sharding) {
@@ -96,10 +94,11 @@ const Moves::Options& Moves::options(size_t group_size) {
     forward.ops.resize(training_.forward_ops);
     return find_batch(forward);
   }();
+  const Graph& smallest = smallest_of(training_).graph;
   for (size_t i = 0; i < training_.forward_ops; ++i) {
     std::vector<int32_t>& list = made.emplace_back();
-    for (const Sharding& sharding :
-         shardings_of(nests_[i], hints_[i], static_cast<int64_t>(group_size))) {
+    for (const Sharding& sharding : shardings_of(loops_of(smallest, smallest.ops[i]), hints_[i],
+                                                 static_cast<int64_t>(group_size))) {
       if (mix_.batch_only) {
         const OpKind kind = training_.graph.ops[i].kind;
         const bool dense = kind == OpKind::Linear || kind == OpKind::MatMul;

@@ -34,8 +34,9 @@ struct MoveMix {
   double one_op = 4, ops_alike = 2, propagation = 3;
   double one_tensor = 3, tensors_alike = 2, exchange = 2;
   double weights = 1, border = 1, pace = 0.5;
-  bool regather = true, recompute = true, offload = true, compress = false;  // of saved tensors
-  bool zero = true, host_weights = true, host_update = true;                 // of weights
+  bool regather = true, recompute = true, offload = true;     // of saved tensors
+  int compress = 0;                                           // fewest bits, or 0
+  bool zero = true, host_weights = true, host_update = true;  // of weights
   bool batch_only = false;  // ops are split over samples, and dense layers over outputs, only
 };
 

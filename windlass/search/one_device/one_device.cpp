@@ -33,7 +33,7 @@ class OneDevice {
     const int64_t samples = std::max<int64_t>(1, ledger_.batch().samples);
     const int64_t only = ledger_.options().micro_batches;
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
-      if (samples % cuts != 0 || (only > 0 && cuts != only)) continue;
+      if (only > 0 ? cuts != only : samples % cuts != 0) continue;
       if (cuts > kFewMicroBatches && ledger_.fits()) break;
       if (ledger_.out_of_time() && (ledger_.fits() || asked_to_stop())) break;
       if (!ledger_.may_measure(cuts) || !ledger_.can_cut(cuts)) break;
@@ -109,7 +109,7 @@ class OneDevice {
     const int64_t only = ledger_.options().micro_batches;
     std::vector<Strategy> starts;
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
-      if (samples % cuts != 0 || (only > 0 && cuts != only)) continue;
+      if (only > 0 ? cuts != only : samples % cuts != 0) continue;
       if (!ledger_.can_cut(cuts)) break;
       for (Strategy& base : bases(cuts)) starts.push_back(std::move(base));
       if (ledger_.out_of_time()) break;

@@ -5,6 +5,7 @@
 
 #include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/search/exact/sharding/local_choices.h"
 #include "windlass/search/exact/sharding/move_prices.h"
 #include "windlass/search/exact/sharding/sharding_options.h"
@@ -91,7 +92,8 @@ class Builder {
   }
 
   void add_kind(size_t i) {
-    const LoopNest nest = loops_of(graph(), graph().ops[i]);
+    const Graph& smallest = smallest_of(training_).graph;
+    const LoopNest nest = loops_of(smallest, smallest.ops[i]);
     result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
                                              static_cast<int64_t>(result_.devices.size())));
     auto& choices = result_.choices.emplace_back();

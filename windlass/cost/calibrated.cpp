@@ -1,0 +1,61 @@
+#include "windlass/cost/calibrated.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace windlass {
+namespace {
+
+double ratio_at(const KernelRatio& point, CalibrationEnd end) {
+  if (end == CalibrationEnd::Low) return point.low;
+  return end == CalibrationEnd::High ? point.high : point.ratio;
+}
+
+// At the upper end everything is busy at once.
+double crowd(const Calibration& calibration, CalibrationEnd end) {
+  if (end != CalibrationEnd::High) return 1;
+  return std::max(
+      {calibration.beside_devices, calibration.beside_copies, calibration.beside_updates});
+}
+
+}  // namespace
+
+std::string calibrated_family(const Work& work) {
+  // Operations for a byte, so that one number says which kernel counts.
+  constexpr double kPerByte = 8;
+  const Kernel* most = nullptr;
+  double largest = -1;
+  for (const Kernel& kernel : work.kernels) {
+    const double size = 2 * kernel.multiply_adds + kernel.pointwise +
+                        kPerByte * static_cast<double>((kernel.read + kernel.written).value);
+    if (size > largest) most = &kernel, largest = size;
+  }
+  if (most == nullptr) return "";
+  return most->compression ? "compression" : std::string(family_name(most->family));
+}
+
+Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibration,
+                   CalibrationEnd end) {
+  const auto found = calibration.families.find(calibrated_family(work));
+  const double all = crowd(calibration, end);
+  if (found == calibration.families.end() || analytic.value <= 0) return analytic * all;
+  const std::vector<KernelRatio>& points = found->second;
+  if (analytic <= points.front().analytic) return analytic * ratio_at(points.front(), end) * all;
+  if (analytic >= points.back().analytic) return analytic * ratio_at(points.back(), end) * all;
+  const auto above = std::ranges::upper_bound(points, analytic, {}, &KernelRatio::analytic);
+  const KernelRatio &low = *(above - 1), &high = *above;
+  const double place = std::log(analytic.value / low.analytic.value) /
+                       std::log(high.analytic.value / low.analytic.value);
+  const double ratio =
+      std::exp((1 - place) * std::log(ratio_at(low, end)) + place * std::log(ratio_at(high, end)));
+  return analytic * ratio * all;
+}
+
+double least_ratio(const Calibration& calibration, CalibrationEnd end) {
+  double least = 1;
+  for (const auto& [name, points] : calibration.families)
+    for (const KernelRatio& point : points) least = std::min(least, ratio_at(point, end));
+  return least;
+}
+
+}  // namespace windlass

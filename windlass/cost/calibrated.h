@@ -1,0 +1,22 @@
+// Analytic prices moved to where kernels of a device were measured: by family of ops and by size.
+#pragma once
+
+#include <string>
+
+#include "windlass/cost/cost_model.h"
+
+namespace windlass {
+
+// The family that a piece of work is priced as: that of the kernel with the most bytes and
+// arithmetic.
+std::string calibrated_family(const Work& work);
+
+// `analytic` is what the model says of the work on the device. Between two sizes that were measured
+// times follow a power law, beyond them the nearest ratio holds: larger work never gets cheaper.
+Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibration,
+                   CalibrationEnd end);
+
+// No price is less than its analytic one times this.
+double least_ratio(const Calibration& calibration, CalibrationEnd end);
+
+}  // namespace windlass
