@@ -37,6 +37,9 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
 elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # g++ 12 reports overlapping copies inside std::string operator+.
   target_compile_options(windlass_options INTERFACE -Wno-restrict)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Reports references into what a function was given whenever some other argument is a temporary.
+  target_compile_options(windlass_options INTERFACE -Wno-dangling-reference)
 endif()
 
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -17,14 +17,11 @@ using testing::HasSubstr;
 
 nlohmann::json advised(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "advise");
-  arguments.push_back("--json");
-  const ProgramResult result = run_windlass(arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return nlohmann::json::parse(result.out);
+  return windlass_json(std::move(arguments));
 }
 
-const nlohmann::json& method_of(const nlohmann::json& json, const std::string& name) {
-  for (const nlohmann::json& entry : json["methods"])
+const nlohmann::json& method_of(const nlohmann::json& parsed, const std::string& name) {
+  for (const nlohmann::json& entry : parsed["methods"])
     if (entry["method"] == name) return entry;
   throw std::runtime_error("no method " + name);
 }
@@ -34,13 +31,13 @@ const std::vector<std::string> kSmallAdvice = {
 
 // What fits by `simulate` fits here, and one sample more does not.
 TEST(Advise, LargestBatchesAreExact) {
-  const nlohmann::json json = advised(kSmallAdvice);
+  const nlohmann::json parsed = advised(kSmallAdvice);
   for (const auto& [name, strategy] :
        std::map<std::string, std::string>{{"plain", "single"},
                                           {"recompute", "single:recompute=full"},
                                           {"offload", "single:offload=on"}}) {
     SCOPED_TRACE(name);
-    const auto largest = method_of(json, name)["largest_batch"].get<int64_t>();
+    const auto largest = method_of(parsed, name)["largest_batch"].get<int64_t>();
     const auto fits = [&, spec = strategy](int64_t batch) {
       return run_windlass({"simulate", "resnet-18", "--image", "64", "--on", "1x1080ti", "--memory",
                            "600MiB", "--strategy", spec, "--batch", std::to_string(batch)})
@@ -53,10 +50,10 @@ TEST(Advise, LargestBatchesAreExact) {
 
 // Verdicts follow from the simulated steps, and each prediction is that of `simulate`.
 TEST(Advise, VerdictsFollowFromThroughput) {
-  const nlohmann::json json = advised(kSmallAdvice);
-  EXPECT_EQ(json["runner"], "windlass");
-  const double plain = method_of(json, "plain")["best_samples_per_s"];
-  for (const nlohmann::json& entry : json["methods"]) {
+  const nlohmann::json parsed = advised(kSmallAdvice);
+  EXPECT_EQ(parsed["runner"], "windlass");
+  const double plain = method_of(parsed, "plain")["best_samples_per_s"];
+  for (const nlohmann::json& entry : parsed["methods"]) {
     SCOPED_TRACE(entry["method"].get<std::string>());
     double best = 0;
     for (const nlohmann::json& point : entry["points"]) {
@@ -81,20 +78,20 @@ TEST(Advise, VerdictsFollowFromThroughput) {
   }
   // The mixture is never worse than plain, recomputation or offload at their best.
   for (const char* name : {"plain", "recompute", "offload"})
-    EXPECT_GE(method_of(json, "mixture")["best_samples_per_s"].get<double>(),
-              0.999 * method_of(json, name)["best_samples_per_s"].get<double>())
+    EXPECT_GE(method_of(parsed, "mixture")["best_samples_per_s"].get<double>(),
+              0.999 * method_of(parsed, name)["best_samples_per_s"].get<double>())
         << name;
 }
 
 TEST(Advise, ComputesUnderTheRunner) {
   std::vector<std::string> arguments = kSmallAdvice;
   arguments.insert(arguments.end(), {"--methods", "recompute", "--runner", "pytorch"});
-  const nlohmann::json json = advised(arguments);
-  EXPECT_EQ(json["runner"], "pytorch");
-  EXPECT_EQ(json["methods"].size(), 2U);
-  EXPECT_LT(json["limit_bytes"].get<double>(), 600.0 * (1 << 20));
+  const nlohmann::json parsed = advised(arguments);
+  EXPECT_EQ(parsed["runner"], "pytorch");
+  EXPECT_EQ(parsed["methods"].size(), 2U);
+  EXPECT_LT(parsed["limit_bytes"].get<double>(), 600.0 * (1 << 20));
   // The floor is the host's: 2 ms and some 60 ops of 135 us each.
-  EXPECT_GT(method_of(json, "plain")["model"]["time"]["floor_s"].get<double>(), 8e-3);
+  EXPECT_GT(method_of(parsed, "plain")["model"]["time"]["floor_s"].get<double>(), 8e-3);
 }
 
 TEST(Advise, DrawsAndExplains) {
@@ -154,9 +151,9 @@ TEST(Advise, MeasuredStepsMoveThePrediction) {
 }
 
 TEST(Advise, SharesBatchesAmongDevices) {
-  const nlohmann::json json =
+  const nlohmann::json parsed =
       advised({"mlp", "--on", "4x3090", "--max-batch", "64", "--methods", "recompute"});
-  for (const nlohmann::json& point : method_of(json, "plain")["points"])
+  for (const nlohmann::json& point : method_of(parsed, "plain")["points"])
     EXPECT_EQ(point["batch"].get<int64_t>() % 4, 0);
 }
 

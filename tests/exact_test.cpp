@@ -147,12 +147,12 @@ TEST(ExactProgram, PlansGraphsOfLayers) {
   const ProgramResult run = run_windlass(
       {"plan", "pase:alexnet", "--search", "exact", "--cost", "pase", "--devices", "8", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto json = nlohmann::json::parse(run.out);
-  EXPECT_EQ(json["termination"], "optimal");
-  EXPECT_EQ(json["cost"].get<double>(), 97098296512);
-  EXPECT_EQ(json["gap"].get<double>(), 0);
-  EXPECT_EQ(json["vertices"].size(), 14U);
-  EXPECT_GT(json["search"]["largest_table"].get<double>(), 0);
+  const auto parsed = nlohmann::json::parse(run.out);
+  EXPECT_EQ(parsed["termination"], "optimal");
+  EXPECT_EQ(parsed["cost"].get<double>(), 97098296512);
+  EXPECT_EQ(parsed["gap"].get<double>(), 0);
+  EXPECT_EQ(parsed["vertices"].size(), 14U);
+  EXPECT_GT(parsed["search"]["largest_table"].get<double>(), 0);
 }
 
 TEST(ExactProgram, SaysWhatIsMissing) {
@@ -171,9 +171,9 @@ TEST(ExactProgram, PlansForSeveralDevices) {
   const ProgramResult run = run_windlass(
       {"plan", "mlp", "--on", "4x3090", "--search", "exact", "-o", path.string(), "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  const auto json = nlohmann::json::parse(run.out);
-  EXPECT_EQ(json["search"]["method"], "exact");
-  EXPECT_FALSE(json["frontier"].empty());
+  const auto parsed = nlohmann::json::parse(run.out);
+  EXPECT_EQ(parsed["search"]["method"], "exact");
+  EXPECT_FALSE(parsed["frontier"].empty());
   EXPECT_EQ(run_windlass({"check", path.string()}).exit_code, 0);
   std::filesystem::remove(path);
   const ProgramResult tight = run_windlass({"plan", "mlp", "--on", "4x3090", "--memory", "100KiB",

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
 namespace windlass {
 
 struct ProgramResult {
@@ -26,7 +29,15 @@ struct ProgramOptions {
 ProgramResult run_windlass(const std::vector<std::string>& arguments,
                            const ProgramOptions& options = {});
 
-// The same in the background. What still runs at the end is killed.
+// What it prints for programs; it must end well.
+inline nlohmann::json windlass_json(std::vector<std::string> arguments) {
+  arguments.emplace_back("--json");
+  const ProgramResult result = run_windlass(arguments);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(result.out);
+}
+
+// A program in the background. What still runs at the end is killed.
 class RunningProgram {
  public:
   explicit RunningProgram(const std::vector<std::string>& arguments,

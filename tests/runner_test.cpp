@@ -17,10 +17,7 @@ using testing::HasSubstr;
 
 nlohmann::json simulated_json(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "simulate");
-  arguments.push_back("--json");
-  const ProgramResult result = run_windlass(arguments);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  return nlohmann::json::parse(result.out);
+  return windlass_json(std::move(arguments));
 }
 
 std::vector<std::string> runner_step(const std::string& runner) {
@@ -81,8 +78,8 @@ TEST(Runners, MegatronsLastStageHasTheEmbeddingsState) {
                            "bf16", "--runner", runner});
   };
   const nlohmann::json own = run("windlass"), megatron = run("megatron");
-  const auto state = [](const nlohmann::json& json, size_t device) {
-    return json["devices"][device]["optimizer_bytes"].get<int64_t>();
+  const auto state = [](const nlohmann::json& parsed, size_t device) {
+    return parsed["devices"][device]["optimizer_bytes"].get<int64_t>();
   };
   EXPECT_EQ(state(megatron, 0), state(own, 0));
   EXPECT_EQ(state(megatron, 1) - state(own, 1), 500 * 64 * 12);

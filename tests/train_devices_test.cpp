@@ -79,6 +79,9 @@ const std::vector<std::pair<int, std::string>> kWays = {
     {2, "gpipe:micro-batches=4"},
     {2, "recompute-all:host-update=on"},
     {2, "offload-all:host-weights=on"},
+    {2, "data-parallel:zero=2,micro-batches=3"},
+    {2, "1f1b:stages=2,micro-batches=3"},
+    {1, "recompute-all:micro-batches=3"},
 };
 
 TEST(TrainDevicesSlow, EveryStrategyComputesTheSame) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include "windlass/cli/number_in.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/search_flags.h"
 #include "windlass/report/json.h"
 #include "windlass/report/methods_text.h"
 #include "windlass/search/advice/memory_methods.h"
@@ -30,10 +32,10 @@ struct AdviseFlags {
   int64_t most = 1 << 16;
   double time_limit = 5;
   std::string svg;
-  std::string measured;
+  std::vector<std::string> measured;
   int threads = 0;
   uint64_t seed = 0;
-  bool lossy = false;
+  AllowFlag allow;
   bool json = false;
 };
 
@@ -71,12 +73,13 @@ ExitCode run_advise(const AdviseFlags& flags) {
       .copies_in_turn = !runner.overlaps_copies,
       .most = flags.most,
       .progress = [&](const std::string& what) { progress.show("advising: " + what); }};
-  if (!flags.measured.empty()) problem.measured = read_measured(flags.measured);
+  for (const std::string& file : flags.measured)
+    std::ranges::copy(read_measured(file), std::back_inserter(problem.measured));
   problem.search.time_limit = Seconds(flags.time_limit);
   problem.search.effort = 0.1;
   problem.search.seed = flags.seed;
   problem.search.threads = flags.threads;
-  problem.search.compress = flags.lossy;
+  problem.search.compress = flags.allow.compress();
   problem.search.stop = [] { return InterruptScope::interrupted(); };
   std::vector<MethodCurve> curves = simulate_methods(problem);
   MethodsReport report = {.model = flags.model.request.source,
@@ -91,7 +94,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
                           .methods = {}};
   for (const Device& device : machine.devices) report.limit = std::min(report.limit, device.limit);
   for (MethodCurve& curve : curves)
-    if (curve.name == "mixture") curve.lossy = flags.lossy;
+    if (curve.name == "mixture") curve.lossy = flags.allow.compress() > 0;
   report.methods = advise_methods(std::move(curves), report.limit, report.card);
   pricing.watch(nullptr);
   if (!flags.svg.empty()) {
@@ -128,12 +131,14 @@ void add_advise(CLI::App& program, ExitCode& exit_code) {
                    "seconds that the search of the mixture has for each batch")
       ->capture_default_str()
       ->check(number_in(0.01, 1e6));
-  verb->add_flag("--lossy", flags->lossy,
-                 "the mixture may compress saved tensors, which changes the mathematics");
-  verb->add_option("--measured", flags->measured,
-                   "a CSV file of steps that were measured, which move the predictions:\n"
-                   "batch,method,peak_bytes,step_time_s")
-      ->type_name("FILE");
+  flags->allow.add_to(*verb);
+  verb->add_option(
+          "--measured", flags->measured,
+          "a CSV file of steps that were measured, which move the predictions\n"
+          "(batch,method,peak_bytes,step_time_s), or a trace of torch.profiler or a memory\n"
+          "snapshot of PyTorch as JSON with its batch: trace.json@16, snapshot.json@16,recompute")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   verb->add_option("--svg", flags->svg, "write the plot to a file")->type_name("FILE");
   verb->add_option("--threads", flags->threads, "of the search, and of kernels on \"local\"")
       ->check(CLI::NonNegativeNumber);

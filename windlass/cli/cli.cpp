@@ -68,6 +68,7 @@ int run_program(int argc, char** argv) {
       "  windlass train plan.json --data text.txt --steps 100\n"
       "  windlass compare gpt2-xl --batch 8 --on 4x3090\n"
       "  windlass explain plan.json\n"
+      "  windlass report plan.json -o report.html\n"
       "  windlass simulate gpt2-xl --on 4x3090 --strategy zero:stage=3 --dtype fp16 --batch 16\n"
       "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
   add_inspect(program);
@@ -77,12 +78,14 @@ int run_program(int argc, char** argv) {
   add_compare(program, exit_code);
   add_advise(program, exit_code);
   add_explain(program, exit_code);
+  add_report(program, exit_code);
   add_simulate(program, exit_code);
   add_check(program, exit_code);
   add_train(program, exit_code);
   add_export(program);
   add_operators(program);
   add_validate(program, exit_code);
+  add_calibrate(program, exit_code);
   try {
     if (argc > 1) check_verb(program, argv[1]);
     program.parse(argc, argv);

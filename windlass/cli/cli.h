@@ -44,6 +44,8 @@ void add_train(CLI::App& program, ExitCode& exit_code);
 void add_compare(CLI::App& program, ExitCode& exit_code);
 void add_advise(CLI::App& program, ExitCode& exit_code);
 void add_explain(CLI::App& program, ExitCode& exit_code);
+void add_report(CLI::App& program, ExitCode& exit_code);
 void add_validate(CLI::App& program, ExitCode& exit_code);
+void add_calibrate(CLI::App& program, ExitCode& exit_code);
 
 }  // namespace windlass

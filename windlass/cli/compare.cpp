@@ -27,20 +27,6 @@ struct CompareFlags {
   bool json = false;
 };
 
-StrategyRow row_of(const std::string& name, const Graph& graph, const Machine& machine,
-                   const TrainingOptions& training, Pricing& pricing) {
-  StrategyRow row = {.name = name};
-  try {
-    const PreparedStep step = prepare_step(graph, parse_baseline(name), machine, training);
-    row.fill(simulate_step(step.training, step.strategy, machine, pricing.cost(), {},
-                           pricing.reprice()));
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::Internal) throw;
-    row.why = error.message();
-  }
-  return row;
-}
-
 // What other systems' ways to search find in the same simulator.
 void add_searchers(std::vector<StrategyRow>& rows, const Subject& subject,
                    const CompareFlags& flags, Pricing& pricing) {
@@ -84,8 +70,8 @@ ExitCode run_compare(const CompareFlags& flags) {
                                              ? usual_strategies(subject.machine.devices.size())
                                              : flags.strategies;
   for (const std::string& name : names)
-    rows.push_back(
-        row_of(name, subject.model.graph, subject.machine, flags.model.request.training, pricing));
+    rows.push_back(baseline_row(name, subject.model.graph, subject.machine,
+                                flags.model.request.training, pricing));
   if (flags.searchers) add_searchers(rows, subject, flags, pricing);
   const int64_t samples = planned.search.samples;
   const ExitCode code = planned.fits ? ExitCode::Done : ExitCode::NoPlan;

@@ -132,6 +132,14 @@ std::optional<ExitCode> plan_by_layers(const PlanFlags& flags) {
   return run_plan_layers(layers);
 }
 
+void save_plan(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
+  Plan plan = plan_of(planned.subject, planned.step,
+                      std::string(termination_name(planned.search.termination)), planned.method,
+                      pricing, flags.search.seed);
+  plan.prediction.frontier = planned.search.frontier;
+  write_plan(plan, flags.output);
+}
+
 ExitCode run_plan(const PlanFlags& flags) {
   if (const auto done = plan_layer_graph(flags)) return *done;
   if (const auto done = plan_by_layers(flags)) return *done;
@@ -151,11 +159,7 @@ ExitCode run_plan(const PlanFlags& flags) {
                                               {.search = flags.search, .from = flags.from});
   const Subject& subject = planned.subject;
   if (!planned.fits) return print_infeasible(flags, planned, pricing);
-  if (!flags.output.empty())
-    write_plan(
-        plan_of(subject, planned.step, std::string(termination_name(planned.search.termination)),
-                planned.method, pricing, flags.search.seed),
-        flags.output);
+  if (!flags.output.empty()) save_plan(flags, planned, pricing);
   const SimulationReport report = report_simulation(planned.step, &subject.training.graph,
                                                     subject.machine, subject.facts, flags.top);
   const double gap =

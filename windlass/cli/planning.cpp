@@ -81,24 +81,31 @@ void search_measured(const SearchMethod& method, const SearchOptions& options, P
 
 // To measure the kernels of all the pieces that a search over several devices, or of parts of the
 // batch, tries would take longer than most trainings. So it goes by the figures of the host, and
-// what it finds is measured. Where that takes more memory than was thought, the search has as much
-// less the next time.
+// what it finds is measured. Where that takes more memory than was thought, the search has less the
+// next time: by what was missing where it ended, though not by more than a part at a time, since
+// what is asked for first may be far more than what is needed.
 void search_then_measure(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
                          PlannedSubject& planned) {
-  constexpr int kTries = 4;
+  constexpr int kTries = 8;
+  constexpr int64_t kLeastPart = 32, kMostPart = 6;
   const Subject& subject = planned.subject;
   Machine limited = subject.machine;
   for (int tries = 0; tries < kTries; ++tries) {
     planned.search = method.search(problem_of(subject, limited, pricing, false), options);
     take(pricing, planned);
-    if (!planned.fits || planned.step.result.status == SimStatus::Done) break;
-    int64_t most = 0;
-    const TaskGraph& tasks = planned.step.tasks;
-    for (size_t m = 0; m < tasks.memories.size(); ++m)
-      if (tasks.memories[m].team.valid())
-        most = std::max(most, planned.step.whole().peaks[m].bytes - tasks.memories[m].limit.value);
-    for (Device& device : limited.devices)
-      device.limit = Bytes(std::max<int64_t>(1, device.limit.value - std::max<int64_t>(most, 1)));
+    const bool runs = planned.step.result.status == SimStatus::Done;
+    // What is too large by figures may do all the same.
+    if (!planned.fits && runs && tries > 0) {
+      planned.fits = true;
+      planned.search.termination = Termination::Feasible;
+    }
+    if (!planned.fits || runs) break;
+    for (Device& device : limited.devices) {
+      const int64_t limit = device.limit.value;
+      const int64_t less = std::clamp(planned.step.result.missing_bytes, limit / kLeastPart + 1,
+                                      limit / kMostPart + 1);
+      device.limit = Bytes(std::max<int64_t>(1, limit - less));
+    }
   }
   if (planned.fits && planned.step.result.status != SimStatus::Done) {
     planned.fits = false;
@@ -159,7 +166,22 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   planned.measuring = pricing.measuring();
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();
+  fill_range(subject);
   return planned;
+}
+
+StrategyRow baseline_row(const std::string& name, const Graph& graph, const Machine& machine,
+                         const TrainingOptions& training, Pricing& pricing) {
+  StrategyRow row = {.name = name};
+  try {
+    const PreparedStep step = prepare_step(graph, parse_baseline(name), machine, training);
+    row.fill(simulate_step(step.training, step.strategy, machine, pricing.cost(), {},
+                           pricing.reprice()));
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Internal) throw;
+    row.why = error.message();
+  }
+  return row;
 }
 
 void set_host_memory(Machine& machine, const std::string& bytes) {

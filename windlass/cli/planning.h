@@ -6,6 +6,7 @@
 
 #include "windlass/cli/search_flags.h"
 #include "windlass/cli/subject.h"
+#include "windlass/report/strategy_table.h"
 #include "windlass/search/search.h"
 
 namespace windlass {
@@ -28,6 +29,10 @@ struct PlanningOptions {
 // Ctrl-C ends the search with the best so far. If the flags leave the batch open, it is chosen.
 PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& pricing,
                             const PlanningOptions& options);
+
+// What a named strategy takes, or why it is not possible.
+StrategyRow baseline_row(const std::string& name, const Graph& graph, const Machine& machine,
+                         const TrainingOptions& training, Pricing& pricing);
 
 // --host-memory: instead of the machine's; empty: leave it.
 void set_host_memory(Machine& machine, const std::string& bytes);

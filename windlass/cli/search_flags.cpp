@@ -72,6 +72,22 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
   }
 }
 
+void AllowFlag::add_to(CLI::App& verb) {
+  verb.add_option("--allow", allow,
+                  "what changes the mathematics: compress (saved tensors in 8, 4 or 2 bits), or\n"
+                  "compress=4 (in 8 or 4)")
+      ->check(CLI::IsMember({"compress", "compress=8", "compress=4", "compress=2"}));
+}
+
+int AllowFlag::compress() const {
+  int fewest = 0;
+  for (const std::string& text : allow) {
+    const int bits = text.ends_with('8') ? 8 : text.ends_with('4') ? 4 : 2;
+    fewest = fewest == 0 ? bits : std::min(fewest, bits);
+  }
+  return fewest;
+}
+
 void SearchFlags::add_to(CLI::App& verb) {
   verb.add_option(
           "--time-limit", time_limit,
@@ -87,9 +103,7 @@ void SearchFlags::add_to(CLI::App& verb) {
       ->check(CLI::PositiveNumber);
   verb.add_option("--fix", fix, "decisions that are yours: tp=2,pp=1,zero=1,recompute=off,...")
       ->type_name("NAME=VALUE,...");
-  verb.add_option("--allow", allow,
-                  "what changes the mathematics: compress (saved tensors in fewer bits)")
-      ->check(CLI::IsMember({"compress"}));
+  allow.add_to(verb);
   verb.add_option("--threads", threads,
                   "threads that kernels and the search use; default: all cores")
       ->check(CLI::PositiveNumber);
@@ -102,7 +116,7 @@ SearchOptions SearchFlags::options() const {
                            .seed = seed,
                            .effort = effort};
   if (mode != "auto") options.pack_mode = mode == "dp" ? HarmonyMode::Data : HarmonyMode::Pipeline;
-  options.compress = std::ranges::find(allow, "compress") != allow.end();
+  options.compress = allow.compress();
   for (const std::string& text : fix) read_fixed(text, options.fixed, options.micro_batches);
   return options;
 }

@@ -13,6 +13,15 @@ class App;
 
 namespace windlass {
 
+// --allow: what may change the mathematics.
+struct AllowFlag {
+  std::vector<std::string> allow = {};
+
+  void add_to(CLI::App& verb);
+  // Fewest bits that saved tensors may be stored in, as SearchOptions::compress has it.
+  int compress() const;
+};
+
 struct SearchFlags {
   std::string method = "auto";
   std::string mode = "auto";  // of packs of layers: dp, pp
@@ -21,7 +30,7 @@ struct SearchFlags {
   int threads = 0;
   uint64_t seed = 0;
   double effort = 1;
-  std::vector<std::string> allow = {};
+  AllowFlag allow = {};
   std::vector<std::string> fix = {};
 
   void add_to(CLI::App& verb);

@@ -78,6 +78,7 @@ ExitCode run_simulate(const SimulateFlags& flags) {
   Subject subject = load_subject(flags);
   Pricing pricing = pricing_of(subject);
   subject.facts.provenance = pricing.provenance();
+  fill_range(subject);
   const SimulatedStep step = [&] {
     Progress progress("simulating");
     pricing.watch(&progress);

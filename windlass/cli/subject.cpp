@@ -1,5 +1,6 @@
 #include "windlass/cli/subject.h"
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 
@@ -32,9 +33,10 @@ void fill_facts(Subject& subject, int64_t samples) {
   if (const auto& packs = subject.strategy.packs)
     facts.micro_batches = samples / (packs->replicas * packs->backward_microbatch);
   facts.tokens_per_sample = tokens_per_sample(subject.model.graph);
-  const TrainingTotals totals = totals_of(subject.training);
-  facts.model_flops = Flops((totals.forward.flops() + totals.backward.flops()).value *
-                            static_cast<double>(subject.strategy.micro_batches));
+  facts.model_flops = flops_of(subject.training, subject.strategy.micro_batches);
+  facts.parameters = parameter_count(subject.model.graph);
+  facts.degrees =
+      degrees_of(subject.training, find_batch(subject.model.graph), subject.strategy, samples);
 }
 
 bool is_plan_file(const std::string& path) {
@@ -43,6 +45,19 @@ bool is_plan_file(const std::string& path) {
   file.read(start.data(), start.size());
   const std::string_view text(start.data(), static_cast<size_t>(file.gcount()));
   return text.starts_with("{") && text.find("\"windlass plan\"") != std::string_view::npos;
+}
+
+void fill_range(Subject& subject) {
+  if (std::ranges::none_of(subject.machine.device_types,
+                           [](const DeviceType& type) { return type.calibration.any(); }))
+    return;
+  const auto time_at = [&](CalibrationEnd end) {
+    AnalyticOptions options = analytic_options(subject.request.runner);
+    options.calibration_end = end;
+    const auto cost = analytic_cost_model(options);
+    return simulate_step(subject.training, subject.strategy, subject.machine, *cost).step_time();
+  };
+  subject.facts.range = {time_at(CalibrationEnd::Low), time_at(CalibrationEnd::High)};
 }
 
 Pricing pricing_of(const Subject& subject) {

@@ -30,6 +30,9 @@ bool is_plan_file(const std::string& path);
 // What a report says about the step: all but the facts is there.
 void fill_facts(Subject& subject, int64_t samples);
 
+// The range of the step's time, if devices of the machine were calibrated.
+void fill_range(Subject& subject);
+
 // Throw Error{Input} as loading a model, a machine or a plan does.
 Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
                            const std::string& strategy);

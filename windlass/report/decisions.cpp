@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/table.h"
+#include "windlass/graph/micro_batch.h"
 #include "windlass/machine/device_names.h"
 #include "windlass/report/packs_text.h"
 #include "windlass/strategy/used_devices.h"
@@ -48,7 +49,7 @@ std::map<MemoryAction, SavedTotal> saved_totals(const TrainingGraph& training,
   for (size_t s = 0; s < training.saved.size(); ++s) {
     SavedTotal& total = totals[strategy.saved[s]];
     ++total.tensors;
-    total.bytes += training.saved[s].bytes * strategy.micro_batches;
+    total.bytes += saved_bytes(training, s, strategy.micro_batches);
   }
   return totals;
 }

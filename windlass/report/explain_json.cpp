@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "windlass/graph/micro_batch.h"
 #include "windlass/report/explain_text.h"
 #include "windlass/report/json.h"
 #include "windlass/strategy/used_devices.h"
@@ -70,7 +71,7 @@ ordered_json overview_json(const Explained& explained, const std::vector<Alterna
     if (entry.is_null()) entry = {{"tensors", 0}, {"bytes", 0}};
     entry["tensors"] = entry["tensors"].get<int64_t>() + 1;
     entry["bytes"] = entry["bytes"].get<int64_t>() +
-                     explained.training.saved[s].bytes.value * strategy.micro_batches;
+                     saved_bytes(explained.training, s, strategy.micro_batches).value;
   }
   ordered_json stages = ordered_json::array();
   for (const Stage& stage : strategy.stages)

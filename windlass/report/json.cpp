@@ -77,6 +77,25 @@ void add_failure(ordered_json& json, const MemoryFailure& failure) {
 
 }  // namespace
 
+ordered_json degrees_json(const Degrees& degrees) {
+  return {{"dp", degrees.dp},
+          {"tp", degrees.tp},
+          {"pp", degrees.pp},
+          {"cp", degrees.cp},
+          {"ep", degrees.ep},
+          {"zero", degrees.zero},
+          {"interleave", degrees.interleave},
+          {"micro_batches", degrees.micro_batches},
+          {"micro_samples", degrees.micro_samples},
+          {"share", degrees.share},
+          {"saved_bytes", degrees.saved},
+          {"recomputed_bytes", degrees.recomputed},
+          {"offloaded_bytes", degrees.offloaded},
+          {"compressed_bytes", degrees.compressed},
+          {"host_weight_bytes", degrees.host_weights},
+          {"host_update_bytes", degrees.host_updates}};
+}
+
 ordered_json simulation_json(const SimulationReport& report, const Machine& machine) {
   const StepFacts& facts = report.facts;
   ordered_json json;
@@ -88,17 +107,28 @@ ordered_json simulation_json(const SimulationReport& report, const Machine& mach
   json["runner"] = facts.runner.name;
   json["samples"] = facts.samples;
   json["micro_batches"] = facts.micro_batches;
+  if (facts.parameters > 0) {
+    json["parameters"] = facts.parameters;
+    json["bytes_per_parameter"] = report.bytes_per_parameter();
+  }
+  if (facts.degrees) json["degrees"] = degrees_json(*facts.degrees);
   json["tasks"] = report.tasks;
   if (report.failure) {
     add_failure(json, *report.failure);
   } else {
     json["step_time_s"] = report.step_time.value;
     json["step_overhead_s"] = report.overhead.value;
+    if (facts.range) {
+      json["step_time_low_s"] = facts.range->first.value;
+      json["step_time_high_s"] = facts.range->second.value;
+    }
     json["samples_per_s"] = report.samples_per_second();
     if (facts.tokens_per_sample)
       json["tokens_per_s"] =
           report.samples_per_second() * static_cast<double>(*facts.tokens_per_sample);
     json["model_flops"] = facts.model_flops.value;
+    json["mfu"] = report.use.mfu;
+    json["hfu"] = report.use.hfu;
     json["breakdown"] = breakdown_json(report.mean);
   }
   // Without limits if the step did not fit: what it would take.

@@ -9,6 +9,8 @@
 
 namespace windlass {
 
+nlohmann::ordered_json degrees_json(const Degrees& degrees);
+
 // One entry of `devices` for each device of the machine, those without work included. If the step
 // did not fit, memories are those of the step without limits: what it would take.
 nlohmann::ordered_json simulation_json(const SimulationReport& report, const Machine& machine);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace windlass {
@@ -120,21 +121,61 @@ std::vector<MemoryUse> memory_uses(const TaskGraph& graph, const SimResult& resu
   return uses;
 }
 
-std::vector<std::vector<MemoryChange>> memory_changes(const TaskGraph& graph,
-                                                      const TaskTimes& times,
-                                                      const SimResult& result) {
+namespace {
+
+constexpr uint8_t kWorkspace = kBufferKinds;  // beside the kinds of buffers
+
+// Those of buffers and of what tasks take while they run, by memory, in the order of time.
+std::vector<std::vector<Event>> all_events(const TaskGraph& graph, const TaskTimes& times,
+                                           const SimResult& result) {
   auto events = buffer_events(graph, result, {});
   for (size_t i = 0; i < graph.size(); ++i) {
     if (times.workspace[i] <= 0 || result.start[i] < 0) continue;
     const TeamId team = graph[graph.lanes_of(TaskId(i)).front()].team;
     if (!team.valid()) continue;
     auto& list = events[graph[team].memory.index()];
-    list.push_back({result.start[i], times.workspace[i]});
-    if (result.end[i] >= 0) list.push_back({result.end[i], -times.workspace[i]});
+    list.push_back({result.start[i], times.workspace[i], kWorkspace});
+    if (result.end[i] >= 0) list.push_back({result.end[i], -times.workspace[i], kWorkspace});
   }
+  for (auto& list : events) sort_by_time(list);
+  return events;
+}
+
+}  // namespace
+
+int64_t MemorySample::total() const {
+  return std::accumulate(by_kind.begin(), by_kind.end(), workspace);
+}
+
+std::vector<std::vector<MemorySample>> memory_samples(const TaskGraph& graph,
+                                                      const TaskTimes& times,
+                                                      const SimResult& result, int64_t spans) {
+  const auto events = all_events(graph, times, result);
+  const Nanoseconds width = std::max<Nanoseconds>(1, result.makespan / std::max<int64_t>(1, spans));
+  std::vector<std::vector<MemorySample>> samples(events.size());
+  for (size_t m = 0; m < events.size(); ++m) {
+    MemorySample live;
+    for (size_t i = 0; i < events[m].size(); ++i) {
+      const Event& event = events[m][i];
+      (event.kind == kWorkspace ? live.workspace : live.by_kind[event.kind]) += event.bytes;
+      if (i + 1 < events[m].size() && events[m][i + 1].time == event.time) continue;
+      live.time = event.time;
+      auto& list = samples[m];
+      if (list.empty() || list.back().time / width != live.time / width)
+        list.push_back(live);
+      else if (live.total() > list.back().total())
+        list.back() = live;
+    }
+  }
+  return samples;
+}
+
+std::vector<std::vector<MemoryChange>> memory_changes(const TaskGraph& graph,
+                                                      const TaskTimes& times,
+                                                      const SimResult& result) {
+  const auto events = all_events(graph, times, result);
   std::vector<std::vector<MemoryChange>> changes(events.size());
   for (size_t m = 0; m < events.size(); ++m) {
-    sort_by_time(events[m]);
     int64_t live = 0;
     for (size_t i = 0; i < events[m].size(); ++i) {
       live += events[m][i].bytes;

@@ -45,4 +45,19 @@ std::vector<std::vector<MemoryChange>> memory_changes(const TaskGraph& graph,
                                                       const TaskTimes& times,
                                                       const SimResult& result);
 
+// What is alive at a moment.
+struct MemorySample {
+  Nanoseconds time = 0;
+  std::array<int64_t, kBufferKinds> by_kind{};  // bytes, by BufferKind
+  int64_t workspace = 0;
+
+  int64_t total() const;
+};
+// By memory, a curve of few points: the step is cut into `spans` equal spans of time, and each of
+// them that something changes in has the moment with most in it. So the highest sample is the peak
+// that the simulator found.
+std::vector<std::vector<MemorySample>> memory_samples(const TaskGraph& graph,
+                                                      const TaskTimes& times,
+                                                      const SimResult& result, int64_t spans);
+
 }  // namespace windlass

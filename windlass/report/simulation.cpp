@@ -187,6 +187,14 @@ double SimulationReport::samples_per_second() const {
   return step_time.value > 0 ? static_cast<double>(facts.samples) / step_time.value : 0;
 }
 
+double SimulationReport::bytes_per_parameter() const {
+  int64_t most = 0;
+  for (const MemoryReport& memory : memories)
+    if (!memory.devices.empty()) most = std::max(most, memory.peak.value);
+  return facts.parameters > 0 ? static_cast<double>(most) / static_cast<double>(facts.parameters)
+                              : 0;
+}
+
 SimulationReport report_simulation(const SimulatedStep& step, const Graph* training,
                                    const Machine& machine, StepFacts facts, size_t largest) {
   const TaskGraph& graph = step.tasks;
@@ -197,6 +205,7 @@ SimulationReport report_simulation(const SimulatedStep& step, const Graph* train
   report.step_time = step.step_time();
   report.overhead = step.overhead;
   report.tasks = graph.size();
+  report.use = utilisation_of(step, machine, report.facts.model_flops);
   const std::vector<Breakdown> parts = break_down(graph, result);
   for (size_t t = 0; t < graph.teams.size(); ++t) {
     report.teams.push_back({team_label(graph, TeamId(t)), graph.teams[t].devices.size(), parts[t]});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "windlass/cost/runner.h"
+#include "windlass/plan/degrees.h"
 #include "windlass/plan/step.h"
 #include "windlass/sim/summary.h"
 
@@ -22,7 +23,12 @@ struct StepFacts {
   int64_t samples = 0;                   // a step
   int64_t micro_batches = 1;
   std::optional<int64_t> tokens_per_sample = std::nullopt;
+  // Of the step's time on calibrated devices: between what their kernels take at the lower and at
+  // the upper end.
+  std::optional<std::pair<Seconds, Seconds>> range = std::nullopt;
   Flops model_flops = {};  // of forward and backward pass, nothing computed twice
+  int64_t parameters = 0;  // trained; 0: not known
+  std::optional<Degrees> degrees = std::nullopt;
 };
 
 // Bytes alive together under one name: a tensor of all micro-batches that hold it, and of all
@@ -86,12 +92,15 @@ struct SimulationReport {
   size_t devices = 0;      // that take part
   size_t all_devices = 0;  // of the machine
   size_t tasks = 0;
+  Utilisation use;
   Breakdown mean;                      // over the devices
   std::vector<TeamReport> teams;       // the least share of computing first
   std::vector<MemoryReport> memories;  // in the order of the task graph
   std::vector<LinkReport> links;       // descending by utilisation
 
   double samples_per_second() const;
+  // Of the fullest device at its peak; 0 if parameters are not known.
+  double bytes_per_parameter() const;
 };
 
 // `training` gives tasks and tensors their names. `largest`: how many tensors are listed.

@@ -188,6 +188,19 @@ void add_runner(const SimulationReport& report, Table& table) {
                                  format_bytes(worst->footprint))});
 }
 
+void add_arithmetic(const SimulationReport& report, Table& table) {
+  const Flops flops = report.facts.model_flops;
+  if (flops.value <= 0 || report.step_time.value <= 0) return;
+  std::string text = fmt::format(
+      "{} a device, recomputation not counted",
+      format_flops_rate(FlopsPerSecond(flops.value / report.step_time.value /
+                                       static_cast<double>(std::max<size_t>(1, report.devices)))));
+  if (report.use.mfu > 0)
+    text += fmt::format("; MFU {}, HFU {} of the {} peak", percent(report.use.mfu),
+                        percent(report.use.hfu), precision_name(report.use.precision));
+  table.add({"arithmetic", text});
+}
+
 std::string failure_text(const SimulationReport& report, size_t top) {
   const MemoryFailure& failure = *report.failure;
   std::string text = head(report) + "  does not fit: out of memory\n";
@@ -220,7 +233,11 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
   if (report.failure) return failure_text(report, top);
   const StepFacts& facts = report.facts;
   Table table({Align::Left, Align::Left});
-  table.add({"step", format_seconds(report.step_time)});
+  std::string step = format_seconds(report.step_time);
+  if (facts.range)
+    step += fmt::format(" ({} to {}, as the device was calibrated)",
+                        format_seconds(facts.range->first), format_seconds(facts.range->second));
+  table.add({"step", step});
   std::string rate = fmt::format("{:.4g} samples/s", report.samples_per_second());
   if (facts.tokens_per_sample)
     rate += fmt::format(
@@ -228,15 +245,18 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
         format_integer(static_cast<int64_t>(report.samples_per_second() *
                                             static_cast<double>(*facts.tokens_per_sample))));
   table.add({"rate", rate});
-  if (facts.model_flops.value > 0 && report.step_time.value > 0)
-    table.add({"arithmetic",
-               fmt::format("{} a device, recomputation not counted",
-                           format_flops_rate(FlopsPerSecond(
-                               facts.model_flops.value / report.step_time.value /
-                               static_cast<double>(std::max<size_t>(1, report.devices)))))});
+  add_arithmetic(report, table);
   table.add({"batch", facts.micro_batches == 1 ? fmt::format("{} samples", facts.samples)
                                                : fmt::format("{} samples in {} micro-batches",
                                                              facts.samples, facts.micro_batches)});
+  if (facts.degrees) {
+    table.add({"split", degrees_text(*facts.degrees)});
+    if (!facts.degrees->packs) table.add({"memory", memory_methods_text(*facts.degrees)});
+  }
+  if (facts.parameters > 0)
+    table.add({"parameters", fmt::format("{}, {:.3g} bytes each at the peak of the fullest device",
+                                         format_count(static_cast<double>(facts.parameters)),
+                                         report.bytes_per_parameter())});
   table.add({"devices", report.devices < report.all_devices
                             ? fmt::format("{} of {}", report.devices, report.all_devices)
                             : fmt::format("{}", report.devices)});

@@ -1,0 +1,27 @@
+# windlass_page_table(<target>): adds page_files(), which holds the parts of the report page as text, so that
+# the program needs no files beside it. Literals are cut into pieces, since compilers bound their length.
+function(windlass_page_table target)
+  set(folder "${CMAKE_SOURCE_DIR}/windlass/report/page")
+  file(GLOB files CONFIGURE_DEPENDS "${folder}/*.html" "${folder}/*.css" "${folder}/*.js")
+  list(SORT files)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${files})
+
+  set(PAGE_ENTRIES "")
+  foreach(file IN LISTS files)
+    get_filename_component(name "${file}" NAME)
+    file(READ "${file}" text)
+    string(LENGTH "${text}" length)
+    set(literal "")
+    set(begin 0)
+    while(begin LESS length)
+      string(SUBSTRING "${text}" ${begin} 12000 piece)
+      string(APPEND literal "\n       R\"page(${piece})page\"")
+      math(EXPR begin "${begin} + 12000")
+    endwhile()
+    string(APPEND PAGE_ENTRIES "      {\"${name}\",${literal}},\n")
+  endforeach()
+
+  set(table "${CMAKE_BINARY_DIR}/generated/page_table.cpp")
+  configure_file("${CMAKE_SOURCE_DIR}/cmake/page_table.cpp.in" "${table}" @ONLY)
+  target_sources(${target} PRIVATE "${table}")
+endfunction()

@@ -1,0 +1,308 @@
+#include "windlass/cli/validate_measured.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+#include "windlass/cli/machine_flags.h"
+#include "windlass/cli/model_flags.h"
+#include "windlass/cost/cost_model.h"
+#include "windlass/run/batch_lines.h"
+#include "windlass/search/advice/memory_methods.h"
+
+namespace windlass {
+namespace {
+
+constexpr const char* kMixture = "mixture";
+constexpr int64_t kMostBatch = 256;
+// A point is timed for so long at most, once it has been timed three times.
+constexpr double kMostSeconds = 4;
+constexpr size_t kLeastTimed = 3;
+
+struct SweepSource {
+  const char* name;
+  const char* source;
+  int64_t sequence, image;  // 0: not its
+  std::vector<int64_t> batches;
+  bool quick;
+};
+
+// Sized so that a step of the largest batch takes well under two seconds on one core.
+const std::vector<SweepSource>& sources() {
+  static const std::vector<SweepSource> kSources = {
+      {"gpt2",
+       "gpt2:layers=4,hidden=128,heads=4,vocab=512,dropout=0",
+       64,
+       0,
+       {2, 4, 6, 8, 12, 16},
+       true},
+      {"resnet-18", "resnet-18:classes=10", 0, 32, {2, 4, 6, 8, 12, 16}, true},
+      {"resnet-50", "resnet-50:classes=10", 0, 64, {2, 3, 4, 6, 8, 10}, false},
+      {"wide-resnet", "wide-resnet-50-2:classes=10", 0, 32, {2, 3, 4, 6, 8, 10}, false},
+      {"bert",
+       "bert-base:layers=4,hidden=256,heads=4,vocab=2000",
+       64,
+       0,
+       {2, 4, 6, 8, 12, 16},
+       false},
+      {"vit",
+       "vit:layers=6,hidden=192,heads=3,patch=8,classes=10",
+       0,
+       64,
+       {2, 4, 6, 8, 12, 16},
+       false},
+      {"gpt2-deep",
+       "gpt2:layers=6,hidden=256,heads=4,vocab=2000",
+       64,
+       0,
+       {2, 4, 6, 8, 12, 16},
+       false}};
+  return kSources;
+}
+
+// The median of the faster half: whatever else runs on the host only ever adds.
+Seconds usual_time(std::vector<Nanoseconds> times) {
+  std::ranges::sort(times);
+  const size_t half = (times.size() + 1) / 2;
+  return Seconds(static_cast<double>(times[(half - 1) / 2]) * 1e-9);
+}
+
+struct RunnableStep {
+  TrainingGraph training;
+  Strategy strategy;
+};
+
+class ModelSweep {
+ public:
+  ModelSweep(const SweepSource& source, const Machine& machine, const CostModel& cost,
+             const SweepOptions& options)
+      : source_(source),
+        machine_(machine),
+        limited_(machine),
+        options_(options),
+        profile_(options.threads, 1),
+        small_(prepare_method("plain", problem(machine_, cost), source.batches.front()).training),
+        large_(prepare_method("plain", problem(machine_, cost), source.batches.back()).training),
+        lines_(profile_, small_, large_),
+        cost_(cost) {}
+
+  SweepModel run(const std::function<void(const std::string&)>& say) {
+    SweepModel model;
+    model.name = source_.name;
+    model.profiled = {source_.batches.front(), source_.batches.back()};
+    say("profiling");
+    model.limit =
+        predict(step_of("plain", source_.batches[source_.batches.size() / 2]), machine_).point.peak;
+    for (Device& device : limited_.devices) device.limit = model.limit;
+    for (const char* method : {"plain", "recompute", "offload", "compress-4", kMixture}) {
+      SweepGroup group;
+      group.model = source_.name;
+      group.method = method;
+      for (int64_t batch : source_.batches) {
+        if (stopped()) return model;
+        say(fmt::format("{}, {} samples", method, batch));
+        if (auto point = point_of(method, batch, model)) group.points.push_back(std::move(*point));
+      }
+      if (group.method != kMixture) find_largest(say, model.limit, group);
+      model.groups.push_back(std::move(group));
+    }
+    return model;
+  }
+
+ private:
+  struct Predicted {
+    SimulatedStep step;
+    BatchPoint point;
+  };
+
+  bool stopped() const { return options_.stop && options_.stop(); }
+
+  Model load(int64_t batch) const {
+    ModelRequest request;
+    request.source = source_.source;
+    request.batch = batch;
+    if (source_.sequence > 0) request.sequence = source_.sequence;
+    if (source_.image > 0) request.image = source_.image;
+    return load_model(request);
+  }
+
+  BatchProblem problem(const Machine& machine, const CostModel& cost) {
+    return {.network = [this](int64_t batch) { return load(batch).graph; },
+            .machine = machine,
+            .training = {},
+            .cost = cost,
+            .reprice = {}};
+  }
+
+  Reprice reprice() {
+    return [this](const TrainingGraph& training, const TaskGraph& tasks, TaskTimes& times) {
+      lines_.reprice(training, tasks, times);
+    };
+  }
+
+  RunnableStep step_of(const std::string& method, int64_t batch) {
+    PreparedStep step = prepare_method(method, problem(limited_, cost_), batch);
+    return {std::move(step.training), std::move(step.strategy)};
+  }
+
+  // What search finds inside of the limit, without compression; none if nothing fits.
+  std::optional<RunnableStep> mixture_of(int64_t batch) {
+    const Graph network = load(batch).graph;
+    SearchResult found = search_one_device({.network = network,
+                                            .machine = limited_,
+                                            .training = {},
+                                            .cost = cost_,
+                                            .reprice = reprice()},
+                                           {.time_limit = Seconds(5), .micro_batches = 1});
+    if (found.termination == Termination::Infeasible) return std::nullopt;
+    return RunnableStep{std::move(found.training), std::move(found.strategy)};
+  }
+
+  Predicted predict(const RunnableStep& step, const Machine& machine) {
+    Predicted made;
+    made.step = simulate_step(step.training, step.strategy, machine, cost_, {}, reprice());
+    made.point.fits = made.step.result.status == SimStatus::Done;
+    made.point.time = made.step.step_time();
+    const SimResult& whole = made.step.whole();
+    for (size_t m = 0; m < made.step.tasks.memories.size(); ++m)
+      if (made.step.tasks.memories[m].team.valid())
+        made.point.peak = std::max(made.point.peak, Bytes(whole.peaks[m].bytes));
+    return made;
+  }
+
+  // Carried out; `steps` of them are timed after one that is not.
+  BatchPoint measure(const RunnableStep& step, const Predicted& predicted, const Machine& machine,
+                     int64_t batch, int64_t steps) {
+    TrainerOptions options;
+    options.executor.threads = options_.threads;
+    const Model model = load(batch);
+    const auto run = open_runtime().train(model, step.training, predicted.step, machine, options);
+    BatchPoint point;
+    point.batch = batch;
+    std::vector<Nanoseconds> times;
+    double spent = 0;
+    for (int64_t i = 0; i <= steps && !(stopped() && !times.empty()); ++i) {
+      const TrainerStep done = run->step();
+      for (int64_t peak : done.outcome.device_peaks) point.peak = std::max(point.peak, Bytes(peak));
+      if (i == 0 && steps > 0) continue;
+      times.push_back(done.outcome.time);
+      spent += static_cast<double>(done.outcome.time) * 1e-9;
+      if (spent > kMostSeconds && times.size() >= kLeastTimed) break;
+    }
+    point.time = usual_time(times);
+    return point;
+  }
+
+  // Inside of the limit where it is predicted to fit, else without one.
+  std::optional<SweepPoint> point_of(const std::string& method, int64_t batch,
+                                     const SweepModel& model) {
+    RunnableStep step;
+    if (method == kMixture) {
+      const std::vector<SweepPoint>& plain = model.groups.front().points;
+      const auto same =
+          std::ranges::find(plain, batch, [](const SweepPoint& p) { return p.measured.batch; });
+      // Nothing that saves memory makes a step faster.
+      if (same != plain.end() && same->predicted.fits) return *same;
+      auto found = mixture_of(batch);
+      if (!found) return std::nullopt;
+      step = std::move(*found);
+    } else {
+      step = step_of(method, batch);
+    }
+    SweepPoint point;
+    Predicted predicted = predict(step, limited_);
+    const bool fits = predicted.point.fits;
+    if (!fits) predicted = predict(step, machine_);
+    point.predicted = predicted.point;
+    point.predicted.batch = batch;
+    point.predicted.fits = fits;
+    point.measured = measure(step, predicted, fits ? limited_ : machine_, batch, options_.steps);
+    point.measured.fits = fits || point.measured.peak <= model.limit;
+    point.profiled =
+        method == "plain" && (batch == source_.batches.front() || batch == source_.batches.back());
+    return point;
+  }
+
+  void find_largest(const std::function<void(const std::string&)>& say, Bytes limit,
+                    SweepGroup& group) {
+    say(group.method + ", largest batch");
+    const auto fits = [&](int64_t batch) {
+      return predict(step_of(group.method, batch), limited_).point.fits;
+    };
+    // One sample alone may be another graph: sizes of 1 are simplified away.
+    int64_t good = source_.batches.front(), bad = 0;
+    if (!fits(good)) return;
+    while (bad == 0 && good < kMostBatch && !stopped()) {
+      const int64_t next = std::min(2 * good, kMostBatch);
+      (fits(next) ? good : bad) = next;
+    }
+    while (bad > good + 1 && !stopped()) {
+      const int64_t middle = good + (bad - good) / 2;
+      (fits(middle) ? good : bad) = middle;
+    }
+    if (bad == 0 || stopped()) return;
+    group.largest = good;
+    try {
+      const RunnableStep step = step_of(group.method, good);
+      group.largest_runs = measure(step, predict(step, limited_), limited_, good, 0).peak <= limit;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::OutOfMemory) throw;
+      group.largest_runs = false;
+    }
+    // With a limit, copies wait for memory: what offload takes without one says nothing.
+    if (group.method == "offload") return;
+    const RunnableStep more = step_of(group.method, bad);
+    group.next_exceeds = measure(more, predict(more, machine_), machine_, bad, 0).peak > limit;
+  }
+
+  const SweepSource& source_;
+  const Machine& machine_;
+  Machine limited_;
+  const SweepOptions& options_;
+  KernelProfile profile_;
+  const TrainingGraph small_, large_;
+  BatchLines lines_;
+  const CostModel& cost_;
+};
+
+}  // namespace
+
+MeasuredSweep run_sweep(const SweepOptions& options) {
+  std::vector<const SweepSource*> chosen;
+  std::vector<std::string> names;
+  for (const SweepSource& source : sources()) {
+    names.emplace_back(source.name);
+    const bool named = !options.only.empty() && names.back().starts_with(options.only);
+    if (named || (options.only.empty() && source.quick != options.full)) chosen.push_back(&source);
+  }
+  if (chosen.empty())
+    fail_input("--only {}: no model of the sweep is called so{}; there are {}", options.only,
+               did_you_mean(options.only, names), join(names, ", "));
+  MachineFlags flags;
+  flags.machine = "local";
+  flags.devices = 1;
+  flags.threads = options.threads;
+  flags.link_bandwidth = options.link_bandwidth;
+  const Machine machine = flags.load();
+  AnalyticOptions analytic;
+  analytic.step_issue = 0;
+  const auto cost = analytic_cost_model(analytic);
+  MeasuredSweep sweep;
+  sweep.machine = fmt::format("{}, {} thread{}, link of {}", machine.description, options.threads,
+                              options.threads == 1 ? "" : "s", options.link_bandwidth);
+  sweep.provenance = "kernels of the plain step at two batches, updates and compression by size";
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (options.stop && options.stop()) break;
+    const auto say = [&](const std::string& what) {
+      if (options.progress)
+        options.progress(fmt::format("{}: {}", chosen[i]->name, what),
+                         static_cast<double>(i) / static_cast<double>(chosen.size()));
+    };
+    sweep.models.push_back(ModelSweep(*chosen[i], machine, *cost, options).run(say));
+  }
+  return sweep;
+}
+
+}  // namespace windlass

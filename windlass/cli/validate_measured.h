@@ -1,0 +1,26 @@
+// `windlass validate --measured`: steps of small models, predicted from a profile of the plain step
+// at two batches, and then carried out on this host.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "windlass/report/measured_sweep.h"
+
+namespace windlass {
+
+struct SweepOptions {
+  bool full = false;           // the five models, else two that take little time
+  std::string only = {};       // models whose name begins so
+  int threads = 1;             // that kernels use
+  std::string link_bandwidth;  // of the device's link to host memory
+  int64_t steps = 7;           // that are timed for each point
+  std::function<bool()> stop = {};
+  std::function<void(const std::string& what, double done)> progress = {};
+};
+
+// Throws Error{Input} if no model is called so, and what fails while it runs.
+MeasuredSweep run_sweep(const SweepOptions& options);
+
+}  // namespace windlass

@@ -1,0 +1,113 @@
+# What does not depend on the model: helpers, data, and the loop.
+
+
+def attention(q, k, v, mask, scale, causal, window, dropout):
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    scores = scale * (q @ k.transpose(-1, -2))
+    if mask is not None:
+        scores = scores + mask
+    if causal:
+        rows, columns = q.shape[-2], k.shape[-2]
+        ahead = torch.arange(columns, device=q.device) - torch.arange(rows, device=q.device)[:, None] - (columns - rows)
+        hidden = ahead > 0
+        if window > 0:
+            hidden = hidden | (ahead <= -window)
+        scores = scores.masked_fill(hidden, -math.inf)
+    return F.dropout(torch.softmax(scores, -1), dropout, dropout > 0) @ v
+
+
+def rms_norm(x, scale, axis, epsilon, offset):
+    axes = tuple(range(axis, x.dim()))
+    normal = x * torch.rsqrt(x.square().mean(axes, keepdim=True) + epsilon)
+    return normal if scale is None else normal * (scale + offset)
+
+
+def rotary(x, theta, dims, interleaved):
+    angles = torch.arange(x.shape[-2], device=x.device)[:, None] * theta ** (-torch.arange(0, dims, 2, device=x.device) / dims)
+    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
+    turned, rest = x[..., :dims], x[..., dims:]
+    a, b = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    a, b = a * cos - b * sin, a * sin + b * cos
+    turned = torch.stack((a, b), -1).flatten(-2) if interleaved else torch.cat((a, b), -1)
+    return torch.cat((turned, rest), -1)
+
+
+TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+         "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8}
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        head = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        data = bytearray(file.read())
+    tensors = {}
+    for name, entry in head.items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            tensors[name] = torch.frombuffer(data[first:last], dtype=TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return tensors
+
+
+def load_weights(model, path):
+    stored = read_safetensors(path)
+    with torch.no_grad():
+        for name, parameter in model.by_name().items():
+            parameter.copy_(stored[name])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", required=True, help="safetensors with a tensor for each input, a row a sample")
+    parser.add_argument("--weights", help="safetensors to start from; default: random")
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    rank = int(os.environ.get("RANK", 0))
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world != REPLICAS:
+        raise SystemExit(f"the plan has {REPLICAS} replicas: start it with torchrun --nproc-per-node {REPLICAS}")
+    cuda = torch.cuda.is_available()
+    if world > 1:
+        torch.distributed.init_process_group("nccl" if cuda else "gloo")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+    model = Model()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    if options.weights:
+        load_weights(model, options.weights)
+    model.to(device)
+    trained = DistributedDataParallel(model) if world > 1 else model
+    optimizer = make_optimizer(trained.parameters(), options.lr)
+    data = read_safetensors(options.data)
+    rows = next(iter(data.values())).shape[0]
+    for step in range(options.steps):
+        optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=device)
+        for part in range(ACCUMULATION):
+            first = step * BATCH + (rank * ACCUMULATION + part) * MICRO_BATCH
+            picked = torch.arange(first, first + MICRO_BATCH) % rows
+            batch = [data[name][picked].to(device) for name in INPUTS]
+            # Gradients are exchanged once a step.
+            last = part + 1 == ACCUMULATION
+            with contextlib.nullcontext() if last or world == 1 else trained.no_sync():
+                loss = trained(*batch) / ACCUMULATION
+                loss.backward()
+            total += loss.detach()
+        if CLIP_NORM > 0:
+            nn.utils.clip_grad_norm_(trained.parameters(), CLIP_NORM)
+        optimizer.step()
+        if world > 1:
+            torch.distributed.all_reduce(total)
+            total /= world
+        if rank == 0:
+            print(json.dumps({"step": step + 1, "loss": float(total)}), flush=True)
+    if world > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,412 @@
+#include "windlass/export/settings.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/graph/blocks.h"
+#include "windlass/strategy/used_devices.h"
+
+namespace windlass {
+namespace {
+
+struct Outcome {
+  Seconds step_time;
+  Bytes peak;
+  bool fits = false;
+};
+
+Outcome outcome_of(const SimulatedStep& step) {
+  Outcome outcome{step.step_time(), {}, step.result.status == SimStatus::Done};
+  for (size_t m = 0; m < step.tasks.memories.size(); ++m)
+    if (step.tasks.memories[m].team.valid())
+      outcome.peak = std::max(outcome.peak, Bytes(step.whole().peaks[m].bytes));
+  return outcome;
+}
+
+std::string share(int64_t part, int64_t whole) {
+  const double percent =
+      100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(1, whole));
+  return percent < 1 ? "<1 %" : fmt::format("{:.0f} %", percent);
+}
+
+std::string_view policy_words(RecomputePolicy policy) {
+  switch (policy) {
+    case RecomputePolicy::None: return "nothing is computed again";
+    case RecomputePolicy::Selective: return "attention is computed again";
+    case RecomputePolicy::Full: return "each block is computed again from its input";
+    case RecomputePolicy::Sqrt: return "runs of blocks are computed again";
+  }
+  return "";
+}
+
+class Chooser {
+ public:
+  Chooser(const ExportSubject& subject, const TargetRules& rules)
+      : subject_(subject),
+        rules_(rules),
+        degrees_(degrees_of(subject.training, find_batch(subject.network), subject.strategy,
+                            subject.plan.samples)) {}
+
+  TargetChoice run() {
+    TargetSettings& to = choice_.settings;
+    to.batch = subject_.plan.samples;
+    to.optimizer = subject_.plan.model.training.optimizer;
+    to.clip_norm = subject_.plan.model.training.clip_norm;
+    to.dtype = subject_.plan.model.dtype.value_or(DType::F32);
+    if (const auto& inputs = subject_.network.inputs; !inputs.empty())
+      if (const TensorType& type = subject_.network[inputs.front()].type;
+          type.shape.size() == 2 && is_integer(type.dtype))
+        to.tokens = type.shape[1];
+    take_degrees();
+    take_batch();
+    take_weights();
+    take_stages();
+    take_activations();
+    return std::move(choice_);
+  }
+
+ private:
+  void lose(std::string what, std::string instead) {
+    choice_.lost.push_back({std::move(what), std::move(instead)});
+  }
+
+  // The plan with one thing changed.
+  template <typename Change>
+  void lose(std::string what, std::string instead, Change change) {
+    lose(std::move(what), std::move(instead));
+    if (subject_.strategy.packs) return;
+    Strategy changed = subject_.strategy;
+    change(changed);
+    try {
+      const Outcome outcome =
+          outcome_of(simulate_step(subject_.training, changed, subject_.machine, subject_.cost));
+      choice_.lost.back().step_time = outcome.step_time;
+      choice_.lost.back().peak = outcome.peak;
+      choice_.lost.back().fits = outcome.fits;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Internal) throw;
+    }
+  }
+
+  void take_degrees() {
+    TargetSettings& to = choice_.settings;
+    to.dp = degrees_.dp;
+    to.tp = degrees_.tp;
+    to.pp = degrees_.pp;
+    to.ep = degrees_.ep;
+    to.interleave = degrees_.interleave;
+    const auto to_replicas = [&](int64_t& degree, std::string_view what) {
+      if (degree <= 1) return;
+      lose(fmt::format("{} {}", what, degree), "as many replicas more");
+      to.dp *= degree;
+      degree = 1;
+    };
+    int64_t positions = degrees_.cp, copies = degrees_.copies;
+    if (degrees_.packs) {
+      lose("packs of layers that pass through the devices",
+           "ZeRO stage 3 with weights and optimizer state on the host, layer by layer");
+      to.dp *= to.pp;
+      to.pp = 1;
+    }
+    to_replicas(positions, "positions of samples split, cp");
+    to_replicas(copies, "devices that do the same,");
+    if (!rules_.tensor) to_replicas(to.tp, "tensor parallel, tp");
+    if (!rules_.pipeline) to_replicas(to.pp, "pipeline parallel, pp");
+    if (to.pp == 1) to.interleave = 1;
+    if (to.interleave > 1 && !rules_.interleave) {
+      lose(fmt::format("{} stages on each group of the pipeline", to.interleave), "one each");
+      to.interleave = 1;
+    }
+    if (degrees_.share < 0.995)
+      lose(fmt::format("{} % of the arithmetic is split in other ways, op by op",
+                       std::max(1.0, std::round(100 * (1 - degrees_.share)))),
+           "split like the rest");
+    const auto used = static_cast<int64_t>(used_devices(subject_.strategy).size());
+    if (to.dp * to.tp * to.pp != used && !degrees_.packs)
+      fail_unsupported(
+          "the plan's splits do not multiply to its {} devices (dp {}, tp {}, pp {}); plan with "
+          "--fix dp=...,tp=...,pp=...",
+          used, to.dp, to.tp, to.pp);
+  }
+
+  void take_batch() {
+    TargetSettings& to = choice_.settings;
+    if (to.batch % to.dp != 0)
+      fail_unsupported(
+          "{} samples cannot be shared out equally over {} replicas, as {} needs; plan with "
+          "another "
+          "--batch or --fix dp=N",
+          to.batch, to.dp, rules_.name);
+    if (!degrees_.even)
+      lose("replicas have samples in proportion to how fast they are", "as many each");
+    const int64_t each = to.batch / to.dp;
+    const int64_t wanted =
+        std::max<int64_t>(1, to.batch / std::max<int64_t>(1, degrees_.micro_batches * to.dp));
+    to.micro = std::min(wanted, each);
+    while (each % to.micro != 0) --to.micro;
+    to.accumulation = each / to.micro;
+    if (to.accumulation != degrees_.micro_batches)
+      lose(fmt::format("{} micro-batches", degrees_.micro_batches),
+           fmt::format("{} of {} samples a replica", to.accumulation, to.micro));
+    if (to.interleave > 1 && to.accumulation % to.pp != 0) {
+      lose(fmt::format("{} stages on each group with {} micro-batches", to.interleave,
+                       to.accumulation),
+           "one stage each: interleaving wants a multiple of the stages");
+      to.interleave = 1;
+    }
+  }
+
+  void take_weights() {
+    TargetSettings& to = choice_.settings;
+    const int wanted = degrees_.packs ? 3 : to.dp > 1 ? degrees_.zero : 0;
+    int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
+    to.zero = 0;
+    // The least stage that shares as much out; else the highest there is.
+    for (int stage : rules_.zero)
+      if (stage <= most && (to.zero < wanted || stage <= wanted))
+        to.zero = std::max(to.zero, stage);
+    const auto all_zero = [stage = to.zero](Strategy& strategy) {
+      for (Residency& home : strategy.weights) home.zero = static_cast<uint8_t>(stage);
+    };
+    if (!degrees_.packs && to.dp > 1 && degrees_.zero != degrees_.zero_least)
+      lose(fmt::format("ZeRO stage {} to {}, weight by weight", degrees_.zero_least, degrees_.zero),
+           fmt::format("stage {} for all", to.zero), all_zero);
+    else if (to.zero != wanted)
+      lose(fmt::format("ZeRO stage {}", wanted), fmt::format("stage {}", to.zero), all_zero);
+    const double states = degrees_.packs         ? 1
+                          : degrees_.weights > 0 ? static_cast<double>(degrees_.host_updates) /
+                                                       static_cast<double>(degrees_.weights)
+                                                 : 0;
+    const bool weights = degrees_.packs || degrees_.host_weights > 0;
+    to.host_states = states;
+    if (states > 0 && (!rules_.host_states || to.zero < rules_.host_states_from)) {
+      to.host_states = 0;
+      lose("optimizer state on the host", "on the device", [](Strategy& s) {
+        for (Residency& home : s.weights) home.host_update = false;
+      });
+    } else if (states > 0 && states < 1 && !rules_.part_of_states) {
+      to.host_states = 1;
+      lose(fmt::format("optimizer state of {:.0f} % of the weights on the host", 100 * states),
+           "of all of them", [](Strategy& s) {
+             for (Residency& home : s.weights) home.host_update = true;
+           });
+    }
+    to.host_weights = weights && rules_.host_weights && to.zero == 3;
+    if (weights && !to.host_weights)
+      lose("weights on the host", "on the device", [](Strategy& s) {
+        for (Residency& home : s.weights) home.host = false;
+      });
+    else if (weights && !degrees_.packs && degrees_.host_weights < degrees_.weights)
+      lose(fmt::format("{} of the weights on the host",
+                       share(degrees_.host_weights, degrees_.weights)),
+           "all of them", [](Strategy& s) {
+             for (Residency& home : s.weights) home.host = true;
+           });
+  }
+
+  // Blocks that repeat most are the layers; how many of them each stage of the pipeline has.
+  void take_stages() {
+    TargetSettings& to = choice_.settings;
+    Block most;
+    for (const Block& block : find_blocks(subject_.network))
+      if (block.repetitions * static_cast<int64_t>(block.ops) >
+          most.repetitions * static_cast<int64_t>(most.ops))
+        most = block;
+    to.layers = most.repetitions;
+    if (to.pp == 1 || subject_.strategy.packs) return;
+    const std::vector<int32_t> stages =
+        stage_of_ops(subject_.strategy, subject_.training.forward_ops);
+    const size_t wanted = static_cast<size_t>(to.pp * to.interleave);
+    std::vector<int64_t> layers(subject_.strategy.stages.size(), 0);
+    bool within = false;
+    for (int64_t r = 0; r < most.repetitions; ++r) {
+      const size_t first = most.first_op + static_cast<size_t>(r) * most.ops;
+      ++layers[static_cast<size_t>(stages[first])];
+      within = within || stages[first] != stages[first + most.ops - 1];
+    }
+    if (within) lose("stages that end within a layer", "stages of whole layers");
+    if (layers.size() == wanted) to.stage_layers = layers;
+    if (layers.size() == wanted) return;
+    for (size_t s = 0; s < wanted; ++s)
+      to.stage_layers.push_back(
+          to.layers / static_cast<int64_t>(wanted) +
+          (static_cast<int64_t>(s) < to.layers % static_cast<int64_t>(wanted)));
+  }
+
+  BaselineSpec spec_of(RecomputePolicy policy) const {
+    const TargetSettings& to = choice_.settings;
+    BaselineSpec spec;
+    spec.name = std::string(rules_.name);
+    spec.dp = to.dp;
+    spec.tp = to.tp;
+    spec.pp = to.pp;
+    spec.interleave = to.interleave;
+    spec.micro = to.micro;
+    spec.zero = to.zero;
+    spec.recompute = policy;
+    spec.host_weights = to.host_weights;
+    spec.host_update = to.host_states > 0.5;
+    return spec;
+  }
+
+  // The plan with what blocks save treated alike: kept, offloaded, or computed again from what the
+  // block before hands on. None if the target splits the work otherwise.
+  std::optional<Strategy> by_blocks() const {
+    const TargetSettings& to = choice_.settings;
+    if (degrees_.packs || to.dp != degrees_.dp || to.accumulation != degrees_.micro_batches)
+      return std::nullopt;
+    Strategy strategy = subject_.strategy;
+    for (Residency& home : strategy.weights)
+      home = {.zero = static_cast<uint8_t>(to.zero),
+              .host = to.host_weights,
+              .host_update = to.host_states > 0};
+    std::map<OpId, MemoryAction> actions;
+    for (const Block& block : find_blocks(subject_.network))
+      for (int64_t r = 0; r < block.repetitions; ++r) {
+        const size_t first = block.first_op + static_cast<size_t>(r) * block.ops;
+        const MemoryAction action = block_action(subject_, first, first + block.ops);
+        for (size_t i = first; i < first + block.ops; ++i) actions[OpId(i)] = action;
+        if (action == MemoryAction::Recompute)
+          actions[OpId(first + block.ops - 1)] = MemoryAction::Keep;
+      }
+    for (size_t s = 0; s < strategy.saved.size(); ++s)
+      if (const OpId producer = subject_.training.saved[s].producer; producer.valid())
+        strategy.saved[s] = actions.at(producer);
+    return strategy;
+  }
+
+  void take_blocks() {
+    const std::optional<Strategy> strategy = by_blocks();
+    if (!strategy) return take_policies({RecomputePolicy::None, RecomputePolicy::Full});
+    try {
+      const Outcome outcome =
+          outcome_of(simulate_step(subject_.training, *strategy, subject_.machine, subject_.cost));
+      choice_.step_time = outcome.step_time;
+      choice_.peak = outcome.peak;
+      choice_.fits = outcome.fits;
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::Internal) throw;
+      choice_.unsimulated = error.message();
+    }
+    lose_actions(strategy->saved);
+  }
+
+  void take_activations() {
+    if (rules_.by_block) return take_blocks();
+    std::vector<RecomputePolicy> policies = {RecomputePolicy::None, RecomputePolicy::Full};
+    if (rules_.selective) policies.insert(policies.begin() + 1, RecomputePolicy::Selective);
+    take_policies(policies);
+  }
+
+  void take_policies(const std::vector<RecomputePolicy>& policies) {
+    std::optional<Outcome> best;
+    std::vector<MemoryAction> saved;
+    for (RecomputePolicy policy : policies) {
+      try {
+        const PreparedStep step = prepare_step(subject_.network, spec_of(policy), subject_.machine,
+                                               subject_.plan.model.training);
+        const Outcome outcome = outcome_of(
+            simulate_step(step.training, step.strategy, subject_.machine, subject_.cost));
+        // What the plan does, if the target can say it.
+        const bool same = step.strategy.saved == subject_.strategy.saved;
+        const bool better =
+            same || !best || (outcome.fits && !best->fits) ||
+            (outcome.fits == best->fits &&
+             (outcome.fits ? outcome.step_time < best->step_time : outcome.peak < best->peak));
+        if (!better) continue;
+        best = outcome;
+        saved = step.strategy.saved;
+        choice_.settings.recompute = policy;
+        if (same) break;
+      } catch (const Error& error) {
+        if (error.kind() == ErrorKind::Internal) throw;
+        choice_.unsimulated = error.message();
+      }
+    }
+    if (best) {
+      choice_.step_time = best->step_time;
+      choice_.peak = best->peak;
+      choice_.fits = best->fits;
+      choice_.unsimulated.clear();
+    }
+    lose_actions(saved);
+  }
+
+  void lose_actions(const std::vector<MemoryAction>& saved) {
+    if (subject_.strategy.packs || saved == subject_.strategy.saved) return;
+    const std::string instead(rules_.by_block ? "what most bytes of its block do"
+                                              : policy_words(choice_.settings.recompute));
+    const auto keep = [](MemoryAction action) {
+      return [action](Strategy& strategy) {
+        for (MemoryAction& saved_action : strategy.saved)
+          if (saved_action == action) saved_action = MemoryAction::Keep;
+      };
+    };
+    const auto lose_share = [&](int64_t bytes, std::string_view what, MemoryAction action) {
+      if (bytes > 0)
+        lose(fmt::format("{} of what the backward pass reads is {}, tensor by tensor",
+                         share(bytes, degrees_.saved), what),
+             instead + " (alone: kept)", keep(action));
+    };
+    lose_share(degrees_.offloaded, "moved to the host", MemoryAction::Offload);
+    lose_share(degrees_.recomputed, "computed again", MemoryAction::Recompute);
+    if (degrees_.compressed > 0)
+      lose(fmt::format("{} of what the backward pass reads is stored in fewer bits",
+                       share(degrees_.compressed, degrees_.saved)),
+           instead);
+  }
+
+  const ExportSubject& subject_;
+  const TargetRules& rules_;
+  const Degrees degrees_;
+  TargetChoice choice_;
+};
+
+}  // namespace
+
+MemoryAction block_action(const ExportSubject& subject, size_t first, size_t last) {
+  if (subject.strategy.packs) return MemoryAction::Recompute;
+  int64_t all = 0, again = 0, moved = 0;
+  for (size_t s = 0; s < subject.strategy.saved.size(); ++s) {
+    const SavedTensor& saved = subject.training.saved[s];
+    if (!saved.producer.valid() || saved.producer.index() < first || saved.producer.index() >= last)
+      continue;
+    all += saved.bytes.value;
+    if (subject.strategy.saved[s] == MemoryAction::Recompute) again += saved.bytes.value;
+    if (subject.strategy.saved[s] == MemoryAction::Offload) moved += saved.bytes.value;
+  }
+  if (2 * (again + moved) <= all) return MemoryAction::Keep;
+  return again >= moved ? MemoryAction::Recompute : MemoryAction::Offload;
+}
+
+TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules) {
+  return Chooser(subject, rules).run();
+}
+
+std::string choice_text(const ExportSubject& subject, const TargetRules& rules,
+                        const TargetChoice& choice) {
+  std::string text = fmt::format("the plan takes {} a step", format_seconds(subject.step_time));
+  if (choice.step_time)
+    text += fmt::format("; with these settings for {} {} are predicted, peak {}, {}", rules.name,
+                        format_seconds(*choice.step_time), format_bytes(*choice.peak),
+                        choice.fits ? "which fits" : "which does NOT fit");
+  else
+    text += fmt::format("; these settings for {} cannot be simulated: {}", rules.name,
+                        choice.unsimulated);
+  text += "\n";
+  for (const LostDecision& lost : choice.lost) {
+    text += fmt::format("not said: {}; instead: {}", lost.what, lost.instead);
+    if (lost.step_time)
+      text +=
+          fmt::format(" (the plan with that alone: {}, peak {}{})", format_seconds(*lost.step_time),
+                      format_bytes(*lost.peak), lost.fits ? "" : ", does not fit");
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace windlass

@@ -1,0 +1,214 @@
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "windlass/base/error.h"
+#include "windlass/export/torch_script.h"
+
+namespace windlass {
+namespace {
+
+std::string tuple(const std::vector<int64_t>& values) {
+  std::string text;
+  for (int64_t value : values) text += fmt::format("{}{}", text.empty() ? "" : ", ", value);
+  return values.size() == 1 ? "(" + text + ",)" : "(" + text + ")";
+}
+
+std::vector<int64_t> ints(const auto& values) {
+  return std::vector<int64_t>(values.begin(), values.end());
+}
+
+// As Python reads it.
+std::string real(double value) {
+  if (std::isinf(value)) return value > 0 ? "math.inf" : "-math.inf";
+  return std::isnan(value) ? "math.nan" : fmt::format("{}", value);
+}
+
+[[noreturn]] void fail_op(const Op& op, std::string_view why) {
+  fail_unsupported("--to pytorch: op \"{}\" ({}): {}", op.name, op_info(op.kind).name, why);
+}
+
+std::string unary(const Op& op, const UnaryAttrs& attrs, const std::string& x) {
+  const std::string a = real(attrs.alpha), b = real(attrs.beta);
+  switch (attrs.fn) {
+    case UnaryFn::Identity: return x;
+    case UnaryFn::Relu: return fmt::format("F.relu({})", x);
+    case UnaryFn::LeakyRelu: return fmt::format("F.leaky_relu({}, {})", x, a);
+    case UnaryFn::Clip: return fmt::format("torch.clamp({}, {}, {})", x, a, b);
+    case UnaryFn::Gelu: return fmt::format("F.gelu({})", x);
+    case UnaryFn::GeluTanh: return fmt::format("F.gelu({}, approximate=\"tanh\")", x);
+    case UnaryFn::Silu: return fmt::format("F.silu({})", x);
+    case UnaryFn::Softplus: return fmt::format("F.softplus({})", x);
+    case UnaryFn::Mish: return fmt::format("F.mish({})", x);
+    case UnaryFn::HardSwish: return fmt::format("F.hardswish({})", x);
+    case UnaryFn::HardSigmoid: return fmt::format("torch.clamp({} * {} + {}, 0, 1)", x, a, b);
+    case UnaryFn::Affine: return fmt::format("({} * {} + {})", x, a, b);
+    case UnaryFn::Power: return fmt::format("torch.pow({}, {})", x, a);
+    case UnaryFn::Sigmoid:
+    case UnaryFn::Tanh:
+    case UnaryFn::Erf:
+    case UnaryFn::Exp:
+    case UnaryFn::Log:
+    case UnaryFn::Sqrt:
+    case UnaryFn::Rsqrt:
+    case UnaryFn::Reciprocal:
+    case UnaryFn::Square:
+    case UnaryFn::Abs:
+    case UnaryFn::Neg:
+    case UnaryFn::Sin:
+    case UnaryFn::Cos:
+    case UnaryFn::Sign:
+    case UnaryFn::Floor:
+    case UnaryFn::Ceil:
+    case UnaryFn::Round: return fmt::format("torch.{}({})", enum_name(attrs.fn), x);
+    default: fail_op(op, fmt::format("{} is not written", enum_name(attrs.fn)));
+  }
+}
+
+std::string binary(const Op& op, BinaryFn fn, const std::string& x, const std::string& y) {
+  switch (fn) {
+    case BinaryFn::Add: return fmt::format("{} + {}", x, y);
+    case BinaryFn::Sub: return fmt::format("{} - {}", x, y);
+    case BinaryFn::Mul: return fmt::format("{} * {}", x, y);
+    case BinaryFn::Div: return fmt::format("{} / {}", x, y);
+    case BinaryFn::Pow: return fmt::format("torch.pow({}, {})", x, y);
+    case BinaryFn::Max: return fmt::format("torch.maximum({}, {})", x, y);
+    case BinaryFn::Min: return fmt::format("torch.minimum({}, {})", x, y);
+    default: fail_op(op, fmt::format("{} is not written", enum_name(fn)));
+  }
+}
+
+std::string padding(const Op& op, const auto& begin, const auto& end) {
+  if (ints(begin) != ints(end)) fail_op(op, "padding that differs at both ends is not written");
+  return tuple(ints(begin));
+}
+
+std::string reduction(const Op& op, const ReduceAttrs& attrs, const std::string& x) {
+  const std::string axes = tuple(ints(attrs.axes));
+  const std::string keep = attrs.keep_dims ? "True" : "False";
+  switch (attrs.fn) {
+    case ReduceFn::Sum: return fmt::format("torch.sum({}, {}, keepdim={})", x, axes, keep);
+    case ReduceFn::Mean: return fmt::format("torch.mean({}, {}, keepdim={})", x, axes, keep);
+    default: fail_op(op, "this reduction is not written");
+  }
+}
+
+}  // namespace
+
+std::string torch_expression(const Graph& graph, const Op& op, const std::vector<std::string>& in) {
+  const auto has = [&](size_t i) { return i < in.size() && in[i] != "None"; };
+  const auto at = [&](size_t i) { return i < in.size() ? in[i] : std::string("None"); };
+  const auto shape_of = [&](size_t i) { return graph[op.inputs[i]].type.shape; };
+  switch (op.kind) {
+    case OpKind::Linear: {
+      const bool turned = std::get<LinearAttrs>(op.attrs).input_major;
+      return fmt::format("F.linear({}, {}{}, {})", in[0], in[1], turned ? ".t()" : "", at(2));
+    }
+    case OpKind::MatMul: {
+      const auto& attrs = std::get<MatMulAttrs>(op.attrs);
+      return fmt::format("{}{} @ {}{}", in[0], attrs.transpose_a ? ".transpose(-1, -2)" : "", in[1],
+                         attrs.transpose_b ? ".transpose(-1, -2)" : "");
+    }
+    case OpKind::Conv: {
+      const auto& attrs = std::get<ConvAttrs>(op.attrs);
+      if (attrs.transposed) fail_op(op, "a transposed convolution is not written");
+      return fmt::format("F.conv{}d({}, {}, {}, {}, {}, {}, {})", attrs.stride.size(), in[0], in[1],
+                         at(2), tuple(ints(attrs.stride)),
+                         padding(op, attrs.pad_begin, attrs.pad_end), tuple(ints(attrs.dilation)),
+                         attrs.groups);
+    }
+    case OpKind::Pool: {
+      const auto& attrs = std::get<PoolAttrs>(op.attrs);
+      const std::string pads = padding(op, attrs.pad_begin, attrs.pad_end);
+      const std::string ceil = attrs.ceil_mode ? "True" : "False";
+      if (attrs.fn == PoolFn::Max)
+        return fmt::format("F.max_pool{}d({}, {}, {}, {}, {}, {})", attrs.kernel.size(), in[0],
+                           tuple(ints(attrs.kernel)), tuple(ints(attrs.stride)), pads,
+                           tuple(ints(attrs.dilation)), ceil);
+      return fmt::format("F.avg_pool{}d({}, {}, {}, {}, {}, {})", attrs.kernel.size(), in[0],
+                         tuple(ints(attrs.kernel)), tuple(ints(attrs.stride)), pads, ceil,
+                         attrs.count_include_pad ? "True" : "False");
+    }
+    case OpKind::BatchNorm: {
+      const auto& attrs = std::get<BatchNormAttrs>(op.attrs);
+      return fmt::format("F.batch_norm({}, {}, {}, {}, {}, {}, {}, {})", in[0], at(3), at(4), at(1),
+                         at(2), attrs.training ? "True" : "False", real(attrs.momentum),
+                         real(attrs.epsilon));
+    }
+    case OpKind::LayerNorm: {
+      const auto& attrs = std::get<LayerNormAttrs>(op.attrs);
+      const Shape shape = shape_of(0);
+      return fmt::format("F.layer_norm({}, {}, {}, {}, {})", in[0],
+                         tuple(std::vector<int64_t>(shape.begin() + attrs.axis, shape.end())),
+                         at(1), at(2), real(attrs.epsilon));
+    }
+    case OpKind::RmsNorm: {
+      const auto& attrs = std::get<LayerNormAttrs>(op.attrs);
+      return fmt::format("rms_norm({}, {}, {}, {}, {})", in[0], at(1), attrs.axis,
+                         real(attrs.epsilon), real(attrs.scale_offset));
+    }
+    case OpKind::Softmax: {
+      const auto& attrs = std::get<SoftmaxAttrs>(op.attrs);
+      return fmt::format("torch.{}softmax({}, {})", attrs.log ? "log_" : "", in[0], attrs.axis);
+    }
+    case OpKind::Attention: {
+      const auto& attrs = std::get<AttentionAttrs>(op.attrs);
+      return fmt::format("attention({}, {}, {}, {}, {}, {}, {}, {})", in[0], in[1], in[2], at(3),
+                         real(attrs.scale), attrs.causal ? "True" : "False", attrs.window,
+                         real(attrs.dropout));
+    }
+    case OpKind::Rotary: {
+      const auto& attrs = std::get<RotaryAttrs>(op.attrs);
+      return fmt::format("rotary({}, {}, {}, {})", in[0], real(attrs.theta), attrs.dims,
+                         attrs.interleaved ? "True" : "False");
+    }
+    case OpKind::Unary: return unary(op, std::get<UnaryAttrs>(op.attrs), in[0]);
+    case OpKind::Binary: return binary(op, std::get<BinaryAttrs>(op.attrs).fn, in[0], in[1]);
+    case OpKind::Where: return fmt::format("torch.where({}, {}, {})", in[0], in[1], in[2]);
+    case OpKind::Dropout:
+      return fmt::format("F.dropout({}, {}, True)", in[0],
+                         real(std::get<DropoutAttrs>(op.attrs).ratio));
+    case OpKind::Embedding: return fmt::format("F.embedding({}, {})", in[0], in[1]);
+    case OpKind::Reshape:
+    case OpKind::Expand: {
+      const Shape& shape = std::get<ShapeAttrs>(op.attrs).shape;
+      return fmt::format("{}.{}({})", in[0], op.kind == OpKind::Reshape ? "reshape" : "expand",
+                         tuple(ints(shape)));
+    }
+    case OpKind::Transpose:
+      return fmt::format("{}.permute({})", in[0],
+                         tuple(ints(std::get<TransposeAttrs>(op.attrs).order)));
+    case OpKind::Slice: {
+      const auto& attrs = std::get<SliceAttrs>(op.attrs);
+      std::string text;
+      for (size_t i = 0; i < attrs.size.size(); ++i) {
+        const int64_t last = attrs.start[i] + (attrs.size[i] - 1) * attrs.step[i];
+        if (attrs.step[i] < 1 || attrs.size[i] < 1) fail_op(op, "a slice backwards is not written");
+        text += fmt::format("{}{}:{}", text.empty() ? "" : ", ", attrs.start[i], last + 1);
+        if (attrs.step[i] > 1) text += fmt::format(":{}", attrs.step[i]);
+      }
+      return fmt::format("{}[{}]", in[0], text);
+    }
+    case OpKind::Split: {
+      const auto& attrs = std::get<SplitAttrs>(op.attrs);
+      std::string sizes = tuple(ints(attrs.sizes));
+      return fmt::format("torch.split({}, {}, {})", in[0], sizes, attrs.axis);
+    }
+    case OpKind::Concat: {
+      std::string list;
+      for (const std::string& part : in) list += (list.empty() ? "" : ", ") + part;
+      return fmt::format("torch.cat(({},), {})", list, std::get<AxisAttrs>(op.attrs).axis);
+    }
+    case OpKind::Reduce: return reduction(op, std::get<ReduceAttrs>(op.attrs), in[0]);
+    case OpKind::CrossEntropy: {
+      const auto& attrs = std::get<CrossEntropyAttrs>(op.attrs);
+      if (has(2)) fail_op(op, "weights of classes are not written");
+      return fmt::format("F.cross_entropy({}.movedim({}, 1), {}, ignore_index={})", in[0],
+                         attrs.axis, in[1], attrs.ignore_index);
+    }
+    case OpKind::MeanSquaredError: return fmt::format("F.mse_loss({}, {})", in[0], in[1]);
+    default: fail_op(op, "there is no Python for this kind of op");
+  }
+}
+
+}  // namespace windlass

@@ -1,0 +1,365 @@
+#include "windlass/export/torch_script.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+#include "windlass/graph/batch.h"
+#include "windlass/graph/blocks.h"
+
+namespace windlass {
+
+// What does not depend on the model: script_frame.py, carried by cmake/Export.cmake.
+std::string_view torch_script_frame();
+
+namespace {
+
+// A string of Python; JSON's escapes are Python's.
+std::string python_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+// The last part of a name as an identifier.
+std::string identifier(std::string_view name) {
+  std::string text;
+  for (char c : name)
+    text += (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
+  if (text.empty() || (text[0] >= '0' && text[0] <= '9')) text.insert(0, "v_");
+  static const std::set<std::string> kWords = {
+      "and",   "as",    "def",    "del",    "for",       "from",   "if",
+      "in",    "is",    "lambda", "not",    "or",        "pass",   "with",
+      "self",  "torch", "F",      "nn",     "math",      "None",   "True",
+      "False", "class", "return", "global", "attention", "rotary", "rms_norm"};
+  return kWords.contains(text) ? text + "_" : text;
+}
+
+std::string last_part(std::string_view name) {
+  const size_t cut = name.find_last_of("./");
+  return std::string(cut == std::string_view::npos ? name : name.substr(cut + 1));
+}
+
+class Names {
+ public:
+  std::string fresh(const std::string& wanted) {
+    std::string name = wanted;
+    for (int i = 2; !used_.insert(name).second; ++i) name = fmt::format("{}_{}", wanted, i);
+    return name;
+  }
+
+ private:
+  std::set<std::string> used_;
+};
+
+std::string_view torch_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::F64: return "torch.float64";
+    case DType::F16: return "torch.float16";
+    case DType::BF16: return "torch.bfloat16";
+    case DType::I64: return "torch.int64";
+    default: return "torch.float32";
+  }
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text;
+  for (int64_t size : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
+  return shape.size() == 1 ? "(" + text + ",)" : "(" + text + ")";
+}
+
+// A run of ops that is one module, and what it exchanges with the others.
+struct Piece {
+  size_t first = 0, last = 0;
+  std::vector<TensorId> inputs, outputs, weights;  // weights: of its own
+  MemoryAction action = MemoryAction::Keep;
+  std::string code;  // of its class without the name
+};
+
+class ScriptWriter {
+ public:
+  ScriptWriter(const ExportSubject& subject, const TargetSettings& settings)
+      : subject_(subject),
+        settings_(settings),
+        graph_(settings.batch == settings.micro
+                   ? subject.network
+                   : cut_batch(subject.network, find_batch(subject.network),
+                               settings.batch / settings.micro)) {}
+
+  std::string run() {
+    make_pieces();
+    for (Piece& piece : pieces_) {
+      exchange(piece);
+      piece.action = block_action(subject_, piece.first, piece.last);
+    }
+    for (Piece& piece : pieces_) piece.code = class_code(piece);
+    const std::string parts = classes();  // gives them the names that the model uses
+    return head() + helpers() + parts + model() + loop();
+  }
+
+ private:
+  // The frame has helpers first and the loop last; the modules stand between.
+  static size_t loop_begin() { return torch_script_frame().find("\n\ndef main():"); }
+  static std::string helpers() {
+    const std::string_view all = torch_script_frame();
+    const size_t begin = all.find("def attention(");
+    return std::string(all.substr(begin, loop_begin() - begin));
+  }
+  static std::string loop() { return std::string(torch_script_frame().substr(loop_begin())); }
+
+  void make_pieces() {
+    readers_.resize(graph_.tensors.size());
+    for (const Block& block : find_blocks(graph_))
+      for (int64_t r = 0; r < block.repetitions; ++r) {
+        const size_t first = block.first_op + static_cast<size_t>(r) * block.ops;
+        pieces_.push_back({first, first + block.ops, {}, {}, {}, {}, {}});
+      }
+    for (size_t p = 0; p < pieces_.size(); ++p)
+      for (size_t i = pieces_[p].first; i < pieces_[p].last; ++i)
+        for (TensorId id : graph_.ops[i].inputs)
+          if (id.valid()) readers_[id.index()].insert(p);
+  }
+
+  bool parameter(TensorId id) const {
+    const TensorRole role = graph_[id].role;
+    return role == TensorRole::Weight || role == TensorRole::Buffer;
+  }
+
+  void exchange(Piece& piece) {
+    std::set<TensorId> seen, made;
+    for (size_t i = piece.first; i < piece.last; ++i) {
+      for (TensorId id : graph_.ops[i].inputs) {
+        if (!id.valid() || made.contains(id) || !seen.insert(id).second) continue;
+        if (graph_[id].constant >= 0) continue;
+        if (parameter(id) && readers_[id.index()].size() == 1)
+          piece.weights.push_back(id);
+        else
+          piece.inputs.push_back(id);
+      }
+      for (TensorId id : graph_.ops[i].outputs) {
+        if (!id.valid()) continue;
+        made.insert(id);
+        const auto& readers = readers_[id.index()];
+        const bool outside =
+            std::ranges::any_of(readers, [&](size_t p) { return pieces_[p].first != piece.first; });
+        if (outside || id == graph_.loss) piece.outputs.push_back(id);
+      }
+    }
+  }
+
+  std::string constant(TensorId id) const {
+    const Tensor& tensor = graph_[id];
+    const auto& values = graph_.constants[static_cast<size_t>(tensor.constant)].values;
+    constexpr size_t kMost = 4096;
+    if (values.size() > kMost)
+      fail_unsupported(
+          "--to pytorch: constant \"{}\" has {} elements, more than a script should "
+          "have",
+          tensor.name, values.size());
+    std::string text;
+    for (double value : values)
+      text += (text.empty() ? "" : ", ") + (is_integer(tensor.type.dtype)
+                                                ? fmt::format("{}", static_cast<int64_t>(value))
+                                                : fmt::format("{}", value));
+    return fmt::format("torch.tensor([{}], dtype={}).reshape({})", text,
+                       torch_dtype(tensor.type.dtype), shape_text(tensor.type.shape));
+  }
+
+  std::string class_code(const Piece& piece) const {
+    Names attributes, variables;
+    std::map<TensorId, std::string> known;
+    std::string made =
+        "    def __init__(self, names):\n        super().__init__()\n        "
+        "self.names = names\n";
+    for (TensorId id : piece.weights) {
+      const std::string& full = graph_[id].name;
+      const size_t cut = full.find_last_of('.');
+      const std::string short_name =
+          cut == std::string::npos ? full : last_part(full.substr(0, cut)) + "_" + last_part(full);
+      const std::string name = attributes.fresh("p_" + identifier(short_name));
+      known[id] = "self." + name;
+      const std::string shape = shape_text(graph_[id].type.shape);
+      if (graph_[id].role == TensorRole::Buffer)
+        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros{})\n", name, shape);
+      else
+        made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}){})\n", name,
+                            shape, torch_dtype(graph_[id].type.dtype),
+                            graph_[id].trainable ? "" : ", requires_grad=False");
+    }
+    std::string arguments;
+    for (TensorId id : piece.inputs) {
+      known[id] = variables.fresh(identifier(last_part(graph_[id].name)));
+      arguments += ", " + known[id];
+    }
+    made += fmt::format("\n    def forward(self{}):\n", arguments);
+    for (size_t i = piece.first; i < piece.last; ++i) {
+      const Op& op = graph_.ops[i];
+      std::vector<std::string> operands;
+      for (TensorId id : op.inputs)
+        operands.push_back(!id.valid()                ? "None"
+                           : graph_[id].constant >= 0 ? constant(id)
+                                                      : known.at(id));
+      const std::string value = torch_expression(graph_, op, operands);
+      std::string results;
+      for (TensorId id : op.outputs) {
+        const std::string name =
+            id.valid() ? variables.fresh(identifier(last_part(op.name))) : std::string("_");
+        if (id.valid()) known[id] = name;
+        results += (results.empty() ? "" : ", ") + name;
+      }
+      made += fmt::format("        {} = {}\n", results, value);
+    }
+    std::string returned;
+    for (TensorId id : piece.outputs) returned += (returned.empty() ? "" : ", ") + known.at(id);
+    return made + fmt::format("        return {}\n", returned);
+  }
+
+  std::string classes() {
+    std::string text;
+    for (Piece& piece : pieces_) {
+      const auto [entry, fresh] =
+          classes_.try_emplace(piece.code, fmt::format("Part{}", classes_.size() + 1));
+      if (fresh) text += fmt::format("\n\nclass {}(nn.Module):\n{}", entry->second, piece.code);
+    }
+    return text;
+  }
+
+  std::string model() {
+    std::string made =
+        "\n\nclass Model(nn.Module):\n    def __init__(self):\n        "
+        "super().__init__()\n";
+    std::map<TensorId, std::string> known;
+    Names variables;
+    std::string shared = "{";
+    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
+      if (!parameter(TensorId(t)) || readers_[t].size() < 2) continue;
+      const Tensor& tensor = graph_.tensors[t];
+      const std::string name = variables.fresh("shared_" + identifier(last_part(tensor.name)));
+      known[TensorId(t)] = "self." + name;
+      made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}))\n", name,
+                          shape_text(tensor.type.shape), torch_dtype(tensor.type.dtype));
+      shared += fmt::format("{}: self.{}, ", python_text(tensor.name), name);
+    }
+    made +=
+        "        # What becomes of what a part saves for the backward pass: keep, recompute, "
+        "offload.\n        self.parts = nn.ModuleList()\n        self.actions = []\n";
+    for (const Piece& piece : pieces_) {
+      std::string names;
+      for (TensorId id : piece.weights)
+        names += (names.empty() ? "" : ", ") + python_text(graph_[id].name);
+      made += fmt::format("        self.add({}([{}]), \"{}\")\n", classes_.at(piece.code), names,
+                          action_name(piece.action));
+    }
+    made += fmt::format(
+        "\n    def add(self, part, action):\n        self.parts.append(part)\n        "
+        "self.actions.append(action)\n\n"
+        "    def by_name(self):\n        named = {}}}\n        for part in self.parts:\n"
+        "            own = dict(part.named_parameters()) | dict(part.named_buffers())\n"
+        "            named.update(zip(part.names, own.values()))\n        return named\n\n"
+        "    def run(self, number, *inputs):\n        part, action = self.parts[number], "
+        "self.actions[number]\n"
+        "        if action == \"recompute\":\n"
+        "            return checkpoint(part, *inputs, use_reentrant=False)\n"
+        "        if action == \"offload\":\n"
+        "            with save_on_cpu(pin_memory=torch.cuda.is_available()):\n"
+        "                return part(*inputs)\n        return part(*inputs)\n\n",
+        shared);
+    std::string arguments;
+    for (TensorId id : data()) {
+      known[id] = variables.fresh(identifier(last_part(graph_[id].name)));
+      arguments += ", " + known[id];
+    }
+    made += fmt::format("    def forward(self{}):\n", arguments);
+    for (size_t p = 0; p < pieces_.size(); ++p) {
+      std::string inputs, outputs;
+      for (TensorId id : pieces_[p].inputs) inputs += ", " + known.at(id);
+      for (TensorId id : pieces_[p].outputs) {
+        known[id] = variables.fresh(identifier("x_" + last_part(graph_[id].name)));
+        outputs += (outputs.empty() ? "" : ", ") + known[id];
+      }
+      made +=
+          fmt::format("        {} = self.run({}{})\n", outputs.empty() ? "_" : outputs, p, inputs);
+    }
+    return made + fmt::format("        return {}\n", known.at(graph_.loss));
+  }
+
+  std::vector<TensorId> data() const {
+    std::vector<TensorId> found;
+    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
+      const TensorRole role = graph_.tensors[t].role;
+      if ((role == TensorRole::Input || role == TensorRole::Label) && !readers_[t].empty())
+        found.push_back(TensorId(t));
+    }
+    return found;
+  }
+
+  std::string head() const {
+    std::string inputs;
+    for (TensorId id : data())
+      inputs += (inputs.empty() ? "" : ", ") + python_text(graph_[id].name);
+    const bool adam = settings_.optimizer == OptimizerKind::Adam;
+    const bool adamw = settings_.optimizer == OptimizerKind::AdamW;
+    const std::string name = adam ? "Adam" : adamw ? "AdamW" : "SGD";
+    const std::string options = adamw  ? ", eps=1e-8, weight_decay=0"
+                                : adam ? ", eps=1e-8"
+                                : settings_.optimizer == OptimizerKind::Momentum ? ", momentum=0.9"
+                                                                                 : "";
+    const std::string optimizer =
+        settings_.zero > 0 && settings_.dp > 1
+            ? fmt::format("ZeroRedundancyOptimizer(parameters, torch.optim.{}, lr=lr{})", name,
+                          options)
+            : fmt::format("torch.optim.{}(parameters, lr=lr{})", name, options);
+    return fmt::format(
+        "#!/usr/bin/env python3\n\"\"\"A training step as windlass planned it.\"\"\"\n\n"
+        "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport struct\n\n"
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+        "from torch.autograd.graph import save_on_cpu\n"
+        "{}from torch.nn.parallel import DistributedDataParallel\n"
+        "from torch.utils.checkpoint import checkpoint\n\n"
+        "MODEL = {}\nBATCH = {}  # samples a step\nREPLICAS = {}\nMICRO_BATCH = {}\n"
+        "ACCUMULATION = {}\nCLIP_NORM = {}  # 0: not clipped\nINPUTS = [{}]\n\n\n"
+        "def make_optimizer(parameters, lr):\n    return {}\n\n\n",
+        settings_.zero > 0 && settings_.dp > 1
+            ? "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+            : "",
+        python_text(subject_.plan.model.source), settings_.batch, settings_.dp, settings_.micro,
+        settings_.accumulation, settings_.clip_norm, inputs, optimizer);
+  }
+
+  const ExportSubject& subject_;
+  const TargetSettings& settings_;
+  Graph graph_;  // of one micro-batch of a replica
+  std::vector<Piece> pieces_;
+  std::vector<std::set<size_t>> readers_;       // by tensor: pieces
+  std::map<std::string, std::string> classes_;  // by code
+};
+
+}  // namespace
+
+TargetRules torch_script_rules() {
+  return {.name = "PyTorch",
+          .tensor = false,
+          .pipeline = false,
+          .interleave = false,
+          .zero = {0, 1},
+          .host_states = false,
+          .part_of_states = false,
+          .by_block = true,
+          .host_weights = false};
+}
+
+ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choice) {
+  ExportedText made;
+  made.text = ScriptWriter(subject, choice.settings).run();
+  const int64_t replicas = choice.settings.dp;
+  made.notes.push_back(replicas > 1 ? fmt::format("run: torchrun --nproc-per-node {} SCRIPT --data "
+                                                  "FILE.safetensors",
+                                                  replicas)
+                                    : "run: python3 SCRIPT --data FILE.safetensors");
+  return made;
+}
+
+}  // namespace windlass

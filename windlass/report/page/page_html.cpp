@@ -1,0 +1,85 @@
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/error.h"
+#include "windlass/base/text.h"
+#include "windlass/base/version.h"
+#include "windlass/report/page/page.h"
+
+namespace windlass {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string_view file_of(std::string_view name) {
+  for (const PageFile& file : page_files())
+    if (file.name == name) return file.text;
+  ensure(false, "the program lacks a file of the page");
+  return {};
+}
+
+// `{{name}}` of the frame; each occurs once, and what is put in is not looked at again.
+std::string filled(std::string_view frame,
+                   const std::vector<std::pair<std::string, std::string>>& values) {
+  std::string text;
+  while (true) {
+    const size_t begin = frame.find("{{");
+    const size_t end = frame.find("}}", begin);
+    if (begin == std::string_view::npos || end == std::string_view::npos) break;
+    text += frame.substr(0, begin);
+    const std::string_view name = frame.substr(begin + 2, end - begin - 2);
+    for (const auto& [key, value] : values)
+      if (key == name) text += value;
+    frame.remove_prefix(end + 2);
+  }
+  return text.append(frame);
+}
+
+}  // namespace
+
+std::string escape_html(std::string_view text) {
+  std::string escaped;
+  for (char c : printable(text)) switch (c) {
+      case '&': escaped += "&amp;"; break;
+      case '<': escaped += "&lt;"; break;
+      case '>': escaped += "&gt;"; break;
+      case '"': escaped += "&quot;"; break;
+      case '\'': escaped += "&#39;"; break;
+      default: escaped += c;
+    }
+  return escaped;
+}
+
+std::string script_json(const ordered_json& json) {
+  // Beyond ASCII everything is \uXXXX, which spares thinking about line separators.
+  const std::string text = json.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+  std::string escaped;
+  escaped.reserve(text.size() + 64);
+  for (char c : text) switch (c) {
+      case '<': escaped += "\\u003c"; break;
+      case '>': escaped += "\\u003e"; break;
+      case '&': escaped += "\\u0026"; break;
+      default: escaped += c;
+    }
+  return escaped;
+}
+
+std::string page_html(const ordered_json& plans, const std::optional<ordered_json>& run) {
+  ordered_json data = {{"windlass", kVersion}, {"plans", plans}};
+  if (run) data["run"] = *run;
+  const auto& first = plans.at(0);
+  std::string scripts;
+  for (std::string_view name : {"format.js", "charts.js", "memory.js", "timeline.js",
+                                "timeline_input.js", "tables.js", "page.js"})
+    scripts += file_of(name);
+  return filled(file_of("page.html"),
+                {{"title", escape_html(first.at("title").get<std::string>())},
+                 {"verdict", escape_html(first.at("verdict").get<std::string>())},
+                 {"style", std::string(file_of("page.css"))},
+                 {"data", script_json(data)},
+                 {"script", scripts}});
+}
+
+}  // namespace windlass
