@@ -19,13 +19,16 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
 endif()
 
+# Checkouts anywhere share what was compiled: paths are those from the top of the checkout.
 find_program(WINDLASS_CCACHE ccache)
 if(WINDLASS_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${WINDLASS_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
+    CCACHE_NOHASHDIR=1 "${WINDLASS_CCACHE}")
 endif()
 
 add_library(windlass_options INTERFACE)
 target_include_directories(windlass_options INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_options(windlass_options INTERFACE "-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=")
 target_compile_options(windlass_options INTERFACE -Wall -Wextra -Wpedantic -Wconversion -Wshadow)
 if(WINDLASS_WERROR)
   target_compile_options(windlass_options INTERFACE -Werror)

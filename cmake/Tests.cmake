@@ -2,8 +2,8 @@
 #
 # A GoogleTest program; each suite becomes the CTest test <name>.<Suite>: one process, for loading
 # libtorch takes longer than most cases. Suites whose name ends in Slow become a test a case,
-# <name>.<Suite>.<Case>, with the label `slow`. Sources find the checkout in WINDLASS_SOURCE_DIR and the
-# program in WINDLASS_PROGRAM. No sources, no target.
+# <name>.<Suite>.<Case>, with the label `slow`. Sources find checkout and program by
+# windlass/base/test_places.h. No sources, no target.
 function(windlass_test_program target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX" "SOURCES;LIBRARIES")
   if(NOT WINDLASS_TESTS OR NOT arg_SOURCES)
@@ -13,8 +13,8 @@ function(windlass_test_program target)
   windlass_unity(${target} ${arg_SOURCES})
   target_link_libraries(${target} PRIVATE
     windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
-  target_compile_definitions(${target} PRIVATE
-    WINDLASS_SOURCE_DIR="${CMAKE_SOURCE_DIR}" WINDLASS_PROGRAM="$<TARGET_FILE:windlass>")
+  windlass_test_places()
+  target_link_libraries(${target} PRIVATE windlass_test_places)
   if(WINDLASS_SANITIZE)
     target_compile_definitions(${target} PRIVATE WINDLASS_SANITIZED)
   endif()
@@ -24,6 +24,18 @@ set(prefix \"${arg_PREFIX}\")
 include(\"${CMAKE_SOURCE_DIR}/cmake/Suites.cmake\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${suites}")
+endfunction()
+
+# The library of windlass/base/test_places.h, once.
+function(windlass_test_places)
+  if(TARGET windlass_test_places)
+    return()
+  endif()
+  set(places "${CMAKE_BINARY_DIR}/generated/test_places.cpp")
+  configure_file("${CMAKE_SOURCE_DIR}/cmake/test_places.cpp.in" "${places}.in" @ONLY)
+  file(GENERATE OUTPUT "${places}" INPUT "${places}.in")
+  add_library(windlass_test_places STATIC "${places}")
+  target_link_libraries(windlass_test_places PRIVATE windlass_options)
 endfunction()
 
 # tests/*_test.cpp: the tests that cross folders, linked with every library.

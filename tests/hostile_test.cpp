@@ -19,6 +19,7 @@
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
 #include "windlass/base/test_effort.h"
+#include "windlass/base/test_places.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
@@ -94,7 +95,7 @@ std::string unchecked(const std::string& graph, int64_t opset = 17) {
 std::string beside_dense(const std::string& nodes) { return unchecked(nodes + dense()); }
 
 std::string read_corpus(const std::string& name) {
-  std::ifstream stream(fs::path(WINDLASS_SOURCE_DIR) / "fuzz/corpus" / name, std::ios::binary);
+  std::ifstream stream(fs::path(source_folder()) / "fuzz/corpus" / name, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 

@@ -13,6 +13,8 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass {
 namespace {
 
@@ -111,7 +113,7 @@ bool is_onnx(const std::string& header) {
 }
 
 std::map<std::string, std::string> sources_of_windlass() {
-  const fs::path root = fs::path(WINDLASS_SOURCE_DIR) / "windlass";
+  const fs::path root = fs::path(source_folder()) / "windlass";
   std::map<std::string, std::string> sources;
   for (const auto& entry : fs::recursive_directory_iterator(root)) {
     const std::string extension = entry.path().extension().string();
@@ -140,7 +142,7 @@ TEST(Layers, IncludesFollowTheTable) {
 }
 
 TEST(Layers, IncludesStartAtTheRoot) {
-  const fs::path root = fs::path(WINDLASS_SOURCE_DIR) / "windlass";
+  const fs::path root = fs::path(source_folder()) / "windlass";
   for (const auto& [path, text] : sources_of_windlass()) {
     for (const Include& include : includes_of(text)) {
       if (fs::is_regular_file((root / path).parent_path() / include.header)) {

@@ -18,6 +18,8 @@
 #include "tests/scratch_folder.h"
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass {
 namespace {
 
@@ -73,7 +75,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
                                const ProgramOptions& options)
     : state_(std::make_unique<State>()) {
   std::vector<char*> argv;
-  std::string program = options.program.empty() ? WINDLASS_PROGRAM : options.program;
+  std::string program = options.program.empty() ? program_path() : options.program;
   argv.push_back(program.data());
   std::vector<std::string> copies = arguments;
   for (std::string& argument : copies) argv.push_back(argument.data());
@@ -233,7 +235,7 @@ TEST(Inspect, DumpsGraphs) {
 TEST(Operators, TheDocumentIsWhatIsPrinted) {
   const ProgramResult result = run_windlass({"operators"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  std::ifstream file(WINDLASS_SOURCE_DIR "/docs/operators.md");
+  std::ifstream file(source_folder() + "/docs/operators.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(result.out, text) << "run: windlass operators > docs/operators.md";
 }

@@ -16,14 +16,16 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass::small_runs {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 using Arguments = std::vector<std::string>;
 
-inline const std::string kText = WINDLASS_SOURCE_DIR "/examples/data/harbour.txt";
-inline const std::string kDigits = WINDLASS_SOURCE_DIR "/examples/data/digits";
+inline const std::string kText = source_folder() + "/examples/data/harbour.txt";
+inline const std::string kDigits = source_folder() + "/examples/data/digits";
 inline const std::string kModel = "gpt2:layers=2,hidden=32,heads=2,vocab=256";
 inline const Arguments kShape = {"--seq", "16", "--batch", "4"};
 inline const Arguments kOneDevice = {"--on", "local", "--devices", "1"};

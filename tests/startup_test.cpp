@@ -11,6 +11,8 @@
 #include "tests/scratch_folder.h"
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass {
 namespace {
 
@@ -69,7 +71,7 @@ TEST(Startup, OnlyKernelsNeedLibtorch) {
 TEST(Startup, SaysWhatIsWrongWithTheRuntime) {
   const ScratchFolder folder;
   const std::string program = folder / "windlass";
-  fs::copy_file(WINDLASS_PROGRAM, program);
+  fs::copy_file(program_path(), program);
   const Arguments train = {"train", kTiny, "--seq", "8", "--batch", "4", "--steps", "1"};
   const ProgramOptions copy = {.program = program};
   EXPECT_EQ(run_windlass({"inspect", kTiny}, copy).exit_code, 0);
@@ -87,7 +89,7 @@ TEST(Startup, SaysWhatIsWrongWithTheRuntime) {
   EXPECT_NE(broken.err.find(library + ": cannot be opened"), std::string::npos) << broken.err;
 
   fs::remove(library);
-  fs::copy_file(fs::path(WINDLASS_PROGRAM).parent_path() / kLibrary, library);
+  fs::copy_file(fs::path(program_path()).parent_path() / kLibrary, library);
   const ProgramResult whole = run_windlass(train, copy);
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
 }

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/test_effort.h"
+#include "windlass/base/test_places.h"
 
 namespace windlass {
 namespace {
@@ -24,7 +25,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using Arguments = std::vector<std::string>;
 
-const std::string kHarbour = WINDLASS_SOURCE_DIR "/examples/data/harbour.txt";
+const std::string kHarbour = source_folder() + "/examples/data/harbour.txt";
 const std::string kSmall = "gpt2:layers=2,hidden=32,heads=2,vocab=256";
 
 Arguments with(Arguments all, const Arguments& more) {

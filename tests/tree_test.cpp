@@ -15,12 +15,14 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kRoot = WINDLASS_SOURCE_DIR;
+const fs::path kRoot = source_folder();
 // Parts of the checkout that are the project's own.
 const std::vector<std::string> kFolders = {"windlass", "tests",      "benchmarks", "fuzz",
                                            "docs",     "cmake",      "scripts",    "machines",

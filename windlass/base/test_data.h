@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "windlass/base/test_places.h"
+
 namespace windlass {
 
 // The folder $WINDLASS_DATA/<name>, else ../shared/data/<name> beside the repository; nothing if
@@ -15,7 +17,7 @@ inline std::optional<std::string> test_data(const std::string& name) {
   const std::filesystem::path folder =
       given != nullptr && *given != '\0'
           ? std::filesystem::path(given)
-          : std::filesystem::path(WINDLASS_SOURCE_DIR).parent_path() / "shared" / "data";
+          : std::filesystem::path(source_folder()).parent_path() / "shared" / "data";
   if (!std::filesystem::is_directory(folder / name)) return std::nullopt;
   return (folder / name).string();
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "windlass/base/test_places.h"
 #include "windlass/data/data_testing.h"
 
 namespace windlass {
@@ -232,7 +233,7 @@ TEST_F(ImageData, ReadsCifar) {
 }
 
 TEST(ExampleData, IsRead) {
-  const std::string folder = std::string(WINDLASS_SOURCE_DIR) + "/examples/data";
+  const std::string folder = source_folder() + "/examples/data";
   const auto text = open_dataset(folder + "/harbour.txt", text_slots(64, 128));
   EXPECT_GT(text->size(), 1000);
   for (int64_t sample = 0; sample < text->size(); ++sample) integers(*text, sample, 1);

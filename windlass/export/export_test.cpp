@@ -13,6 +13,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
+#include "windlass/base/test_places.h"
 #include "windlass/export/torch_script.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
@@ -189,7 +190,7 @@ TEST(Export, WhatIsLostHasItsCost) {
 }
 
 std::string golden(const std::string& name) {
-  return std::string(WINDLASS_SOURCE_DIR) + "/tests/golden/exports/" + name;
+  return source_folder() + "/tests/golden/exports/" + name;
 }
 
 // Settings for a grid of replicas, tensor parts and stages; WINDLASS_REWRITE_GOLDEN=1 writes them.

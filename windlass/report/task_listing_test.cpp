@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/test_places.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/packs/random_chain.h"
 #include "windlass/report/json.h"
@@ -96,7 +97,7 @@ TEST(TaskListing, IsThatOfTheGoldenFiles) {
         fmt::format("{} of {} on {} devices\n\n{}", golden.strategy, golden.graph.name,
                     golden.devices, tasks_text(step.listing()));
     const std::filesystem::path path =
-        std::filesystem::path(WINDLASS_SOURCE_DIR) / "tests/golden/tasks" / (golden.name + ".txt");
+        std::filesystem::path(source_folder()) / "tests/golden/tasks" / (golden.name + ".txt");
     if (std::getenv("WINDLASS_REWRITE_GOLDEN") != nullptr) {
       std::ofstream(path) << text;
       continue;

@@ -12,6 +12,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
+#include "windlass/base/test_places.h"
 #include "windlass/run/runtime.h"
 
 namespace windlass {
@@ -20,7 +21,7 @@ namespace {
 // Most memory that the program had. What this process has counts, too, and is little: it has no
 // libtorch either.
 int64_t peak_bytes(std::initializer_list<const char*> arguments) {
-  std::vector<std::string> texts = {WINDLASS_PROGRAM};
+  std::vector<std::string> texts = {program_path()};
   texts.insert(texts.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (std::string& text : texts) argv.push_back(text.data());
