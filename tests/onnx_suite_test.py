@@ -42,7 +42,9 @@ EXPECTED = re.compile(
     # Other random numbers.
     r"|bernoulli"
     # Python reads no 16-bit numbers of this type.
-    r"|cast_.*BFLOAT16"
+    r"|cast(like)?_.*BFLOAT16"
+    # A mean over a window that reaches beyond the padding does not count what is there, as in PyTorch.
+    r"|averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True"
     # Corners are those of whole sizes, as in PyTorch, also where a scale gives a fraction.
     r"|resize_downsample_scales_(cubic|linear)_align_corners)")
 # Unsigned numbers of 16 and 32 bits are held as wider signed ones.

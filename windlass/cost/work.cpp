@@ -24,10 +24,7 @@ Moved moved_forward(const Piece& piece) {
   const Bytes written = piece.outputs() + piece.auxiliaries();
   switch (s.kind) {
     case OpKind::Embedding: return {piece.input(0) + piece.output(0), written};
-    case OpKind::Gather:
-    case OpKind::Dispatch: return {piece.input(1) + piece.output(0), written};
-    case OpKind::Combine:
-      return {scaled(piece.input(0) + piece.input(2), piece.share(0)) + piece.input(1), written};
+    case OpKind::Gather: return {piece.input(1) + piece.output(0), written};
     case OpKind::Slice: return {piece.output(0), written};
     case OpKind::BatchNorm:
       // Statistics of the batch, then the values.
@@ -46,7 +43,6 @@ Moved moved_backward(const Piece& piece) {
   switch (s.kind) {
     case OpKind::Embedding:
     case OpKind::Gather:
-    case OpKind::Dispatch:
       // Zeros, then rows added where they belong.
       return {gradients + gradients + piece.saved(), written + gradients, 2};
     case OpKind::Slice: return {gradients, written};

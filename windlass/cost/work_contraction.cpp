@@ -42,8 +42,8 @@ Product product_of_loops(const Piece& piece) {
 // Local experts, each with an even share of the rows.
 Product grouped_product(const Piece& piece) {
   const int64_t experts = std::max<int64_t>(1, piece.nest().loops[3].size);
-  return {piece.local(3), std::max<int64_t>(1, piece.local(0) / experts), piece.local(1),
-          piece.local(2)};
+  const int64_t rows = piece.local(0) * piece.signature().shape(2)[1];
+  return {piece.local(3), std::max<int64_t>(1, rows / experts), piece.local(1), piece.local(2)};
 }
 
 struct Convolution {
@@ -136,9 +136,11 @@ void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work
   Builder builder(piece, work);
   const bool grouped = piece.signature().kind == OpKind::GroupedLinear;
   const Product p = grouped ? grouped_product(piece) : product_of_loops(piece);
-  // Rows of experts that are elsewhere are not read.
+  // Rows of experts that are elsewhere are not read; a token's row is read by each of its experts.
   const double rows = grouped ? piece.share(3) : 1;
-  const Bytes x = scaled(piece.input(0), rows);
+  const bool repeated = grouped && piece.signature().shape(0).size() == 2;
+  const auto choices = static_cast<double>(repeated ? piece.signature().shape(2)[1] : 1);
+  const Bytes x = scaled(piece.input(0), rows * choices);
   if (!piece.backward()) {
     builder.add(p, arithmetic.multiply_adds, x + piece.input(1) + piece.input(2),
                 piece.outputs() + piece.auxiliaries(), arithmetic.pointwise);

@@ -113,12 +113,13 @@ TEST(Work, MatMulBatchesAndBroadcasts) {
 
 TEST(Work, GroupedLinear) {
   const OneOp grouped = one_op(OpKind::GroupedLinear, NoAttrs{},
-                               {floats({32, 8}), floats({4, 16, 8}), {DType::I64, {4}}});
+                               {floats({16, 8}), floats({4, 16, 8}), {DType::I64, {16, 2}}});
+  // Two rows for each of 16 tokens, 8 rows an expert.
   expect_product(grouped.work(Pass::Forward).kernels[0], 4, 8, 16, 8);
   // Half of the experts: half of the rows are read, zeros are written for the others.
   const Kernel half = grouped.work(Pass::Forward, {{"expert", 2}}).kernels[0];
   expect_product(half, 2, 8, 16, 8);
-  EXPECT_EQ(half.read.value, 4 * (16 * 8 + 2 * 16 * 8) + 8 * 4);
+  EXPECT_EQ(half.read.value, 4 * (16 * 8 + 2 * 16 * 8) + 8 * 32);
   EXPECT_EQ(half.written.value, 4 * 32 * 16);
   EXPECT_EQ(grouped.work(Pass::Backward).kernels.size(), 2u);
 }

@@ -436,8 +436,8 @@ struct CrossEntropyAttrs {
 };
 
 // Top-k routing of tokens to experts from router logits [t, e]. Outputs: weights [t, k] (softmax
-// over the chosen experts if `renormalize`, else over all), and the experts sorted by expert id:
-// `order` [t k] (flat index token * k + choice of each sorted row) and `counts` [e].
+// over the chosen experts if `renormalize`, else over all), and the chosen experts [t, k], best
+// first.
 struct RouteAttrs {
   int64_t top_k = 2;
   bool renormalize = true;

@@ -65,7 +65,6 @@ enum class OpKind : uint8_t {
   Gru,
   // mixture of experts
   Route,
-  Dispatch,
   Combine,
   // loss
   CrossEntropy,

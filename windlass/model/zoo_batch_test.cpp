@@ -19,7 +19,6 @@ Model load(const std::string& name, int64_t batch) {
 
 bool mixes_samples(const Graph& graph) {
   for (const Op& op : graph.ops) {
-    if (op.kind == OpKind::Route) return true;
     if (op.kind == OpKind::BatchNorm && std::get<BatchNormAttrs>(op.attrs).training) return true;
   }
   return false;

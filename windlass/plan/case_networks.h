@@ -41,10 +41,11 @@ inline Graph unfused_transformer(int64_t batch = 2) {
 }
 
 // Two layers over time, the second one in both directions and from the states of the first.
-inline Graph lstm(int64_t batch = 3) {
+inline Graph lstm(int64_t batch = 3, bool batch_first = false) {
   constexpr int64_t kSteps = 3, kHidden = 4;
   Net net("lstm");
-  TensorId x = net.b.input("x", f32({kSteps, batch, 6}));
+  TensorId x = net.b.input("x", batch_first ? f32({batch, kSteps, 6}) : f32({kSteps, batch, 6}));
+  if (batch_first) x = net.b.op(OpKind::Transpose, TransposeAttrs{{1, 0, 2}}, {x}, "steps_first");
   const auto layer = [&](TensorId from, int64_t directions, const std::string& name) {
     const int64_t in = net.b.shape(from)[2];
     return net.b.add(OpKind::Lstm,
@@ -72,15 +73,15 @@ inline Graph mixture(int64_t batch = 4) {
   x = net.relu(net.linear(x, kHidden, "in"), "in.relu");
   const TensorId logits = net.linear(x, kExperts, "gate");
   const auto routed = net.b.add(OpKind::Route, RouteAttrs{.top_k = 2}, {logits}, "route");
-  TensorId rows = net.b.op(OpKind::Dispatch, NoAttrs{}, {x, routed[1]}, "dispatch");
   const auto experts = [&](TensorId from, int64_t out, const std::string& name) {
-    const TensorId w = net.b.weight(name + ".weight", f32({kExperts, out, net.b.shape(from)[1]}));
-    return net.b.op(OpKind::GroupedLinear, NoAttrs{}, {from, w, routed[2]}, name);
+    const TensorId w =
+        net.b.weight(name + ".weight", f32({kExperts, out, net.b.shape(from).back()}));
+    return net.b.op(OpKind::GroupedLinear, NoAttrs{}, {from, w, routed[1]}, name);
   };
-  rows = net.b.op(OpKind::Unary, UnaryAttrs{.fn = UnaryFn::Tanh}, {experts(rows, kInner, "up")},
-                  "act");
+  TensorId rows =
+      net.b.op(OpKind::Unary, UnaryAttrs{.fn = UnaryFn::Tanh}, {experts(x, kInner, "up")}, "act");
   rows = experts(rows, kHidden, "down");
-  const TensorId y = net.b.op(OpKind::Combine, NoAttrs{}, {rows, routed[0], routed[1]}, "combine");
+  const TensorId y = net.b.op(OpKind::Combine, NoAttrs{}, {rows, routed[0]}, "combine");
   return net.finish(net.linear(net.add(x, y, "add"), 16, "head"));
 }
 

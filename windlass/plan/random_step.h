@@ -113,7 +113,7 @@ inline Graph random_network(Rng& rng) {
 
 // On so many samples, which can be cut.
 inline Graph random_batch_network(Rng& rng, int64_t samples) {
-  switch (rng.integer(0, 7)) {
+  switch (rng.integer(0, 9)) {
     case 0: return mlp(samples, 2, 10);
     case 1: return transformer(samples, 1, rng.chance(0.5));
     case 2: return views(samples);
@@ -121,6 +121,8 @@ inline Graph random_batch_network(Rng& rng, int64_t samples) {
     case 4: return unet(samples);
     case 5: return cnn(samples);
     case 6: return repeated(samples);
+    case 7: return lstm(samples, true);
+    case 8: return mixture(samples);
     default: return noisy(samples);
   }
 }

@@ -66,9 +66,6 @@ void run_all(size_t part, const reference::OpNetworkOptions& options) {
   for (const reference::OpCase& c : reference::op_cases(7)) {
     if (hurried() && number++ % 5 != part) continue;
     SCOPED_TRACE(c.name);
-    // These read what Route has chosen, and only that: Trainer.MixturesOfExperts.
-    if (c.kind == OpKind::GroupedLinear || c.kind == OpKind::Dispatch || c.kind == OpKind::Combine)
-      continue;
     try {
       run_case(c, options);
     } catch (const Error& error) {

@@ -92,15 +92,14 @@ class Rehearsal {
     // Indices name a row that is here.
     const AxisPart& rows = run.piece.facts.rows;
     const bool looks_up = op.kind == OpKind::Embedding || op.kind == OpKind::Gather ||
-                          op.kind == OpKind::CrossEntropy;
+                          op.kind == OpKind::CrossEntropy || op.kind == OpKind::GroupedLinear;
     for (size_t i = 0; i < op.inputs.size(); ++i) {
       if (&set != &sets_[0] && fresh(i)) {
         set.inputs.push_back(sets_[0].inputs[i]);
         continue;
       }
       set.inputs.push_back(operand(operands.inputs[i], looks_up ? rows.to_whole(0) : 0));
-      if (set.inputs[i].defined())
-        route(op.inputs[i], *operands.input_regions[i], routing, set.inputs[i]);
+      if (set.inputs[i].defined()) route(op.inputs[i], routing, set.inputs[i]);
     }
     // Nothing divides by 0.
     if (op.kind == OpKind::Binary && op.pass == Pass::Forward)
@@ -111,21 +110,16 @@ class Rehearsal {
     }
   }
 
-  // What the choice of experts says must make sense: an order of rows, and the rows of each expert.
-  void route(TensorId id, const Region& region, Routing routing, at::Tensor& tensor) const {
+  // Rows of all experts, or of one.
+  void route(TensorId id, Routing routing, at::Tensor& tensor) const {
     const Graph& graph = *run_.graph;
     const OpId producer = graph[id].producer;
     if (!producer.valid() || graph[producer].kind != OpKind::Route ||
-        graph[producer].forward.valid())
+        graph[producer].forward.valid() || id != graph[producer].outputs[1] ||
+        routing == Routing::Crowded)
       return;
-    const std::vector<TensorId>& routed = graph[producer].outputs;
-    const auto value = [&](int64_t i) -> int64_t& { return tensor.data_ptr<int64_t>()[i]; };
-    if (id == routed[1])
-      for (int64_t i = 0; i < tensor.numel(); ++i) value(i) = whole_element(region, i);
-    if (id == routed[2]) {
-      const int64_t rows = element_count(graph.type_of(routed[1]).shape), experts = tensor.numel();
-      for (int64_t i = 0; i < rows; ++i) ++value(routing == Routing::Even ? i % experts : 0);
-    }
+    const int64_t experts = graph.type_of(graph[producer].inputs[0]).shape[1];
+    for (int64_t i = 0; i < tensor.numel(); ++i) tensor.data_ptr<int64_t>()[i] = i % experts;
   }
 
   const KernelRun& run_;

@@ -149,9 +149,6 @@ TEST(ProfilePieces, EveryOpCanBeMeasured) {
   for (const reference::OpCase& c : reference::op_cases(7)) {
     if (hurried() && number++ % 5 != 0) continue;
     SCOPED_TRACE(c.name);
-    // These read what Route has chosen, and only that.
-    if (c.kind == OpKind::GroupedLinear || c.kind == OpKind::Dispatch || c.kind == OpKind::Combine)
-      continue;
     const reference::OpNetwork network = network_around(c);
     if (parameter_count(network.graph) == 0) continue;
     for (int32_t loop = 0; loop < 6; ++loop) {

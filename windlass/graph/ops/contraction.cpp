@@ -154,17 +154,20 @@ GradientRule linear_gradient(const Signature& s, const std::vector<bool>& wanted
   return weighted_gradient(s, wanted, linear_arithmetic(s));
 }
 
-// Rows sorted by expert, `counts` rows for each: y[r] = W[expert of r] x[r].
+// A row for each of the experts that are chosen for a token: y[t, c] = W[chosen[t, c]] x[t, c], or
+// x[t] where all rows of a token are alike.
 std::vector<TensorType> infer_grouped_linear(const Signature& s) {
-  require_rank(s, 0, 2);
+  if (s.shape(0).size() != 2) require_rank(s, 0, 3);
   require_rank(s, 1, 3);
   require_integer(s, 2);
-  const Shape& w = s.shape(1);
-  if (s.shape(0)[1] != w[2])
-    fail_input("input {} does not fit the expert weights {}", format_shape(s.shape(0)),
-               format_shape(w));
-  require_shape(s, 2, {w[0]}, "counts");
-  return {{s.input(0).dtype, {s.shape(0)[0], w[1]}}};
+  require_rank(s, 2, 2);
+  const Shape &x = s.shape(0), &w = s.shape(1), &chosen = s.shape(2);
+  if (x.back() != w[2])
+    fail_input("input {} does not fit the expert weights {}", format_shape(x), format_shape(w));
+  if (x[0] != chosen[0] || (x.size() == 3 && x[1] != chosen[1]))
+    fail_input("input {} does not fit the chosen experts {}", format_shape(x),
+               format_shape(chosen));
+  return {{s.input(0).dtype, {chosen[0], chosen[1], w[1]}}};
 }
 
 // The expert loop is reduced: a device that holds some of the experts contributes their rows and
@@ -172,12 +175,14 @@ std::vector<TensorType> infer_grouped_linear(const Signature& s) {
 LoopNest grouped_linear_loops(const Signature& s) {
   const Shape& w = s.shape(1);
   LoopNest nest;
-  nest.loops = {{.name = "rows", .size = s.shape(0)[0], .role = LoopRole::Whole},
+  nest.loops = {{.name = "token", .size = s.shape(0)[0]},
                 {.name = "n", .size = w[1]},
                 {.name = "k", .size = w[2], .role = LoopRole::Reduced},
                 {.name = "expert", .size = w[0], .role = LoopRole::Reduced}};
-  nest.inputs = {{{.loop = 0}, {.loop = 2}}, {{.loop = 3}, {.loop = 1}, {.loop = 2}}, {{}}};
-  nest.outputs = {{{.loop = 0}, {.loop = 1}}};
+  const OperandMap x = s.shape(0).size() == 2 ? OperandMap{{.loop = 0}, {.loop = 2}}
+                                              : OperandMap{{.loop = 0}, {}, {.loop = 2}};
+  nest.inputs = {x, {{.loop = 3}, {.loop = 1}, {.loop = 2}}, {{.loop = 0}, {}}};
+  nest.outputs = {{{.loop = 0}, {}, {.loop = 1}}};
   return nest;
 }
 
@@ -187,7 +192,7 @@ void grouped_linear_piece(const Signature&, OpPiece& piece) {
 
 Arithmetic grouped_linear_arithmetic(const Signature& s) {
   const Shape& w = s.shape(1);
-  return {elements(s.input(0)) * static_cast<double>(w[1]), 0};
+  return {elements(s.input(2)) * static_cast<double>(w[1]) * static_cast<double>(w[2]), 0};
 }
 
 GradientRule grouped_linear_gradient(const Signature& s, const std::vector<bool>& wanted) {

@@ -1,6 +1,6 @@
-// Mixture of experts without dropped tokens: route, gather rows by expert, multiply
-// (GroupedLinear), combine. The number of rows is fixed (tokens x top_k); only how they fall to the
-// experts is data.
+// Mixture of experts without dropped tokens: route, multiply (GroupedLinear), combine. A token has
+// a row for each expert that is chosen for it, and rows stay in the order of tokens, so that tokens
+// can be cut anywhere; only which rows meet which expert is data.
 
 #include "windlass/graph/ops/families.h"
 
@@ -13,22 +13,19 @@ std::vector<TensorType> infer_route(const Signature& s) {
   const int64_t tokens = s.shape(0)[0], experts = s.shape(0)[1];
   const int64_t top_k = s.as<RouteAttrs>().top_k;
   if (top_k < 1 || top_k > experts) fail_input("cannot choose {} of {} experts", top_k, experts);
-  return {{s.input(0).dtype, {tokens, top_k}},
-          {DType::I64, {checked_mul(tokens, top_k)}},
-          {DType::I64, {experts}}};
+  return {{s.input(0).dtype, {tokens, top_k}}, {DType::I64, {tokens, top_k}}};
 }
 
 std::vector<TensorType> route_auxiliaries(const Signature& s) {
   return {{s.input(0).dtype, s.shape(0)}};
 }
 
-// Order and counts depend on all tokens.
 LoopNest route_loops(const Signature& s) {
   LoopNest nest;
-  nest.loops = {{.name = "token", .size = s.shape(0)[0], .role = LoopRole::Whole},
+  nest.loops = {{.name = "token", .size = s.shape(0)[0]},
                 {.name = "expert", .size = s.shape(0)[1], .role = LoopRole::Whole}};
   nest.inputs = {aligned_map(2)};
-  nest.outputs = {{{.loop = 0}, {}}, {{}}, {{}}};
+  nest.outputs = {{{.loop = 0}, {}}, {{.loop = 0}, {}}};
   nest.auxiliaries = {aligned_map(2)};
   return nest;
 }
@@ -41,55 +38,19 @@ GradientRule route_gradient(const Signature& s, const std::vector<bool>&) {
           .arithmetic = pointwise(elements(s.input(0)) * 4)};
 }
 
-std::vector<TensorType> infer_dispatch(const Signature& s) {
-  require_float(s, 0);
-  require_rank(s, 0, 2);
-  require_integer(s, 1);
-  require_rank(s, 1, 1);
-  const int64_t tokens = s.shape(0)[0], rows = s.shape(1)[0];
-  if (tokens == 0 || rows % tokens != 0)
-    fail_input("{} rows are not a multiple of {} tokens", rows, tokens);
-  return {{s.input(0).dtype, {rows, s.shape(0)[1]}}};
-}
-
-LoopNest dispatch_loops(const Signature& s) {
-  LoopNest nest;
-  nest.loops = {{.name = "row", .size = s.shape(1)[0]}, {.name = "width", .size = s.shape(0)[1]}};
-  nest.inputs = {{{}, {.loop = 1}}, {{.loop = 0}}};
-  nest.outputs = {aligned_map(2)};
-  return nest;
-}
-
-// Rows of the order, or tokens of the weights: either is input 1.
-void routed_piece(const Signature&, OpPiece& piece) {
-  piece.facts.rows = piece.input_regions[1][0];
-}
-
-GradientRule dispatch_gradient(const Signature& s, const std::vector<bool>&) {
-  GradientRule rule = no_gradient(2);
-  rule.inputs[0] = GradientSource::Computed;
-  rule.saved = {saved_input(1)};
-  rule.arithmetic = pointwise(elements(s.outputs[0]));
-  return rule;
-}
-
 std::vector<TensorType> infer_combine(const Signature& s) {
   require_float(s, 0);
-  require_rank(s, 0, 2);
+  require_rank(s, 0, 3);
   require_float(s, 1);
-  require_rank(s, 1, 2);
-  require_integer(s, 2);
-  const int64_t rows = checked_product(s.shape(1));
-  if (s.shape(0)[0] != rows)
-    fail_input("{} rows do not fit weights {}", s.shape(0)[0], format_shape(s.shape(1)));
-  require_shape(s, 2, {rows}, "order");
-  return {{s.input(0).dtype, {s.shape(1)[0], s.shape(0)[1]}}};
+  const Shape& rows = s.shape(0);
+  require_shape(s, 1, {rows[0], rows[1]}, "weights");
+  return {{s.input(0).dtype, {rows[0], rows[2]}}};
 }
 
 LoopNest combine_loops(const Signature& s) {
   LoopNest nest;
-  nest.loops = {{.name = "token", .size = s.shape(1)[0]}, {.name = "width", .size = s.shape(0)[1]}};
-  nest.inputs = {{{}, {.loop = 1}}, {{.loop = 0}, {}}, {{}}};
+  nest.loops = {{.name = "token", .size = s.shape(0)[0]}, {.name = "width", .size = s.shape(0)[2]}};
+  nest.inputs = {{{.loop = 0}, {}, {.loop = 1}}, {{.loop = 0}, {}}};
   nest.outputs = {aligned_map(2)};
   return nest;
 }
@@ -97,11 +58,10 @@ LoopNest combine_loops(const Signature& s) {
 Arithmetic combine_arithmetic(const Signature& s) { return pointwise(elements(s.input(0)) * 2); }
 
 GradientRule combine_gradient(const Signature& s, const std::vector<bool>& wanted) {
-  GradientRule rule = no_gradient(3);
+  GradientRule rule = no_gradient(2);
   rule.inputs[0] = rule.inputs[1] = GradientSource::Computed;
   if (wanted[1]) rule.saved.push_back(saved_input(0));
   if (wanted[0]) rule.saved.push_back(saved_input(1));
-  rule.saved.push_back(saved_input(2));
   rule.arithmetic = pointwise(elements(s.input(0)) * 3);
   return rule;
 }
@@ -121,26 +81,14 @@ std::vector<OpInfo> routing_ops() {
        .loops = route_loops,
        .arithmetic = route_arithmetic,
        .gradient = route_gradient},
-      {.kind = OpKind::Dispatch,
-       .name = "Dispatch",
+      {.kind = OpKind::Combine,
+       .name = "Combine",
        .family = OpFamily::Routing,
        .min_inputs = 2,
        .max_inputs = 2,
        .memory_bound = true,
-       .infer = infer_dispatch,
-       .loops = dispatch_loops,
-       .piece = routed_piece,
-       .arithmetic = no_arithmetic,
-       .gradient = dispatch_gradient},
-      {.kind = OpKind::Combine,
-       .name = "Combine",
-       .family = OpFamily::Routing,
-       .min_inputs = 3,
-       .max_inputs = 3,
-       .memory_bound = true,
        .infer = infer_combine,
        .loops = combine_loops,
-       .piece = routed_piece,
        .arithmetic = combine_arithmetic,
        .gradient = combine_gradient},
   };

@@ -200,8 +200,6 @@ std::vector<Array> gru_backward(const BackwardCall& call);
 // routing.cpp
 ForwardResult route_forward(const ForwardCall& call);
 std::vector<Array> route_backward(const BackwardCall& call);
-ForwardResult dispatch_forward(const ForwardCall& call);
-std::vector<Array> dispatch_backward(const BackwardCall& call);
 ForwardResult combine_forward(const ForwardCall& call);
 std::vector<Array> combine_backward(const BackwardCall& call);
 

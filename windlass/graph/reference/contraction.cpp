@@ -46,13 +46,19 @@ Array sum_rows(const Array& x) { return sum_to(x, {x.shape.back()}); }
 
 int64_t row_count(const Shape& shape) { return product(shape, 0, shape.size() - 1); }
 
-// First row of each expert of the whole op, and the end of the last.
-std::vector<int64_t> expert_starts(const Array& counts, int64_t rows) {
-  std::vector<int64_t> starts = {0};
-  for (double count : counts.values) starts.push_back(starts.back() + static_cast<int64_t>(count));
-  if (starts.back() != rows)
-    fail_input("the rows of all experts add up to {}, but there are {} rows", starts.back(), rows);
-  return starts;
+// Calls visit(row, row of x, expert among those that are here) for every row, token * choices +
+// choice, whose expert is here.
+template <class Visit>
+void for_each_row(const Array& chosen, const Shape& x, const AxisPart& here, int64_t experts,
+                  Visit&& visit) {
+  const int64_t all = here.whole_size(experts), repeats = x.size() == 2 ? chosen.shape[1] : 1;
+  for (int64_t row = 0; row < static_cast<int64_t>(chosen.values.size()); ++row) {
+    const auto expert = static_cast<int64_t>(chosen.values[row]);
+    if (expert < 0 || expert >= all)
+      fail_input("row {} is for expert {}, expected 0 to {}", row, expert, all - 1);
+    const int64_t local = here.to_local(expert);
+    if (local >= 0) visit(row, row / repeats, local);
+  }
 }
 
 }  // namespace
@@ -141,39 +147,34 @@ std::vector<Array> linear_backward(const BackwardCall& call) {
 ForwardResult grouped_linear_forward(const ForwardCall& call) {
   const Array& x = call.input(0);
   const Array& w = call.input(1);
-  const int64_t experts = w.shape[0], n = w.shape[1], k = w.shape[2];
-  const std::vector<int64_t> starts = expert_starts(call.input(2), x.shape[0]);
-  Array y({x.shape[0], n});
-  for (int64_t e = 0; e < experts; ++e) {
-    const int64_t expert = call.facts.rows.to_whole(e), start = starts[expert];
-    add_product(matrix_at(x.values.data() + start * k, x.shape[0], k),
-                matrix_at(w.values.data() + e * n * k, k, n, true),
-                matrix_at(y.values.data() + start * n, x.shape[0], n), starts[expert + 1] - start,
-                n, k);
-  }
+  const Array& chosen = call.input(2);
+  const int64_t n = w.shape[1], k = w.shape[2];
+  Array y({chosen.shape[0], chosen.shape[1], n});
+  for_each_row(chosen, x.shape, call.facts.rows, w.shape[0],
+               [&](int64_t row, int64_t from, int64_t expert) {
+                 add_product(matrix_at(x.values.data() + from * k, 1, k),
+                             matrix_at(w.values.data() + expert * n * k, k, n, true),
+                             matrix_at(y.values.data() + row * n, 1, n), 1, n, k);
+               });
   return {{y}, {}};
 }
 
 std::vector<Array> grouped_linear_backward(const BackwardCall& call) {
-  const int64_t rows = call.shape(0)[0];
   const int64_t experts = call.shape(1)[0], n = call.shape(1)[1], k = call.shape(1)[2];
-  const std::vector<int64_t> starts = expert_starts(call.input(2), rows);
   const Array& g = call.gradient();
   Array gx = call.zeros_if_wanted(0), gw = call.zeros_if_wanted(1);
-  for (int64_t e = 0; e < experts; ++e) {
-    const int64_t expert = call.facts().rows.to_whole(e);
-    const int64_t start = starts[expert], count = starts[expert + 1] - start;
-    const auto g_matrix = matrix_at(g.values.data() + start * n, count, n);
-    if (call.wants(0)) {
-      add_product(g_matrix, matrix_at(call.input(1).values.data() + e * n * k, n, k),
-                  matrix_at(gx.values.data() + start * k, count, k), count, k, n);
-    }
-    if (call.wants(1)) {
-      add_product(g_matrix.transposed(),
-                  matrix_at(call.input(0).values.data() + start * k, count, k),
-                  matrix_at(gw.values.data() + e * n * k, n, k), n, k, count);
-    }
-  }
+  for_each_row(call.input(2), call.shape(0), call.facts().rows, experts,
+               [&](int64_t row, int64_t from, int64_t expert) {
+                 const auto g_matrix = matrix_at(g.values.data() + row * n, 1, n);
+                 if (call.wants(0))
+                   add_product(g_matrix,
+                               matrix_at(call.input(1).values.data() + expert * n * k, n, k),
+                               matrix_at(gx.values.data() + from * k, 1, k), 1, k, n);
+                 if (call.wants(1))
+                   add_product(g_matrix.transposed(),
+                               matrix_at(call.input(0).values.data() + from * k, 1, k),
+                               matrix_at(gw.values.data() + expert * n * k, n, k), n, k, 1);
+               });
   return {gx, gw};
 }
 

@@ -63,7 +63,6 @@ Functions functions_of(OpKind kind) {
     case OpKind::Lstm: return {lstm_forward, lstm_backward};
     case OpKind::Gru: return {gru_forward, gru_backward};
     case OpKind::Route: return {route_forward, route_backward};
-    case OpKind::Dispatch: return {dispatch_forward, dispatch_backward};
     case OpKind::Combine: return {combine_forward, combine_backward};
     case OpKind::CrossEntropy:
       return {cross_entropy_forward, cross_entropy_backward, cross_entropy_begin};

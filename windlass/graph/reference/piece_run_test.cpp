@@ -63,9 +63,7 @@ std::vector<std::vector<Array>> PieceRun::cut_inputs() const {
 
 void PieceRun::check_types() const {
   // These relate operands of which one is here in part, as only their facts say.
-  if (s_.c.kind == OpKind::GroupedLinear || s_.c.kind == OpKind::Dispatch ||
-      s_.c.kind == OpKind::Combine || s_.c.kind == OpKind::LocalResponseNorm)
-    return;
+  if (s_.c.kind == OpKind::LocalResponseNorm) return;
   for (const Member& member : members_) {
     const Signature local = member.piece.signature();
     ASSERT_EQ(op_info(local.kind).infer(local), local.outputs);

@@ -1,4 +1,4 @@
-// Mixture of experts: choice of experts, rows sorted by expert, and their weighted sum.
+// Mixture of experts: choice of experts, and the weighted sum of what they make.
 
 #include <algorithm>
 #include <cmath>
@@ -38,25 +38,6 @@ Array softmax_rows(const Array& logits) {
   return result;
 }
 
-// Flat index token * k + choice that sorted row r came from, one of `count`.
-int64_t source_of(const Array& order, int64_t row, int64_t count) {
-  const auto source = static_cast<int64_t>(order.values[row]);
-  if (source < 0 || source >= count)
-    fail_input("entry {} of the expert order is {}, expected 0 to {}", row, source, count - 1);
-  return source;
-}
-
-// Calls visit(row, token, weight) for the sorted rows whose tokens are here: the token, and the
-// place of its weight for this row.
-template <class Visit>
-void for_each_weighted(const Array& order, int64_t k, const AxisPart& tokens, Visit&& visit) {
-  const int64_t rows = order.shape[0];
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t source = source_of(order, r, rows), token = tokens.to_local(source / k);
-    if (token >= 0) visit(r, token, token * k + source % k);
-  }
-}
-
 }  // namespace
 
 ForwardResult route_forward(const ForwardCall& call) {
@@ -66,23 +47,18 @@ ForwardResult route_forward(const ForwardCall& call) {
   ensure(k >= 1 && k <= experts, "Route: top_k out of range");
   const Array probabilities = softmax_rows(logits);
   const std::vector<int64_t> chosen = choose_experts(logits, k);
-  Array weights({tokens, k}), order({tokens * k}), counts({experts});
+  Array weights({tokens, k}), experts_of({tokens, k});
   for (int64_t t = 0; t < tokens; ++t) {
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) {
       weights.values[t * k + j] = probabilities.values[t * experts + chosen[t * k + j]];
       sum += weights.values[t * k + j];
-      counts.values[chosen[t * k + j]] += 1;
     }
     if (attrs.renormalize)
       for (int64_t j = 0; j < k; ++j) weights.values[t * k + j] /= sum;
   }
-  std::vector<int64_t> rows(chosen.size());
-  std::iota(rows.begin(), rows.end(), int64_t{0});
-  std::stable_sort(rows.begin(), rows.end(),
-                   [&](int64_t a, int64_t b) { return chosen[a] < chosen[b]; });
-  std::copy(rows.begin(), rows.end(), order.values.begin());
-  return {{weights, order, counts}, {probabilities}};
+  std::copy(chosen.begin(), chosen.end(), experts_of.values.begin());
+  return {{weights, experts_of}, {probabilities}};
 }
 
 // The weights are a softmax over the chosen experts or over all of them; either way
@@ -111,58 +87,27 @@ std::vector<Array> route_backward(const BackwardCall& call) {
   return {dlogits};
 }
 
-ForwardResult dispatch_forward(const ForwardCall& call) {
-  const Array& x = call.input(0);
-  const Array& order = call.input(1);
-  const int64_t rows = order.shape[0], width = x.shape[1];
-  const int64_t all = call.facts.rows.whole_size(rows), k = all / x.shape[0];
-  Array y({rows, width});
-  for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(x.values.begin() + source_of(order, r, all) / k * width, width,
-                y.values.begin() + r * width);
-  }
-  return {{y}, {}};
-}
-
-std::vector<Array> dispatch_backward(const BackwardCall& call) {
-  if (!call.wants(0)) return {};
-  const Array& g = call.gradient();
-  const Array& order = call.input(1);
-  Array dx(call.shape(0));
-  const int64_t rows = order.shape[0], width = dx.shape[1];
-  const int64_t all = call.facts().rows.whole_size(rows), k = all / dx.shape[0];
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t i = 0; i < width; ++i)
-      dx.values[source_of(order, r, all) / k * width + i] += g.values[r * width + i];
-  }
-  return {dx};
-}
-
 ForwardResult combine_forward(const ForwardCall& call) {
   const Array& rows = call.input(0);
   const Array& weights = call.input(1);
-  const Array& order = call.input(2);
-  const int64_t tokens = weights.shape[0], k = weights.shape[1], width = rows.shape[1];
+  const int64_t tokens = rows.shape[0], k = rows.shape[1], width = rows.shape[2];
   Array y({tokens, width});
-  for_each_weighted(order, k, call.facts.rows, [&](int64_t r, int64_t token, int64_t weight) {
+  for (int64_t r = 0; r < tokens * k; ++r)
     for (int64_t i = 0; i < width; ++i)
-      y.values[token * width + i] += weights.values[weight] * rows.values[r * width + i];
-  });
+      y.values[r / k * width + i] += weights.values[r] * rows.values[r * width + i];
   return {{y}, {}};
 }
 
 std::vector<Array> combine_backward(const BackwardCall& call) {
   const Array& g = call.gradient();
-  const Array& order = call.input(2);
-  const int64_t width = call.shape(0)[1], k = call.shape(1)[1];
+  const int64_t tokens = call.shape(0)[0], k = call.shape(0)[1], width = call.shape(0)[2];
   Array drows = call.zeros_if_wanted(0), dweights = call.zeros_if_wanted(1);
-  for_each_weighted(order, k, call.facts().rows, [&](int64_t r, int64_t token, int64_t weight) {
+  for (int64_t r = 0; r < tokens * k; ++r)
     for (int64_t i = 0; i < width; ++i) {
-      const double dy = g.values[token * width + i];
-      if (call.wants(0)) drows.values[r * width + i] = call.input(1).values[weight] * dy;
-      if (call.wants(1)) dweights.values[weight] += call.input(0).values[r * width + i] * dy;
+      const double dy = g.values[r / k * width + i];
+      if (call.wants(0)) drows.values[r * width + i] = call.input(1).values[r] * dy;
+      if (call.wants(1)) dweights.values[r] += call.input(0).values[r * width + i] * dy;
     }
-  });
   return {drows, dweights};
 }
 

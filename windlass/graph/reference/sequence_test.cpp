@@ -142,40 +142,39 @@ TEST(ReferenceRecurrent, DirectionsRunOppositeWays) {
   EXPECT_THAT(reverse.outputs[1].values, near({(b / 2 + a) / 2}));
 }
 
-TEST(ReferenceRouting, ChoosesSortsAndCounts) {
+TEST(ReferenceRouting, Chooses) {
   // Probabilities (1, 2, 1) / 4 and (3, 1, 4) / 8. Token 0 takes experts 1 and 0 (of the equal 0
-  // and 2 the lower), token 1 takes 2 and 0. Flat choices 1 0 2 0: expert 0 has rows 1 and 3,
-  // expert 1 row 0, expert 2 row 2.
+  // and 2 the lower), token 1 takes 2 and 0.
   const Operand logits = floats({2, 3}, {0, kLn2, 0, kLn3, 0, 2 * kLn2});
   const ForwardResult found = run_op(OpKind::Route, RouteAttrs{2, true}, {logits});
   EXPECT_THAT(found.outputs[0].values, near({2.0 / 3, 1.0 / 3, 4.0 / 7, 3.0 / 7}));
-  EXPECT_THAT(found.outputs[1].values, ElementsAre(1, 3, 0, 2));
-  EXPECT_THAT(found.outputs[2].values, ElementsAre(2, 1, 1));
+  EXPECT_THAT(found.outputs[1].values, ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(found.auxiliaries[0].values, near({1. / 4, 2. / 4, 1. / 4, 3. / 8, 1. / 8, 4. / 8}));
   const Array plain = run_one(OpKind::Route, RouteAttrs{2, false}, {logits});
   EXPECT_THAT(plain.values, near({2. / 4, 1. / 4, 4. / 8, 3. / 8}));
 }
 
-TEST(ReferenceRouting, DispatchesAndCombines) {
-  // Sorted rows come from the flat choices 1 3 0 2, so from tokens 0 1 0 1.
-  const Operand order = integers({4}, {1, 3, 0, 2});
-  EXPECT_THAT(run_one(OpKind::Dispatch, NoAttrs{}, {floats({2, 2}, {1, 2, 3, 4}), order}).values,
-              ElementsAre(1, 2, 3, 4, 1, 2, 3, 4));
-  // Token 0: choice 0 is row 2, choice 1 is row 0: 5 * 30 + 6 * 10. Token 1: rows 3 and 1:
-  // 7 * 40 + 8 * 20.
+TEST(ReferenceRouting, Combines) {
+  // Token 0: 5 * 10 + 6 * 20. Token 1: 7 * 30 + 8 * 40.
   EXPECT_THAT(run_one(OpKind::Combine, NoAttrs{},
-                      {floats({4, 1}, {10, 20, 30, 40}), floats({2, 2}, {5, 6, 7, 8}), order})
+                      {floats({2, 2, 1}, {10, 20, 30, 40}), floats({2, 2}, {5, 6, 7, 8})})
                   .values,
-              ElementsAre(210, 440));
+              ElementsAre(170, 530));
 }
 
-TEST(ReferenceRouting, GroupedRowsMeetTheirExpert) {
-  // Two rows for expert 0 (times 10), none for 1, one for expert 2 (times 1000).
-  const Operand x = floats({3, 1}, {1, 2, 3}), w = floats({3, 1, 1}, {10, 100, 1000});
-  EXPECT_THAT(run_one(OpKind::GroupedLinear, NoAttrs{}, {x, w, integers({3}, {2, 0, 1})}).values,
-              ElementsAre(10, 20, 3000));
+TEST(ReferenceRouting, RowsMeetTheirExperts) {
+  // Expert 0 multiplies by 10, 1 by 100, 2 by 1000.
+  const Operand w = floats({3, 1, 1}, {10, 100, 1000});
+  const Operand chosen = integers({2, 2}, {2, 0, 0, 1});
+  EXPECT_THAT(run_one(OpKind::GroupedLinear, NoAttrs{}, {floats({2, 1}, {1, 2}), w, chosen}).values,
+              ElementsAre(1000, 10, 20, 200));
+  EXPECT_THAT(
+      run_one(OpKind::GroupedLinear, NoAttrs{}, {floats({2, 2, 1}, {1, 2, 3, 4}), w, chosen})
+          .values,
+      ElementsAre(1000, 20, 30, 400));
   try {
-    run_one(OpKind::GroupedLinear, NoAttrs{}, {x, w, integers({3}, {2, 0, 0})});
+    run_one(OpKind::GroupedLinear, NoAttrs{},
+            {floats({2, 1}, {1, 2}), w, integers({2, 2}, {2, 3, 0, 1})});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::Input);

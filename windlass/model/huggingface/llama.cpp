@@ -43,21 +43,19 @@ TensorId mixture(Layers& net, TensorId x, const LlamaConfig& config, const std::
   const TensorId logits = net.linear(tokens, config.experts, name + ".gate", false);
   const auto routed = builder.add(OpKind::Route, RouteAttrs{.top_k = config.chosen_experts},
                                   {logits}, name + ".route");
-  const TensorId weights = routed[0], order = routed[1], counts = routed[2];
-  const TensorId rows =
-      builder.op(OpKind::Dispatch, NoAttrs{}, {tokens, order}, name + ".dispatch");
+  const TensorId weights = routed[0], chosen = routed[1];
   const auto expert_linear = [&](TensorId input, int64_t out, const std::string& part) {
     const std::string path = name + ".experts." + part;
-    const TensorId matrix = net.weight(path + ".weight", {config.experts, out, net.dim(input, 1)});
-    return builder.op(OpKind::GroupedLinear, NoAttrs{}, {input, matrix, counts}, path);
+    const TensorId matrix =
+        net.weight(path + ".weight", {config.experts, out, net.shape(input).back()});
+    return builder.op(OpKind::GroupedLinear, NoAttrs{}, {input, matrix, chosen}, path);
   };
-  const TensorId gate = activate(net, expert_linear(rows, config.inner, "w1"), config.activation,
+  const TensorId gate = activate(net, expert_linear(tokens, config.inner, "w1"), config.activation,
                                  name + ".experts.act");
-  const TensorId up = expert_linear(rows, config.inner, "w3");
+  const TensorId up = expert_linear(tokens, config.inner, "w3");
   const TensorId down =
       expert_linear(net.mul(gate, up, name + ".experts.gated"), config.hidden, "w2");
-  const TensorId mixed =
-      builder.op(OpKind::Combine, NoAttrs{}, {down, weights, order}, name + ".combine");
+  const TensorId mixed = builder.op(OpKind::Combine, NoAttrs{}, {down, weights}, name + ".combine");
   return net.reshape(mixed, sizes, name + ".join");
 }
 

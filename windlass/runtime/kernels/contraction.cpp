@@ -10,11 +10,13 @@
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 
 #include "windlass/base/error.h"
+#include "windlass/runtime/kernels/element_types.h"
 #include "windlass/runtime/kernels/kernel.h"
 #include "windlass/runtime/kernels/precision.h"
 #include "windlass/runtime/threads.h"
@@ -198,22 +200,48 @@ void batch_gradient(const at::Tensor& left, const at::Tensor& right, const Batch
   result.set(all.view(with_matrix(batch.shape, matrix)).sum_to_size(shape));
 }
 
-// First row of each expert of the whole op, and the end of the last.
-std::vector<int64_t> expert_starts(const at::Tensor& counts, int64_t rows) {
-  const at::Tensor values = counts.to(at::kLong);
-  std::vector<int64_t> starts = {0};
-  for (int64_t e = 0; e < values.size(0); ++e) {
-    const int64_t count = values.data_ptr<int64_t>()[e];
-    if (count < 0 || count > rows) fail_input("expert {} has {} of {} rows", e, count, rows);
-    starts.push_back(starts.back() + count);
+// Rows of an expert that are multiplied at a time, which bounds workspace.
+constexpr int64_t kExpertRows = 2048;
+
+// Calls visit(expert among those that are here, rows) for the rows, token * choices + choice, of
+// each expert, a block at a time.
+template <class Visit>
+void for_each_block(const at::Tensor& chosen, const AxisPart& here, int64_t experts,
+                    Visit&& visit) {
+  const int64_t all = here.whole_size(experts);
+  std::vector<std::vector<int64_t>> rows(static_cast<size_t>(experts));
+  with_integer_type(chosen.scalar_type(), [&](auto zero) {
+    const auto* ids = chosen.data_ptr<decltype(zero)>();
+    for (int64_t row = 0; row < chosen.numel(); ++row) {
+      const auto expert = static_cast<int64_t>(ids[row]);
+      if (expert < 0 || expert >= all)
+        fail_input("row {} is for expert {}, expected 0 to {}", row, expert, all - 1);
+      const int64_t local = here.to_local(expert);
+      if (local >= 0) rows[static_cast<size_t>(local)].push_back(row);
+    }
+  });
+  for (int64_t e = 0; e < experts; ++e) {
+    const std::vector<int64_t>& own = rows[static_cast<size_t>(e)];
+    for (size_t at = 0; at < own.size(); at += static_cast<size_t>(kExpertRows)) {
+      const auto count = std::min<int64_t>(kExpertRows, static_cast<int64_t>(own.size() - at));
+      const at::Tensor block = at::empty({count}, at::kLong);
+      std::copy_n(own.begin() + static_cast<ptrdiff_t>(at), count, block.data_ptr<int64_t>());
+      visit(e, block);
+    }
   }
-  if (starts.back() != rows)
-    fail_input("the rows of all experts add up to {}, but there are {} rows", starts.back(), rows);
-  return starts;
 }
 
-int64_t all_experts(const std::vector<int64_t>& starts) {
-  return static_cast<int64_t>(starts.size()) - 1;
+// Whether all experts are here, so that every row has one.
+bool has_all(const AxisPart& here, int64_t experts) { return here.whole_size(experts) == experts; }
+
+// y[rows] = x[rows] matrix, or onto them.
+void multiply_rows(const at::Tensor& x, const at::Tensor& from, const at::Tensor& matrix,
+                   const at::Tensor& rows, const Target& to) {
+  at::Tensor product = to.adds ? to.out.index_select(0, rows)
+                               : at::empty({rows.size(0), to.out.size(1)}, to.out.options());
+  multiply(x.index_select(0, from), matrix, {}, {product, to.adds});
+  at::Tensor out = to.out;
+  out.index_copy_(0, rows, product);
 }
 
 }  // namespace
@@ -295,46 +323,47 @@ void linear_backward(BackwardCall& call) {
 }
 
 void grouped_linear_forward(ForwardCall& call) {
-  const at::Tensor &x = call.input(0), &w = call.input(1);
-  const std::vector<int64_t> starts = expert_starts(call.input(2), x.size(0));
-  const Target to = target_of(call.outputs[0]);
-  // Rows of experts that are elsewhere.
-  if (!to.adds && all_experts(starts) != w.size(0)) to.out.zero_();
-  for (int64_t e = 0; e < w.size(0); ++e) {
-    const auto expert = static_cast<size_t>(call.facts.rows.to_whole(e));
-    const int64_t start = starts[expert], count = starts[expert + 1] - start;
-    if (count > 0)
-      multiply(x.narrow(0, start, count), w[e].t(), {}, {to.out.narrow(0, start, count), to.adds});
-  }
+  const at::Tensor &x = call.input(0), &w = call.input(1), &chosen = call.input(2);
+  const int64_t repeats = x.dim() == 2 ? chosen.size(1) : 1;
+  Target to = target_of(call.outputs[0]);
+  to.out = as_rows(to.out);
+  if (!to.adds && !has_all(call.facts.rows, w.size(0))) to.out.zero_();
+  for_each_block(chosen, call.facts.rows, w.size(0), [&](int64_t e, const at::Tensor& rows) {
+    multiply_rows(as_rows(x), rows.floor_divide(repeats), w[e].t(), rows, to);
+  });
 }
 
 void grouped_linear_backward(BackwardCall& call) {
-  const at::Tensor& g = call.gradient();
-  const std::vector<int64_t> starts = expert_starts(call.input(2), g.size(0));
+  const at::Tensor g = as_rows(call.gradient());
+  const at::Tensor& chosen = call.input(2);
   const int64_t experts = call.shape(1)[0];
-  const auto count_of = [&](int64_t e) {
-    const auto expert = static_cast<size_t>(call.facts.rows.to_whole(e));
-    return starts[expert + 1] - starts[expert];
-  };
-  const auto rows_of = [&](const at::Tensor& x, int64_t e) {
-    return x.narrow(0, starts[static_cast<size_t>(call.facts.rows.to_whole(e))], count_of(e));
-  };
+  const int64_t repeats = call.shape(0).size() == 2 ? chosen.size(1) : 1;
   if (call.wants(0)) {
-    const Target to = target_of(call.results[0]);
-    if (!to.adds && all_experts(starts) != experts) to.out.zero_();
-    for (int64_t e = 0; e < experts; ++e)
-      if (count_of(e) > 0)
-        multiply(rows_of(g, e), call.input(1)[e], {}, {rows_of(to.out, e), to.adds});
+    Target to = target_of(call.results[0]);
+    to.out = as_rows(to.out);
+    if (!to.adds && (repeats > 1 || !has_all(call.facts.rows, experts))) to.out.zero_();
+    for_each_block(chosen, call.facts.rows, experts, [&](int64_t e, const at::Tensor& rows) {
+      if (repeats == 1) {
+        multiply_rows(g, rows, call.input(1)[e], rows, to);
+        return;
+      }
+      // A token has the sum over its rows.
+      at::Tensor product = at::empty({rows.size(0), to.out.size(1)}, to.out.options());
+      multiply(g.index_select(0, rows), call.input(1)[e], {}, {product, false});
+      to.out.index_add_(0, rows.floor_divide(repeats), product);
+    });
   }
   if (call.wants(1)) {
     const Target to = target_of(call.results[1]);
-    for (int64_t e = 0; e < experts; ++e) {
-      const at::Tensor out = to.out[e];
-      if (count_of(e) > 0)
-        multiply_over_rows(rows_of(g, e), rows_of(call.input(0), e), {out, to.adds});
-      else if (!to.adds)
-        out.zero_();
-    }
+    std::vector<bool> begun(static_cast<size_t>(experts), to.adds);
+    for_each_block(chosen, call.facts.rows, experts, [&](int64_t e, const at::Tensor& rows) {
+      multiply_over_rows(g.index_select(0, rows),
+                         as_rows(call.input(0)).index_select(0, rows.floor_divide(repeats)),
+                         {to.out[e], begun[static_cast<size_t>(e)]});
+      begun[static_cast<size_t>(e)] = true;
+    });
+    for (int64_t e = 0; e < experts; ++e)
+      if (!begun[static_cast<size_t>(e)]) to.out[e].zero_();
   }
 }
 

@@ -52,12 +52,12 @@ TEST(InputErrors, IntegersDividedByZero) {
                 testing::HasSubstr("an integer is divided by zero"));
 }
 
-TEST(InputErrors, OrderOfExperts) {
-  const at::Tensor rows = at::zeros({2, 3}), weights = at::ones({2, 1});
+TEST(InputErrors, Experts) {
+  const at::Tensor rows = at::zeros({2, 3}), weights = at::ones({2, 4, 3});
+  const at::Tensor chosen = at::tensor({int64_t{1}, int64_t{-1}}).view({2, 1});
   EXPECT_THAT(
-      complaint(OpKind::Combine, NoAttrs{}, {rows, weights, at::tensor({int64_t{1}, int64_t{1}})},
-                {DType::F32, {2, 3}}),
-      testing::HasSubstr("the expert order names entry 1 twice"));
+      complaint(OpKind::GroupedLinear, NoAttrs{}, {rows, weights, chosen}, {DType::F32, {2, 1, 4}}),
+      testing::HasSubstr("row 1 is for expert -1, expected 0 to 1"));
 }
 
 }  // namespace

@@ -283,8 +283,6 @@ void argmax_forward(ForwardCall& call);
 // routing.cpp
 void route_forward(ForwardCall& call);
 void route_backward(BackwardCall& call);
-void dispatch_forward(ForwardCall& call);
-void dispatch_backward(BackwardCall& call);
 void combine_forward(ForwardCall& call);
 void combine_backward(BackwardCall& call);
 

@@ -255,17 +255,10 @@ Tensors route_peer(const PeerCall& call) {
   const auto& a = call.attrs<RouteAttrs>();
   const auto [weights, chosen] = torch::softmax(call.input(0), 1).topk(a.top_k, 1);
   const at::Tensor shares = a.renormalize ? weights / weights.sum(1, true) : weights;
-  const at::Tensor order = torch::argsort(chosen.flatten(), /*stable=*/true, 0, false);
-  return {shares, order, torch::bincount(chosen.flatten(), {}, call.input(0).size(1))};
-}
-Tensors dispatch_peer(const PeerCall& call) {
-  const int64_t k = call.input(1).size(0) / call.input(0).size(0);
-  return {call.input(0).index_select(0, torch::floor_divide(call.input(1), k))};
+  return {shares, chosen};
 }
 Tensors combine_peer(const PeerCall& call) {
-  const at::Tensor& weights = call.input(1);
-  const at::Tensor rows = call.input(0).index_select(0, torch::argsort(call.input(2)));
-  return {(rows.view({weights.size(0), weights.size(1), -1}) * weights.unsqueeze(-1)).sum(1)};
+  return {(call.input(0) * call.input(1).unsqueeze(-1)).sum(1)};
 }
 
 Tensors cross_entropy_peer(const PeerCall& call) {
@@ -301,7 +294,6 @@ constexpr AutogradPeer kSequencePeers[] = {
     {OpKind::Reduce, reduce_peer},
     {OpKind::CumSum, cumsum_peer},
     {OpKind::Route, route_peer},
-    {OpKind::Dispatch, dispatch_peer},
     {OpKind::Combine, combine_peer},
     {OpKind::CrossEntropy, cross_entropy_peer},
     {OpKind::MeanSquaredError, mean_squared_error_peer},

@@ -28,14 +28,13 @@ Tensors linear_peer(const PeerCall& call) {
 }
 
 Tensors grouped_linear_peer(const PeerCall& call) {
-  Tensors parts;
-  int64_t row = 0;
-  for (int64_t e = 0; e < call.input(1).size(0); ++e) {
-    const auto count = call.input(2)[e].item<int64_t>();
-    parts.push_back(torch::matmul(call.input(0).narrow(0, row, count), call.input(1)[e].t()));
-    row += count;
-  }
-  return {torch::cat(parts)};
+  const at::Tensor x = call.input(0).dim() == 2 ? call.input(0).unsqueeze(1) : call.input(0);
+  // [t, c, n, k] times [t, c, k, 1]
+  const at::Tensor w = call.input(1).index_select(0, call.input(2).flatten());
+  const at::Tensor rows = x.expand({x.size(0), call.input(2).size(1), x.size(2)});
+  return {
+      torch::matmul(w.view({rows.size(0), rows.size(1), w.size(1), w.size(2)}), rows.unsqueeze(-1))
+          .squeeze(-1)};
 }
 
 // Amounts in the order of torch::constant_pad_nd: the last axis first.

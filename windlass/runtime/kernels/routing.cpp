@@ -1,8 +1,7 @@
-// Mixture of experts: choice of experts, rows sorted by expert, and their weighted sum.
+// Mixture of experts: choice of experts, and the weighted sum of what they make.
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -35,60 +34,6 @@ void choose(const T* row, int64_t experts, int64_t k, std::vector<int64_t>& ids)
   });
 }
 
-// Flat index token * k + choice, one of `count`, that each sorted row came from.
-std::vector<int64_t> sources_of(const at::Tensor& order, int64_t count) {
-  std::vector<int64_t> sources(static_cast<size_t>(order.numel()));
-  with_integer_type(order.scalar_type(), [&](auto zero) {
-    const auto* data = order.data_ptr<decltype(zero)>();
-    for (size_t r = 0; r < sources.size(); ++r) {
-      sources[r] = static_cast<int64_t>(data[r]);
-      if (sources[r] < 0 || sources[r] >= count)
-        fail_input("entry {} of the expert order is {}, expected 0 to {}", r, sources[r],
-                   count - 1);
-    }
-  });
-  return sources;
-}
-
-// Sorted row of each of `count` flat indices, -1 for those whose row is elsewhere. Throws if an
-// index has two rows: tokens are summed in parallel, each from its own rows.
-std::vector<int64_t> rows_of(const std::vector<int64_t>& sources, int64_t count) {
-  std::vector<int64_t> rows(static_cast<size_t>(count), -1);
-  for (size_t r = 0; r < sources.size(); ++r) {
-    int64_t& row = rows[static_cast<size_t>(sources[r])];
-    if (row >= 0) fail_input("the expert order names entry {} twice", sources[r]);
-    row = static_cast<int64_t>(r);
-  }
-  return rows;
-}
-
-// y[token] = sum over those of its k rows that are here of weight * row, in the order of choice;
-// weights may be null. Of the tokens of the whole op, y and weights have those `here`.
-template <class T, class V>
-void sum_rows(const T* rows, const V* weights, const std::vector<int64_t>& row_of,
-              const AxisPart& here, int64_t tokens, int64_t k, int64_t width, bool add, T* y) {
-  using W = wide_t<T>;
-  at::parallel_for(0, tokens, grain_of(width * k), [&](int64_t begin, int64_t end) {
-    std::vector<W> total(static_cast<size_t>(width));
-    for (int64_t t = begin; t < end; ++t) {
-      T* to = y + t * width;
-      const int64_t whole = here.to_whole(t);
-      for (int64_t i = 0; i < width; ++i)
-        total[static_cast<size_t>(i)] = add ? static_cast<W>(to[i]) : W(0);
-      for (int64_t j = 0; j < k; ++j) {
-        const W weight = weights != nullptr ? static_cast<W>(weights[t * k + j]) : W(1);
-        const int64_t row = row_of[static_cast<size_t>(whole * k + j)];
-        if (row < 0) continue;
-        const T* from = rows + row * width;
-        W* sum = total.data();
-#pragma omp simd
-        for (int64_t i = 0; i < width; ++i) sum[i] += weight * static_cast<W>(from[i]);
-      }
-      for (int64_t i = 0; i < width; ++i) to[i] = static_cast<T>(total[static_cast<size_t>(i)]);
-    }
-  });
-}
-
 }  // namespace
 
 void route_forward(ForwardCall& call) {
@@ -108,9 +53,7 @@ void route_forward(ForwardCall& call) {
     }
   }
   at::Tensor& weights = call.outputs[0].allocate();
-  auto* order = call.outputs[1].allocate().data_ptr<int64_t>();
-  auto* counts = call.outputs[2].allocate().data_ptr<int64_t>();
-  std::vector<int64_t> chosen(static_cast<size_t>(tokens * k));
+  auto* chosen = call.outputs[1].allocate().data_ptr<int64_t>();
   with_float_type(logits.scalar_type(), [&](auto zero) {
     using T = decltype(zero);
     using W = wide_t<T>;
@@ -123,7 +66,7 @@ void route_forward(ForwardCall& call) {
       for (int64_t t = begin; t < end; ++t) {
         const T* row = scores + t * experts;
         choose(row, experts, k, ids);
-        std::copy_n(ids.begin(), k, chosen.begin() + t * k);
+        std::copy_n(ids.begin(), k, chosen + t * k);
         if (!attrs.renormalize) {
           for (int64_t j = 0; j < k; ++j)
             out[t * k + j] = all[t * experts + ids[static_cast<size_t>(j)]];
@@ -140,14 +83,6 @@ void route_forward(ForwardCall& call) {
       }
     });
   });
-  // A counting sort: entries of an expert stay in the order of tokens.
-  std::fill_n(counts, experts, 0);
-  for (const int64_t expert : chosen) ++counts[expert];
-  std::vector<int64_t> next(static_cast<size_t>(experts), 0);
-  for (int64_t e = 1; e < experts; ++e)
-    next[static_cast<size_t>(e)] = next[static_cast<size_t>(e - 1)] + counts[e - 1];
-  for (size_t i = 0; i < chosen.size(); ++i)
-    order[next[static_cast<size_t>(chosen[i])]++] = static_cast<int64_t>(i);
 }
 
 // The weights are a softmax over the chosen experts or over all of them; either way
@@ -190,68 +125,48 @@ void route_backward(BackwardCall& call) {
   });
 }
 
-void dispatch_forward(ForwardCall& call) {
-  const at::Tensor& x = call.input(0);
-  const auto count = call.input(1).numel(), all = call.facts.rows.whole_size(count);
-  const std::vector<int64_t> sources = sources_of(call.input(1), all);
-  const int64_t k = all / x.size(0);
-  const auto bytes = static_cast<size_t>(x.size(1)) * x.element_size();
-  const auto* from = static_cast<const char*>(x.data_ptr());
-  auto* to = static_cast<char*>(call.outputs[0].allocate().data_ptr());
-  at::parallel_for(0, count, grain_of(x.size(1)), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const auto token = static_cast<size_t>(sources[static_cast<size_t>(r)] / k);
-      std::memcpy(to + static_cast<size_t>(r) * bytes, from + token * bytes, bytes);
-    }
-  });
-}
-
-void dispatch_backward(BackwardCall& call) {
-  if (!call.wants(0)) return;
-  const at::Tensor& g = call.gradient();
-  const int64_t all = call.facts.rows.whole_size(call.input(1).numel());
-  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(1), all), all);
-  Result& result = call.results[0];
-  at::Tensor& dx = result.adds() ? result.sum() : result.allocate();
-  const int64_t tokens = dx.size(0), k = all / tokens;
-  with_float_type(dx.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
-    sum_rows<T, T>(g.data_ptr<T>(), nullptr, row_of, {}, tokens, k, dx.size(1), result.adds(),
-                   dx.data_ptr<T>());
-  });
-}
-
 void combine_forward(ForwardCall& call) {
-  const at::Tensor& rows = call.input(0);
-  const at::Tensor& weights = call.input(1);
-  const int64_t all = call.input(2).numel();
-  const std::vector<int64_t> row_of = rows_of(sources_of(call.input(2), all), all);
+  const at::Tensor &rows = call.input(0), &weights = call.input(1);
+  const int64_t tokens = rows.size(0), k = rows.size(1), width = rows.size(2);
   at::Tensor& y = call.outputs[0].allocate();
   with_float_type(rows.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
     with_float_type(weights.scalar_type(), [&](auto weight_zero) {
-      sum_rows(rows.data_ptr<T>(), weights.data_ptr<decltype(weight_zero)>(), row_of,
-               call.facts.rows, weights.size(0), weights.size(1), rows.size(1), false,
-               y.data_ptr<T>());
+      using T = decltype(zero);
+      using V = decltype(weight_zero);
+      using W = wide_t<T>;
+      const T* from = rows.data_ptr<T>();
+      const V* weight = weights.data_ptr<V>();
+      T* out = y.data_ptr<T>();
+      at::parallel_for(0, tokens, grain_of(width * k), [&](int64_t begin, int64_t end) {
+        std::vector<W> total(static_cast<size_t>(width));
+        W* sum = total.data();
+        for (int64_t t = begin; t < end; ++t) {
+          std::fill(total.begin(), total.end(), W(0));
+          for (int64_t r = t * k; r < (t + 1) * k; ++r) {
+            const auto w = static_cast<W>(weight[r]);
+            const T* row = from + r * width;
+#pragma omp simd
+            for (int64_t i = 0; i < width; ++i) sum[i] += w * static_cast<W>(row[i]);
+          }
+          for (int64_t i = 0; i < width; ++i) out[t * width + i] = static_cast<T>(sum[i]);
+        }
+      });
     });
   });
 }
 
 void combine_backward(BackwardCall& call) {
   const at::Tensor& g = call.gradient();
-  const int64_t count = call.input(2).numel();
-  const std::vector<int64_t> sources = sources_of(call.input(2), count);
-  const int64_t width = call.shape(0)[1], k = call.shape(1)[1];
-  const bool wants_rows = call.wants(0), wants_weights = call.wants(1);
-  if (wants_weights) rows_of(sources, count);  // each weight is written by one row
+  const int64_t tokens = call.shape(0)[0], k = call.shape(0)[1], width = call.shape(0)[2];
   const auto target = [&](size_t i) -> at::Tensor {
     if (!call.wants(i)) return {};
     return call.results[i].adds() ? call.results[i].sum() : call.results[i].allocate();
   };
+  const bool wants_rows = call.wants(0), wants_weights = call.wants(1);
   at::Tensor drows = target(0), dweights = target(1);
   with_float_type(g.scalar_type(), [&](auto zero) {
-    using T = decltype(zero);
     with_float_type(scalar_type(call.input_types[1].dtype), [&](auto weight_zero) {
+      using T = decltype(zero);
       using V = decltype(weight_zero);
       using W = wide_t<T>;
       const T* gradient = g.data_ptr<T>();
@@ -261,19 +176,11 @@ void combine_backward(BackwardCall& call) {
       V* to_weights = wants_weights ? dweights.data_ptr<V>() : nullptr;
       const bool add_rows = wants_rows && call.results[0].adds();
       const bool add_weights = wants_weights && call.results[1].adds();
-      at::parallel_for(0, count, grain_of(width), [&](int64_t begin, int64_t end) {
+      at::parallel_for(0, tokens * k, grain_of(width), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
-          const int64_t whole = sources[static_cast<size_t>(r)];
-          const int64_t token = call.facts.rows.to_local(whole / k);
-          if (token < 0) {  // it is elsewhere
-            if (wants_rows && !add_rows)
-              std::fill_n(to_rows + r * width, width, static_cast<T>(0.0f));
-            continue;
-          }
-          const int64_t source = token * k + whole % k;
-          const T* dy = gradient + token * width;
+          const T* dy = gradient + r / k * width;
           if (wants_rows) {
-            const auto weight = static_cast<W>(weights[source]);
+            const auto weight = static_cast<W>(weights[r]);
             T* to = to_rows + r * width;
 #pragma omp simd
             for (int64_t i = 0; i < width; ++i)
@@ -282,11 +189,11 @@ void combine_backward(BackwardCall& call) {
           }
           if (wants_weights) {
             const T* row = rows + r * width;
-            W total = add_weights ? static_cast<W>(to_weights[source]) : W(0);
+            W total = add_weights ? static_cast<W>(to_weights[r]) : W(0);
 #pragma omp simd reduction(+ : total)
             for (int64_t i = 0; i < width; ++i)
               total += static_cast<W>(row[i]) * static_cast<W>(dy[i]);
-            to_weights[source] = static_cast<V>(static_cast<wide_t<V>>(total));
+            to_weights[r] = static_cast<V>(static_cast<wide_t<V>>(total));
           }
         }
       });
