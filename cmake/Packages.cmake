@@ -27,6 +27,11 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # In C++20 clang instantiates vectors of IValue where libtorch 1.13 has only declared it.
   target_compile_options(windlass_torch INTERFACE "SHELL:-include ATen/core/ivalue.h")
 endif()
+# Libtorch's own distributed layer includes Gloo's headers, which are a package of their own.
+find_path(GLOO_HEADERS gloo/context.h HINTS ${TORCH_INCLUDE_DIRS})
+if(NOT GLOO_HEADERS)
+  message(STATUS "Training in several processes is left out: no headers of Gloo (libgloo-dev)")
+endif()
 
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)

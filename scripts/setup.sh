@@ -7,7 +7,7 @@ set -euo pipefail
 build_packages=(
   g++ cmake ninja-build make pkg-config git ccache
   libonnx-dev libprotobuf-dev protobuf-compiler
-  libtorch-dev libopenblas0-pthread
+  libtorch-dev libgloo-dev libopenblas0-pthread
   nlohmann-json3-dev libcli11-dev libfmt-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )

@@ -117,7 +117,7 @@ TEST(PlanSlow, TrainingElsewhereIsRefusedWithAHint) {
                  {"4x3090 has 4 devices", "--devices 1"});
   const Arguments trained = Arguments{"train", kModel, "--data", kText} + kShape;
   expect_failure(run_windlass(trained + Arguments{"--on", "4x3090"}), 1,
-                 {"4x3090: training runs on the devices of this host", "--on local --devices N"});
+                 {"4x3090: training runs on CPU devices", "--on local --devices N"});
 }
 
 // The second time nothing is measured, and the prices are those of the first.

@@ -47,7 +47,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
   if (flags.model.request.batch || flags.model.batch_choice != BatchChoice::Given)
     fail_input("--batch: advise looks at many; say which with --batches, or up to --max-batch");
   MachineFlags named = flags.machine;
-  const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
+  const size_t devices = named.local_devices();
   named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   const Machine machine = machine_under(runner, named.load());

@@ -54,7 +54,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   if (flags.machine.machine.empty())
     fail_input("--on is missing: name a machine, e.g. --on 4x3090");
   MachineFlags named = flags.machine;
-  const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
+  const size_t devices = named.local_devices();
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());

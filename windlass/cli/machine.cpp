@@ -113,7 +113,8 @@ void probe_machine(const MachineVerb& verb) {
   const MachineOptions options = verb.flags.machine_options();
   if (verb.flags.memory.ends_with('%'))
     fail_input("--memory {}: a probe takes bytes, e.g. 10GiB", verb.flags.memory);
-  const bool as_devices = options.devices || options.memory || options.link_bandwidth;
+  const bool as_devices =
+      options.devices || options.hosts || options.memory || options.link_bandwidth;
   const ProbeResult found =
       as_devices ? ProbeResult{load_machine("local", options), {}} : probe_host();
   for (const std::string& note : found.notes) fmt::print(stderr, "note: {}\n", printable(note));
@@ -140,6 +141,10 @@ void MachineFlags::add_to(CLI::App& verb) {
   verb.add_option("--memory", memory, "limit of each device: 10GiB, or 80% of what it has");
   verb.add_option("--devices", devices,
                   "number of CPU devices of the machine \"local\" (default 1)");
+  verb.add_option("--hosts", hosts,
+                  "processes that the machine \"local\" counts as hosts, with --devices each "
+                  "(default 1)")
+      ->check(CLI::PositiveNumber);
   verb.add_option("--link-bandwidth", link_bandwidth,
                   "of each device's link to host memory on the machine \"local\", e.g. 12GB/s "
                   "(default: measured)");
@@ -164,6 +169,7 @@ MachineOptions MachineFlags::machine_options() const {
   if (!link_bandwidth.empty())
     options.link_bandwidth = read("--link-bandwidth", link_bandwidth, parse_bandwidth);
   if (devices) options.devices = *devices;
+  if (hosts) options.hosts = *hosts;
   options.threads = threads;
   return options;
 }

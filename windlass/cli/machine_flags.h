@@ -1,6 +1,8 @@
 // Flags that every verb with a MACHINE shares.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,12 +20,18 @@ struct MachineFlags {
   std::string machine;
   std::string memory;
   std::string link_bandwidth;
-  std::optional<int64_t> devices;
+  std::optional<int64_t> devices, hosts;
   int threads = 1;  // that the kernels of each device of "local" use; set by the verb
 
   void add_to(CLI::App& verb);
   // With --on, and what it may name.
   void add_to(CLI::App& verb, const std::string& machines);
+
+  // Of "local": on all its hosts.
+  size_t local_devices() const {
+    return static_cast<size_t>(std::max<int64_t>(1, devices.value_or(1)) *
+                               std::max<int64_t>(1, hosts.value_or(1)));
+  }
 
   // Throw Error{Input} naming the flag or the machine.
   MachineOptions machine_options() const;

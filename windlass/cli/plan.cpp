@@ -148,7 +148,7 @@ ExitCode run_plan(const PlanFlags& flags) {
     fail_unsupported("--search harmony: packs of layers are windlass's own, not of {}",
                      flags.model.request.runner.name);
   MachineFlags named = flags.machine;
-  const auto devices = static_cast<size_t>(std::max<int64_t>(1, named.devices.value_or(1)));
+  const size_t devices = named.local_devices();
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());

@@ -90,8 +90,13 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
 }
 
 Subject subject_from_plan(const std::string& path, const MachineFlags& machine, ForWhom for_whom) {
+  return subject_of_plan(read_plan(path), path, machine, for_whom);
+}
+
+Subject subject_of_plan(Plan given, const std::string& path, const MachineFlags& machine,
+                        ForWhom for_whom) {
   Subject subject;
-  subject.plan = read_plan(path);
+  subject.plan = std::move(given);
   const Plan& plan = *subject.plan;
   const Runner& runner = plan.model.runner;
   if (for_whom == ForWhom::Windlass && !is_windlass(runner))

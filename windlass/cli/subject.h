@@ -43,5 +43,8 @@ Pricing pricing_of(const Subject& subject);
 enum class ForWhom : uint8_t { Windlass, AnyRunner };
 Subject subject_from_plan(const std::string& path, const MachineFlags& machine,
                           ForWhom for_whom = ForWhom::Windlass);
+// Of a plan that was read; `where` begins messages.
+Subject subject_of_plan(Plan plan, const std::string& where, const MachineFlags& machine,
+                        ForWhom for_whom = ForWhom::Windlass);
 
 }  // namespace windlass

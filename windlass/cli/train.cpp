@@ -1,18 +1,23 @@
 // `windlass train`: trains a model as a plan says, and lays what was measured beside what was
 // predicted.
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "windlass/base/atomic_file.h"
+#include "windlass/base/hash.h"
+#include "windlass/base/mapped_file.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/train_ranks.h"
 #include "windlass/cli/train_run.h"
 #include "windlass/model/padding_rows.h"
 #include "windlass/run/checkpoint.h"
@@ -28,8 +33,22 @@ class DoesNotFit : public Error {
   explicit DoesNotFit(std::string message) : Error(ErrorKind::OutOfMemory, std::move(message)) {}
 };
 
-PreparedRun prepare(const TrainFlags& flags, int& threads) {
+// Devices of a machine that kernels run on at the same time on one host.
+size_t devices_beside(const Machine& machine, const Ranks* ranks) {
+  if (ranks == nullptr || ranks->one_host()) return machine.devices.size();
+  std::vector<size_t> by_node(machine.nodes.size(), 0);
+  for (const Device& device : machine.devices) ++by_node[device.node.index()];
+  return *std::ranges::max_element(by_node);
+}
+
+// Of several processes the first one: the others do as its plan says. `text` becomes the plan, if
+// it is asked for and the step fits.
+PreparedRun prepare(const TrainFlags& flags, int& threads, const Ranks* ranks, std::string* text) {
   PreparedRun prepared;
+  const auto write = [&](Pricing& pricing) {
+    if (text != nullptr && prepared.step.result.status == SimStatus::Done)
+      *text = plan_to_json(plan_of(prepared.subject, prepared.step, "given", "given", pricing));
+  };
   const auto simulate = [&](Pricing& pricing) {
     Progress progress("predicting");
     pricing.watch(&progress);
@@ -41,7 +60,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
   const auto check_machine = [](const Machine& machine) {
     if (!runs_here(machine))
       fail_unsupported(
-          "{}: training runs on the devices of this host so far: plan with --on local --devices N",
+          "{}: training runs on CPU devices: plan with --on local --devices N, or --hosts N",
           machine.name);
   };
   if (is_plan_file(flags.model.request.source)) {
@@ -52,28 +71,31 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
     MachineFlags machine = flags.machine;
     const std::string memory = machine.memory;
     machine.memory.clear();
+    machine.hosts.reset();
     prepared.subject = subject_from_plan(flags.model.request.source, machine);
     check_machine(prepared.subject.machine);
     if (!memory.empty()) {
       // Another limit than the plan was made for.
       MachineFlags limited = flags.machine;
       limited.machine = "local";
+      limited.hosts.reset();
       limited.devices = static_cast<int64_t>(prepared.subject.machine.devices.size());
       const Bytes limit = limited.load().devices[0].limit;
       for (Device& device : prepared.subject.machine.devices) device.limit = limit;
     }
-    const size_t devices = prepared.subject.machine.devices.size();
+    const size_t devices = devices_beside(prepared.subject.machine, ranks);
     threads = flags.threads > 0 ? flags.threads : default_threads(devices);
     // Whatever the plan was priced with, what runs here is measured here.
     Pricing pricing(true, threads, static_cast<int>(devices), flags.prices);
     pricing.know(prepared.subject.plan->kernels);
     simulate(pricing);
+    write(pricing);
     return prepared;
   }
   MachineFlags named = flags.machine;
   if (named.machine.empty()) named.machine = "local";
   if (named.machine == "local" && !named.devices) named.devices = 1;
-  const auto devices = static_cast<size_t>(named.devices.value_or(1));
+  const size_t devices = named.local_devices();
   threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   named.threads = threads;
   if (!flags.strategy.empty()) {
@@ -81,6 +103,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
     check_machine(prepared.subject.machine);
     Pricing pricing(true, threads, static_cast<int>(devices), flags.prices);
     simulate(pricing);
+    write(pricing);
     return prepared;
   }
   const Machine machine = named.load();
@@ -102,7 +125,48 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
                                  format_bytes(planned.search.least_limit.value_or(Bytes(0)))));
   prepared.subject = std::move(planned.subject);
   prepared.step = std::move(planned.step);
+  write(pricing);
   return prepared;
+}
+
+// As the plan of rank 0 says, with its prices: so that all have the same tasks in the same order.
+PreparedRun follow(const TrainFlags& flags, const std::string& text, const Ranks& ranks,
+                   int& threads) {
+  PreparedRun prepared;
+  prepared.subject =
+      subject_of_plan(plan_from_json(text, "the plan of rank 0"), "the plan of rank 0", {});
+  const size_t devices = devices_beside(prepared.subject.machine, &ranks);
+  threads = flags.threads > 0 ? flags.threads : default_threads(devices);
+  Pricing pricing(true, threads, static_cast<int>(devices), {.fresh = false, .off = true});
+  pricing.know(prepared.subject.plan->kernels);
+  Subject& subject = prepared.subject;
+  prepared.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
+                                {}, pricing.reprice());
+  subject.facts.provenance = pricing.provenance();
+  return prepared;
+}
+
+// What must be the same on all ranks before anything is loaded.
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainFlags& flags) {
+  const std::string& source = flags.model.request.source;
+  std::string plan = "none";
+  if (is_plan_file(source)) {
+    const MappedFile file(source);
+    plan = format_fingerprint(hash_bytes(file.bytes()));
+  }
+  return {{"version of windlass", std::string(kVersion)},
+          {"plan", plan},
+          {"number of steps, of steps between checkpoints, or of evaluations",
+           fmt::format("{} {} {} {}", flags.steps, flags.checkpoint_every, flags.evaluate_every,
+                       flags.evaluate_batches)},
+          {"checkpoint folder or file to save to",
+           fmt::format("{} {} {}", !flags.checkpoints.empty(), !flags.resume.empty(),
+                       !flags.save.empty())},
+          {"seed", fmt::format("{} {}", flags.seed, flags.no_shuffle)},
+          {"learning rate or optimizer setting",
+           fmt::format("{} {} {} {} {} {} {} {} {}", flags.learning_rate, flags.minimum_rate,
+                       flags.schedule, flags.warm_up, flags.weight_decay, flags.momentum,
+                       flags.beta1, flags.beta2, flags.epsilon)}};
 }
 
 // What cannot be written is told now, not when hours of training would be lost.
@@ -124,18 +188,49 @@ void check_outputs(const TrainFlags& flags) {
   if (!flags.trace.empty()) check(flags.trace);
 }
 
+PreparedRun prepare_to_fit(const TrainFlags& flags, int& threads, const Ranks* ranks,
+                           std::string* text) {
+  PreparedRun prepared = prepare(flags, threads, ranks, text);
+  if (prepared.step.result.status == SimStatus::Done) return prepared;
+  const SimulationReport report =
+      report_simulation(prepared.step, &prepared.subject.training.graph, prepared.subject.machine,
+                        prepared.subject.facts);
+  throw DoesNotFit(fmt::format("the step does not fit: {}",
+                               report.failure ? failure_reason(*report.failure) : "out of memory"));
+}
+
+void run_on_ranks(const TrainFlags& flags, Ranks& ranks) {
+  compare_ranks(ranks, settings_of(flags));
+  const bool first = ranks.rank() == 0;
+  int threads = 1;
+  std::optional<PreparedRun> prepared;
+  std::string text;
+  if (first) {
+    check_outputs(flags);
+    prepared = prepare_to_fit(flags, threads, &ranks, &text);
+  }
+  text = ranks.tell_all(text)[0];
+  if (!first) prepared = follow(flags, text, ranks, threads);
+  run_training(flags, *prepared, threads, &ranks);
+}
+
 ExitCode run_train(const TrainFlags& flags) {
+  if (starts_ranks(flags)) return start_ranks(flags);
+  if (const std::unique_ptr<Ranks> ranks = join_others(flags)) {
+    try {
+      run_on_ranks(flags, *ranks);
+    } catch (const DoesNotFit& error) {
+      ranks->fail(error.message());
+      throw;
+    } catch (const Error& error) {
+      ranks->fail(error.message());
+      throw error.within(fmt::format("rank {}", ranks->rank()));
+    }
+    return ExitCode::Done;
+  }
   check_outputs(flags);
   int threads = 1;
-  const PreparedRun prepared = prepare(flags, threads);
-  if (prepared.step.result.status != SimStatus::Done) {
-    const SimulationReport report =
-        report_simulation(prepared.step, &prepared.subject.training.graph, prepared.subject.machine,
-                          prepared.subject.facts);
-    throw DoesNotFit(fmt::format("the step does not fit: {}", report.failure
-                                                                  ? failure_reason(*report.failure)
-                                                                  : "out of memory"));
-  }
+  const PreparedRun prepared = prepare_to_fit(flags, threads, nullptr, nullptr);
   for (const std::string& note : note_padding_rows(prepared.subject.model))
     fmt::print(stderr, "note: {}\n", printable(note));
   run_training(flags, prepared, threads);
@@ -154,7 +249,11 @@ void add_train(CLI::App& program, ExitCode& exit_code) {
       "--resume and ends with the same weights, bit for bit, as one that was not.\n"
       "Exit codes: 1 bad input, 2 it does not fit, 3 the run failed (loss not a number, disk "
       "full).\n"
+      "Several processes, each with a host of the plan or with a device, train the same weights: "
+      "--hosts N\n"
+      "starts them here; torchrun, mpirun and srun start them anywhere.\n"
       "Examples:\n"
+      "  windlass train gpt2 --batch 8 --strategy dp --on local --hosts 2 --data text.txt\n"
       "  windlass train plan.json --data text.txt --steps 200 --lr 3e-4 --schedule cosine\n"
       "  windlass train resnet-18:classes=10 --image 32 --batch 32 --memory 300MiB --data cifar/ "
       "\\\n"

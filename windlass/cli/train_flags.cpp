@@ -61,6 +61,9 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
 void TrainFlags::add_to(CLI::App& verb) {
   model.add_to(verb);
   machine.add_to(verb, "machine, if there is no plan: \"local\"");
+  verb.get_option("--hosts")->description(
+      "processes to start on this host, each for a host of the plan or of \"local\", or for a "
+      "device");
   verb.add_option("--strategy,--baseline", strategy, "a named strategy instead of a search")
       ->type_name("SPEC");
   verb.add_option("--time-limit", time_limit,
@@ -73,6 +76,22 @@ void TrainFlags::add_to(CLI::App& verb) {
   add_run_flags(verb);
   add_watch_flags(verb);
   add_output_flags(verb);
+  add_rank_flags(verb);
+}
+
+void TrainFlags::add_rank_flags(CLI::App& verb) {
+  verb.add_option("--time-out", time_out,
+                  "seconds after which a process without a sign of life is lost, and the run ends")
+      ->capture_default_str()
+      ->check(number_in(0.2, 1e6));
+  verb.add_option("--restarts", restarts,
+                  "with --hosts: start the processes so many times again after a failure, from the "
+                  "last checkpoint")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->needs(verb.get_option("--checkpoints"));
+  verb.add_option("--bind", bind, "address of this process, for messages of the others")
+      ->type_name("ADDRESS");
 }
 
 void TrainFlags::add_run_flags(CLI::App& verb) {

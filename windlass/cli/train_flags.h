@@ -34,6 +34,10 @@ struct TrainFlags {
 
   WatchOptions watch;
 
+  double time_out = 30;  // of other ranks
+  int64_t restarts = 0;
+  std::string bind;
+
   int64_t evaluate_every = 0, evaluate_batches = 10;
   std::string checkpoints;
   int64_t checkpoint_every = 0;
@@ -49,6 +53,7 @@ struct TrainFlags {
  private:
   void add_run_flags(CLI::App& verb);
   void add_watch_flags(CLI::App& verb);
+  void add_rank_flags(CLI::App& verb);
   void add_output_flags(CLI::App& verb);
 };
 

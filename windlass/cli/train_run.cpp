@@ -14,6 +14,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/train_ranks.h"
 #include "windlass/report/comparison.h"
 #include "windlass/report/trace.h"
 #include "windlass/run/checkpoint.h"
@@ -36,7 +37,8 @@ void clear_progress() {
 }
 
 // Who hears of late tasks and of threads that hang.
-TrainerOptions watched(TrainerOptions options) {
+TrainerOptions watched(TrainerOptions options, Ranks* ranks) {
+  options.executor.ranks = ranks;
   options.executor.watch.late = [](const std::string& message) {
     clear_progress();
     fmt::print(stderr, "note: {}\n", printable(message));
@@ -50,14 +52,17 @@ TrainerOptions watched(TrainerOptions options) {
 
 class TrainingRun {
  public:
-  TrainingRun(const TrainFlags& flags, const PreparedRun& prepared, int threads)
+  TrainingRun(const TrainFlags& flags, const PreparedRun& prepared, int threads, Ranks* ranks)
       : flags_(flags),
         prepared_(prepared),
+        ranks_(ranks),
+        first_(ranks == nullptr || ranks->rank() == 0),
         trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
                                       prepared.step, prepared.subject.machine,
-                                      watched(flags.trainer_options(threads)))) {
+                                      watched(flags.trainer_options(threads), ranks))) {
     resume();
-    if (flags.log.empty()) return;
+    compare_with_others();
+    if (flags.log.empty() || !first_) return;
     std::optional<int64_t> done;
     if (!resumed_.empty()) done = trainer_->steps_done();
     log_.emplace(flags.log, done);
@@ -68,20 +73,48 @@ class TrainingRun {
     const InterruptScope signals;
     {
       Progress progress("training");
-      while (trainer_->steps_done() < flags_.steps && !InterruptScope::interrupted())
-        one_step(progress);
+      while (trainer_->steps_done() < flags_.steps && !stopped()) one_step(progress);
     }
-    const bool stopped = InterruptScope::interrupted();
+    const bool stopped = stopped_;
     if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_->steps_done()) checkpoint();
-    if (stopped)
+    if (stopped && first_)
       fmt::print(stderr, "stopped after step {}{}\n", trainer_->steps_done(),
                  flags_.checkpoints.empty() ? "; no --checkpoints folder, nothing was saved" : "");
     finish();
   }
 
  private:
+  // All stop after the same step.
+  bool stopped() {
+    stopped_ = InterruptScope::interrupted();
+    if (ranks_ != nullptr)
+      for (const std::string& other : ranks_->tell_all(stopped_ ? "stop" : "go"))
+        stopped_ |= other == "stop";
+    return stopped_;
+  }
+
+  // What ranks must have in common to train together.
+  void compare_with_others() const {
+    if (ranks_ == nullptr) return;
+    uint64_t order = 0;
+    for (Nanoseconds start : prepared_.step.result.start)
+      order = order * 31 + static_cast<uint64_t>(start);
+    const Training::Fingerprints found = trainer_->fingerprints();
+    compare_ranks(*ranks_,
+                  {{"model", format_fingerprint(fingerprint(prepared_.subject.model.graph))},
+                   {"order of tasks", format_fingerprint(order)},
+                   {"data set", format_fingerprint(found.data)},
+                   {"initial weights", format_fingerprint(found.weights)},
+                   {"number of steps done", std::to_string(trainer_->steps_done())}});
+  }
+
   void resume() {
-    const FoundCheckpoint found = find_checkpoint(flags_.resume);
+    FoundCheckpoint found = find_checkpoint(flags_.resume);
+    if (ranks_ != nullptr) {
+      // What rank 0 finds; a newer one may be half written where another looks.
+      found.path = ranks_->tell_all(found.path)[0];
+      if (!first_) found.passed_over.clear();
+    }
     for (const std::string& damage : found.passed_over)
       fmt::print(stderr, "passed over: {}\n", damage);
     resumed_ = found.path;
@@ -91,7 +124,7 @@ class TrainingRun {
     last_checkpoint_ = trainer_->steps_done();
     const int64_t before = checkpoint_micro_batches(resumed_);
     const int64_t now = prepared_.subject.strategy.micro_batches;
-    if (before != now)
+    if (before != now && first_)
       fmt::print(stderr,
                  "{}: was written with {} micro-batches, this run has {}: it goes on, but not bit "
                  "for bit\n",
@@ -99,7 +132,7 @@ class TrainingRun {
   }
 
   void introduce() const {
-    if (flags_.json) return;
+    if (flags_.json || !first_) return;
     const Subject& subject = prepared_.subject;
     fmt::print("{}: {} samples a step in {} micro-batch{}\n", subject.facts.model,
                subject.facts.samples, subject.strategy.micro_batches,
@@ -123,7 +156,8 @@ class TrainingRun {
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
     std::optional<double> evaluated;
     if (flags_.evaluate_every > 0 && done.step % flags_.evaluate_every == 0) evaluated = evaluate();
-    if (flags_.json) {
+    if (!first_) {
+    } else if (flags_.json) {
       ordered_json line = {{"step", done.step},
                            {"loss", done.outcome.loss},
                            {"learning_rate", done.learning_rate},
@@ -152,7 +186,7 @@ class TrainingRun {
 
   double evaluate() {
     const double loss = trainer_->evaluate(flags_.evaluate_batches);
-    if (const std::string note = trainer_->evaluation_note(); note != evaluation_note_) {
+    if (const std::string note = trainer_->evaluation_note(); note != evaluation_note_ && first_) {
       clear_progress();
       fmt::print(stderr, "note: {}\n", printable(note));
       evaluation_note_ = note;
@@ -194,12 +228,13 @@ class TrainingRun {
 
   void checkpoint() {
     trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
-    remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
+    if (first_) remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
     last_checkpoint_ = trainer_->steps_done();
   }
 
   void finish() {
     if (!flags_.save.empty()) trainer_->save_weights(flags_.save);
+    if (!first_) return;
     if (measured_.empty()) {
       if (flags_.json)
         fmt::print("{}\n", ordered_json{{"steps", trainer_->steps_done()}}.dump());
@@ -228,6 +263,9 @@ class TrainingRun {
 
   const TrainFlags& flags_;
   const PreparedRun& prepared_;
+  Ranks* const ranks_;  // null: alone
+  const bool first_;    // prints and writes
+  bool stopped_ = false;
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
   std::optional<StepLog> log_;
@@ -237,8 +275,8 @@ class TrainingRun {
 
 }  // namespace
 
-void run_training(const TrainFlags& flags, const PreparedRun& prepared, int threads) {
-  TrainingRun(flags, prepared, threads).run();
+void run_training(const TrainFlags& flags, const PreparedRun& prepared, int threads, Ranks* ranks) {
+  TrainingRun(flags, prepared, threads, ranks).run();
 }
 
 }  // namespace windlass

@@ -12,7 +12,9 @@ struct PreparedRun {
   SimulatedStep step;
 };
 
-// Runs to the last step or to Ctrl-C; prints as it goes on.
-void run_training(const TrainFlags& flags, const PreparedRun& prepared, int threads);
+// Runs to the last step or to Ctrl-C; prints as it goes on. `ranks`: the processes that train
+// together, of which the first one prints and writes; null: this one is alone.
+void run_training(const TrainFlags& flags, const PreparedRun& prepared, int threads,
+                  Ranks* ranks = nullptr);
 
 }  // namespace windlass

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/machine/read_machine.h"
@@ -27,15 +29,15 @@ Bytes spare_memory(const HostFigures& host) {
 
 Bytes device_memory(const LocalOptions& options, const HostFigures& host) {
   const Bytes spare = spare_memory(host);
+  const int64_t devices = options.devices * options.hosts;
   if (!options.memory) {
-    const int64_t fair = spare.value / (options.devices + 1);
+    const int64_t fair = spare.value / (devices + options.hosts);
     return Bytes(std::max(kMiB.value, fair - fair % kMiB.value));
   }
   if (options.memory->value < 1) fail_input("local: the memory of a device must be above 0");
-  if (checked_mul(options.memory->value, options.devices) >= spare.value)
-    fail_input("local: {} device{} of {} leave nothing of the {} that this host can spare",
-               options.devices, options.devices == 1 ? "" : "s", format_bytes(*options.memory),
-               format_bytes(spare));
+  if (checked_mul(options.memory->value, devices) >= spare.value)
+    fail_input("local: {} device{} of {} leave nothing of the {} that this host can spare", devices,
+               devices == 1 ? "" : "s", format_bytes(*options.memory), format_bytes(spare));
   return *options.memory;
 }
 
@@ -44,9 +46,12 @@ Bytes device_memory(const LocalOptions& options, const HostFigures& host) {
 Machine local_machine(const LocalOptions& options) {
   if (options.devices < 1 || options.devices > kMaxLocalDevices)
     fail_input("local: {} devices, expected 1 to {}", options.devices, kMaxLocalDevices);
+  if (options.hosts < 1 || options.hosts > kMaxLocalDevices / options.devices)
+    fail_input("local: {} hosts with {} device{} each, expected 1 to {} devices in all",
+               options.hosts, options.devices, options.devices == 1 ? "" : "s", kMaxLocalDevices);
+  const int64_t all = options.devices * options.hosts;
   const HostFigures host = options.host ? *options.host : measure_host();
-  const bool copies_itself =
-      !options.link_bandwidth && options.devices == 1 && options.threads >= host.cores;
+  const bool copies_itself = !options.link_bandwidth && all == 1 && options.threads >= host.cores;
   const BytesPerSecond link =
       options.link_bandwidth.value_or(copies_itself ? host.copy_all : host.copy_one);
   const Seconds latency = copies_itself ? kOwnLatency : host.handoff;
@@ -58,8 +63,8 @@ Machine local_machine(const LocalOptions& options) {
   DeviceType type;
   type.name = "cpu";
   type.memory = device_memory(options, host);
-  type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, options.devices);
-  type.memory_bandwidth = share(host.triad_one, host.triad_all, options.devices);
+  type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, all);
+  type.memory_bandwidth = share(host.triad_one, host.triad_all, all);
   type.launch_overhead = kLaunchOverhead;
   type.copies_itself = copies_itself;
   type.source = "measured on this host: one thread, with as many at work as there are devices";
@@ -67,9 +72,9 @@ Machine local_machine(const LocalOptions& options) {
 
   Node node;
   node.name = "host";
-  node.memory = spare_memory(host) - type.memory * options.devices;
-  node.memory_bandwidth = host.triad_all;
-  node.peak = host.peak_all;
+  node.memory = Bytes((spare_memory(host) - type.memory * all).value / options.hosts);
+  node.memory_bandwidth = host.triad_all / static_cast<double>(options.hosts);
+  node.peak = host.peak_all / static_cast<double>(options.hosts);
   node.one_process = true;
   node.endpoint = EndpointId(size_t{0});
   const NodeId here(size_t{0});
@@ -88,7 +93,15 @@ Machine local_machine(const LocalOptions& options) {
   machine.links.push_back(
       {"root-host", root, node.endpoint, std::max(host.copy_all, link), Seconds(0), true});
   // As a machine file would have it, so that plans can carry it.
-  return machine_from_json(machine_to_json(machine), machine.name);
+  if (options.hosts == 1) return machine_from_json(machine_to_json(machine), machine.name);
+  const LoopbackFigures loopback = options.loopback ? *options.loopback : measure_loopback();
+  nlohmann::ordered_json json = machine_json(machine);
+  json["description"] = fmt::format("{} as {} hosts", machine.description, options.hosts);
+  json["network"] = {{"bandwidth", loopback.bandwidth.value},
+                     {"latency", loopback.latency.value},
+                     {"per", "node"}};
+  json["nodes"][0]["count"] = options.hosts;
+  return machine_from_json(json.dump(), machine.name);
 }
 
 }  // namespace windlass

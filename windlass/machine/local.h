@@ -5,12 +5,15 @@
 #include <optional>
 
 #include "windlass/machine/host.h"
+#include "windlass/machine/loopback.h"
 #include "windlass/machine/machine.h"
 
 namespace windlass {
 
 struct LocalOptions {
-  int64_t devices = 1;
+  int64_t devices = 1;  // of each host
+  // Processes of this host that count as hosts of their own, joined by its loopback network.
+  int64_t hosts = 1;
   // Limit of each device. Else a fair share: what the host can spare, divided evenly among the
   // devices and the host memory they stream from.
   std::optional<Bytes> memory = std::nullopt;
@@ -19,6 +22,7 @@ struct LocalOptions {
   int64_t threads = 1;  // that the kernels of each device use
   // Instead of measuring.
   std::optional<HostFigures> host = std::nullopt;
+  std::optional<LoopbackFigures> loopback = std::nullopt;
 };
 
 // A machine called `local` with the devices cpu0, cpu1, ... Figures of a device are those of one
@@ -27,7 +31,8 @@ struct LocalOptions {
 // all share what the host can copy in all. A thread beside the kernels copies; but one device whose
 // kernels use every core copies itself, with all its threads: beside the kernels, copies would slow
 // them by as much or more. A given link bandwidth is that of an imitated link, which needs no
-// cores. Throws Error{Input} if the limits do not fit the host's memory.
+// cores. Several hosts have each their share of the memory, and as many devices. Throws
+// Error{Input} if the limits do not fit the host's memory.
 Machine local_machine(const LocalOptions& options = {});
 
 }  // namespace windlass

@@ -353,12 +353,14 @@ Machine load_machine(const std::string& name, const MachineOptions& options) {
   std::error_code ignored;
   if (name == "local")
     return local_machine({.devices = options.devices.value_or(1),
+                          .hosts = options.hosts.value_or(1),
                           .memory = options.memory,
                           .link_bandwidth = options.link_bandwidth,
                           .threads = options.threads});
-  if (options.devices || options.link_bandwidth)
-    fail_input("{}: a number of devices and a bandwidth of links are for the machine \"local\"",
-               name);
+  if (options.devices || options.hosts || options.link_bandwidth)
+    fail_input(
+        "{}: a number of devices or hosts and a bandwidth of links are for the machine \"local\"",
+        name);
   if (fs::is_regular_file(name, ignored)) {
     try {
       return read_machine(read_text(name), options);

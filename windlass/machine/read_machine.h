@@ -17,6 +17,7 @@ struct MachineOptions {
       std::nullopt;  // how many of the file's nodes, instead of its count
   // For `local` alone, see LocalOptions.
   std::optional<int64_t> devices = std::nullopt;
+  std::optional<int64_t> hosts = std::nullopt;
   std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
   int64_t threads = 1;
 };

@@ -132,6 +132,14 @@ void write_weights(const std::string& path, const TrainingGraph& training,
   write_entries(path, entries_of(training, tensors, false), {{"format", "pt"}});
 }
 
+// As write_entries() reads: once for the sums, once for the bytes.
+void help_write(const TrainingGraph& training, const std::vector<PersistentTensor>& tensors,
+                bool optimizer) {
+  EntryReader reader;
+  for (int pass = 0; pass < 2; ++pass)
+    for (const Entry& entry : entries_of(training, tensors, optimizer)) reader.bytes(entry);
+}
+
 namespace {
 
 std::string text_of(const Safetensors& stored, const std::string& key) {

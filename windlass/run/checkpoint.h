@@ -32,6 +32,11 @@ struct RunPosition {
 void write_checkpoint(const std::string& path, const TrainingGraph& training,
                       const std::vector<PersistentTensor>& tensors, const RunPosition& position);
 
+// What another rank writes, of this one: reads the same tensors in the same order, so that their
+// bytes go there. `optimizer`: of a checkpoint, not of weights alone.
+void help_write(const TrainingGraph& training, const std::vector<PersistentTensor>& tensors,
+                bool optimizer);
+
 // Fills the tensors. Throws Error{Input} beginning with the path, and changes nothing, if the file
 // is broken (a check sum differs), or of another model or batch (fingerprints are compared), or of
 // another optimizer.

@@ -13,6 +13,7 @@
 #include "windlass/model/model.h"
 #include "windlass/plan/step.h"
 #include "windlass/run/kernel_run.h"
+#include "windlass/run/ranks.h"
 #include "windlass/run/training.h"
 #include "windlass/sim/simulate.h"
 
@@ -63,6 +64,9 @@ class Runtime {
   virtual std::unique_ptr<Training> train(const Model& model, const TrainingGraph& training,
                                           const SimulatedStep& step, const Machine& machine,
                                           const TrainerOptions& options) = 0;
+
+  // Meets the other processes of a run (runtime/join_ranks.h).
+  virtual std::unique_ptr<Ranks> join(const RankPlace& place);
 };
 
 // The runtime of this program, opened by the first call. It stays open. The library lies in the

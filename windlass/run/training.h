@@ -13,6 +13,7 @@
 #include "windlass/data/dataset.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/reference/update.h"
+#include "windlass/run/ranks.h"
 #include "windlass/run/schedule.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/sim/step_record.h"
@@ -50,6 +51,8 @@ struct ExecutorOptions {
   // Memory notices misuse (runtime/memory/guarded_blocks.h): slower, the same results.
   bool paranoid = false;
   WatchOptions watch = {};
+  // The processes of the run; null: this one is alone. Must outlive the run.
+  Ranks* ranks = nullptr;
   // For tests: called by the thread of each task (part -1) or part of it before it runs, as a part
   // of it; may wait or throw.
   std::function<void(int32_t task, int32_t part)> delay = {};
@@ -122,6 +125,13 @@ class Training {
   virtual void save_checkpoint(const std::string& path) = 0;
   virtual void load_checkpoint(const std::string& path) = 0;
   virtual void save_weights(const std::string& path) = 0;
+
+  // Of the data (sizes and some samples) and of the weights that the run began with: ranks that
+  // train together must have the same.
+  struct Fingerprints {
+    uint64_t data = 0, weights = 0;
+  };
+  virtual Fingerprints fingerprints() const = 0;
 
   virtual std::string describe_data() const = 0;
   // How the weights began: "model.onnx", "random", ...

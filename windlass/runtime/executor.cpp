@@ -45,7 +45,9 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
       options(given),
       machine_devices(machine.devices.size()),
       program(make_program(training_graph, machine, graph, given.sample_axes)),
-      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated))),
+      own(share_out(program, machine, given.ranks == nullptr ? 0 : given.ranks->rank(),
+                    given.ranks == nullptr ? 1 : given.ranks->size())),
+      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated), own)),
       beside(std::move(other)),
       watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
   install_allocator();
@@ -57,7 +59,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
     take_memory(*beside);
   else
     make_memory();
-  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, machine, options);
+  runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, own, machine, options);
   for (const auto& gate : graph_of_jobs.gates)
     gate->release = [this](const MemoryGate::Life& life) {
       for (int32_t slot : life.slots) slots->release(slot);
@@ -65,7 +67,9 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   const std::vector<Nanoseconds> predicted = predicted_times(graph_of_jobs, simulated);
   for (size_t j = 0; j < predicted.size(); ++j) {
     const Job& job = graph_of_jobs.jobs[j];
-    is_short.push_back(job.part < 0 && exchanges(tasks[job.task].kind) && predicted[j] < kShort);
+    // What waits for other processes keeps no thread from its own work.
+    is_short.push_back(job.part < 0 && exchanges(tasks[job.task].kind) && predicted[j] < kShort &&
+                       !runner->crosses(job.task, job.part));
   }
   const size_t jobs = graph_of_jobs.jobs.size();
   before = std::make_unique<std::atomic<int32_t>[]>(jobs);
@@ -87,7 +91,7 @@ void Executor::State::make_memory() {
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
     if (!program.rests[b]) continue;
     for (int32_t slot : program.slots_of[b]) {
-      if (slots->holds(slot)) continue;
+      if (!own.mine(slot) || slots->holds(slot)) continue;
       slots->allocate(slot);
       const std::span<std::byte> bytes = slots->bytes(slot);
       std::memset(bytes.data(), 0, bytes.size());
@@ -251,7 +255,13 @@ void Executor::State::load_inputs(const StepRequest& request) {
       else
         request.load(buffer.tensor, buffer.micro_batch, out);
     };
-    for (int32_t slot : program.slots_of[b]) slots->allocate(slot);
+    bool wanted = false;
+    for (int32_t slot : program.slots_of[b])
+      if (own.mine(slot)) {
+        slots->allocate(slot);
+        wanted = true;
+      }
+    if (!wanted) continue;
     if (program.devices == 1) {
       load(slots->bytes(program.slots_of[b][0]).first(size));
       continue;
@@ -261,7 +271,7 @@ void Executor::State::load_inputs(const StepRequest& request) {
       entry->second.resize(size);
       load(entry->second);
     }
-    scatter(*slots, program, BufferId(b), type.dtype, entry->second);
+    scatter(*slots, program, own, BufferId(b), type.dtype, entry->second);
   }
 }
 
@@ -277,67 +287,12 @@ Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const 
 
 Executor::~Executor() { state_->close(); }
 
-std::vector<PersistentTensor> Executor::persistent() {
-  return resting_tensors(state_->training, state_->tasks, state_->program, *state_->slots);
-}
-
-void Executor::State::begin() {
-  const auto& jobs = graph_of_jobs.jobs;
-  start.assign(jobs.size(), -1);
-  end.assign(jobs.size(), -1);
-  watchdog.begin_step();
-  for (const auto& gate : graph_of_jobs.gates) gate->begin_step();
-  for (size_t j = 0; j < jobs.size(); ++j) {
-    before[j] = jobs[j].before;
-    asking[j] = static_cast<int32_t>(jobs[j].asks.size());
-  }
-  left = static_cast<int64_t>(jobs.size());
-  // As one that is active, so that the step is not over before all have been told.
-  ++active;
-  for (size_t j = 0; j < jobs.size(); ++j)
-    if (jobs[j].before == 0) come_ready(static_cast<int32_t>(j));
-  --active;
-}
-
-StepOutcome Executor::run(const StepRequest& request) {
-  State& state = *state_;
-  if (state.failed) fail(ErrorKind::Runtime, "the run has failed already");
-  for (const auto& arena : state.arenas) arena->reset_peak();
-  state.began = State::Clock::now();
-  try {
-    state.runner->begin_step(request);
-    state.load_inputs(request);
-  } catch (...) {
-    state.failed = true;
-    throw;
-  }
-  state.begin();
-  state.wait_for_end();
-  for (const Program::Carry& carry : state.program.carries) state.slots->pass(carry.from, carry.to);
-  StepOutcome outcome;
-  outcome.time = state.now();
-  outcome.start.assign(state.tasks.size(), -1);
-  outcome.end.assign(state.tasks.size(), -1);
-  for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
-    const Job& job = state.graph_of_jobs.jobs[j];
-    const size_t task = job.task.index();
-    outcome.parts.push_back({job.task, state.device_of(job), state.start[j], state.end[j]});
-    if (outcome.end[task] >= state.end[j]) continue;
-    outcome.start[task] = state.start[j];
-    outcome.end[task] = state.end[j];
-  }
-  outcome.loss = state.runner->loss();
-  outcome.gradient_norm = state.runner->gradient_norm();
-  outcome.peaks.assign(state.tasks.memories.size(), 0);
-  outcome.device_peaks.assign(state.machine_devices, 0);
-  outcome.links = state.runner->links().bytes();
-  for (size_t m = 0; m < state.arenas.size(); ++m) {
-    const DeviceId device = state.program.memories[m].device;
-    if (device.valid()) outcome.device_peaks[device.index()] = state.arenas[m]->statistics().peak;
-    int64_t& peak = outcome.peaks[state.program.memories[m].memory.index()];
-    peak = std::max(peak, state.arenas[m]->statistics().peak);
-  }
-  return outcome;
+std::vector<PersistentTensor> Executor::persistent(int32_t reader) {
+  return resting_tensors(state_->training, state_->tasks, state_->program,
+                         {.slots = *state_->slots,
+                          .own = state_->own,
+                          .ranks = state_->options.ranks,
+                          .reader = reader});
 }
 
 void collect(const GradientPiece& piece, const Shape& shape, std::vector<std::byte>& whole) {
@@ -373,6 +328,7 @@ void Executor::watch_gradients(std::function<void(const GradientPiece&)> watch) 
 }
 
 Arena* Executor::device_arena() {
+  if (!state_->own.alone()) return nullptr;
   Arena* found = nullptr;
   for (size_t m = 0; m < state_->arenas.size(); ++m)
     if (state_->program.memories[m].device.valid()) {

@@ -61,8 +61,10 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Everything persistent, each tensor once.
-  std::vector<PersistentTensor> persistent();
+  // Everything persistent, each tensor once. Where there are several processes, all must read the
+  // same tensors in the same order; `reader` alone gets the bytes, or all if it is -1. Each writes
+  // what it has of a tensor.
+  std::vector<PersistentTensor> persistent(int32_t reader = -1);
 
   int64_t micro_batches() const;
   // Whether what rests is handed on from step to step, so that no part of a step can be left out:
@@ -90,7 +92,7 @@ class Executor {
   // time.
   void watch_gradients(std::function<void(const GradientPiece&)> watch);
 
-  // Where the tensors of the only device lie; null if there are several.
+  // Where the tensors of the only device lie; null if there are several, or several processes.
   Arena* device_arena();
   // Bytes counted now, by memory of the program.
   std::vector<int64_t> live_bytes() const;

@@ -17,6 +17,14 @@ void Executor::State::set_error(std::exception_ptr thrown, std::string at) {
   failed_at = std::move(at);
   failed = true;
   runner->stop();
+  if (options.ranks == nullptr) return;
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& given) {
+    options.ranks->fail(given.what());
+  } catch (...) {
+    options.ranks->fail("an error without a name");
+  }
 }
 
 // `running`: those that are under way.

@@ -16,6 +16,7 @@
 #include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/executor.h"
 #include "windlass/runtime/jobs.h"
+#include "windlass/runtime/ownership.h"
 #include "windlass/runtime/slots.h"
 #include "windlass/runtime/standstill.h"
 #include "windlass/runtime/task_runner.h"
@@ -66,6 +67,9 @@ struct Executor::State {
   void admit(const std::vector<int32_t>& admitted);
   void finish(int32_t id);
   void load_inputs(const StepRequest& request);
+  // Of several processes: what each has seen of a step, put together in all of them. `shared_now`:
+  // when it began here, by the clock of all.
+  void tell_outcome(StepOutcome& outcome, double shared_now);
   std::string list_alive(size_t memory) const;
   // Whose part it is; none of what several do together, or a host.
   DeviceId device_of(const Job& job) const {
@@ -83,6 +87,7 @@ struct Executor::State {
   const ExecutorOptions options;
   const size_t machine_devices;
   Program program;
+  const Ownership own;
   const JobGraph graph_of_jobs;
   const std::shared_ptr<State> beside;         // whose memory it works in; null: in its own
   std::vector<std::shared_ptr<Arena>> arenas;  // by memory of the program

@@ -1,6 +1,9 @@
 // Jobs: what a thread does at one time. A task that every device of a team does by itself is a job
 // for each of them; one that moves data between memories is one job for all. A job says what comes
 // after it, which gates let it in, and what it leaves behind.
+//
+// Of several processes each has the jobs that touch its own memories; one that touches those of
+// several is a job in each of them. What comes before a job by way of others' jobs still does.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +12,7 @@
 
 #include "windlass/runtime/memory_gate.h"
 #include "windlass/runtime/memory_order.h"
+#include "windlass/runtime/ownership.h"
 #include "windlass/runtime/program.h"
 #include "windlass/task/task_graph.h"
 
@@ -45,6 +49,7 @@ struct JobGraph {
   std::vector<std::unique_ptr<MemoryGate>> gates;  // by Program::memories
 };
 
-JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order);
+JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
+                   const Ownership& own);
 
 }  // namespace windlass

@@ -31,7 +31,6 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
     return epoch_ +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   };
-  count(traffic);
   double due = std::chrono::duration<double>(begin - epoch_).count();
   double slowest = 0;
   for (const LinkLoad& load : traffic.loads)

@@ -24,10 +24,10 @@ class LinkPacer {
 
   explicit LinkPacer(const Machine& machine);
 
-  // Counts what crosses links, and returns when the traffic that began at `begin` would be done.
-  // May be called by several threads at the same time.
+  // Returns when the traffic that began at `begin` would be done. May be called by several threads
+  // at the same time.
   void wait(const Traffic& traffic, Clock::time_point begin);
-  // Counts alone.
+  // Counts what crosses links.
   void count(const Traffic& traffic);
 
   // Nobody waits any longer, now or later.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "windlass/base/version.h"
+#include "windlass/runtime/join_ranks.h"
 #include "windlass/runtime/measure.h"
 #include "windlass/runtime/trainer.h"
 
@@ -53,6 +54,7 @@ class LinkedRuntime final : public Runtime {
                                   const TrainerOptions& options) override {
     return std::make_unique<Trainer>(model, training, step, machine, options);
   }
+  std::unique_ptr<Ranks> join(const RankPlace& place) override { return join_ranks(place); }
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "windlass/runtime/program.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/micro_batch.h"
@@ -42,13 +44,13 @@ void ProgramMaker::make_memories() {
     const Memory& memory = tasks_.memories[m];
     program_.first_memory.push_back(static_cast<int32_t>(program_.memories.size()));
     if (!memory.team.valid()) {
-      if (memory.hosts.size() > 1) fail_unsupported("several hosts: a run is on one host so far");
-      program_.memories.push_back({MemoryId(m), {}, memory.name, memory.limit});
+      for (NodeId host : memory.hosts)
+        program_.memories.push_back({MemoryId(m), {}, host, machine_[host].name, memory.limit});
       continue;
     }
     for (DeviceId device : tasks_[memory.team].devices) {
-      program_.memories.push_back(
-          {MemoryId(m), device, machine_[device].name, machine_[device].limit});
+      program_.memories.push_back({MemoryId(m), device, machine_[device].node,
+                                   machine_[device].name, machine_[device].limit});
       ++program_.devices;
     }
   }
@@ -74,17 +76,24 @@ void ProgramMaker::make_slots() {
     const std::vector<int64_t> holders = held_.members(id);
     std::vector<int64_t> keys;
     for (int64_t member : holders) keys.push_back(held_.key(id, member));
-    std::vector<int64_t> different = keys;
-    std::ranges::sort(different);
-    different.erase(std::unique(different.begin(), different.end()), different.end());
-    const int64_t each = buffer.bytes.value / static_cast<int64_t>(different.size());
+    const auto& group = tasks_.groups[static_cast<size_t>(buffer.group)];
+    const auto host_of = [&](int64_t member) {
+      const NodeId node = machine_[group[static_cast<size_t>(member)]].node;
+      const auto found = std::ranges::find(memory.hosts, node);
+      ensure(found != memory.hosts.end(), "a member has another host than its team's buffers");
+      return static_cast<int32_t>(found - memory.hosts.begin());
+    };
+    std::map<int32_t, std::set<int64_t>> different;  // by host: all have as many
+    for (size_t i = 0; i < holders.size(); ++i) different[host_of(holders[i])].insert(keys[i]);
     for (size_t i = 0; i < holders.size(); ++i) {
+      const int32_t host = host_of(holders[i]);
+      const int64_t each = buffer.bytes.value / static_cast<int64_t>(different[host].size());
       const auto before =
           std::ranges::find(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(i), keys[i]);
       if (before != keys.begin() + static_cast<ptrdiff_t>(i))
         list.push_back(list[static_cast<size_t>(before - keys.begin())]);
       else
-        add(first, each);
+        add(first + host, each);
     }
   }
 }

@@ -15,10 +15,11 @@
 
 namespace windlass {
 
-// A memory as it is: that of one device, or of the host.
+// A memory as it is: that of one device, or of one host.
 struct RealMemory {
-  MemoryId memory;  // of the graph: that of a team, whose members' memories are alike
-  DeviceId device;  // none: the host's
+  MemoryId memory;  // of the graph: that of a team, or of hosts, whose memories are alike
+  DeviceId device;  // none: a host's
+  NodeId node;      // the host, or that of the device
   std::string name;
   Bytes limit;
 };
@@ -167,7 +168,8 @@ struct ProgramPiece {
 
 struct Program {
   std::vector<RealMemory> memories;
-  std::vector<int32_t> first_memory;  // by memory of the graph; the team's members follow
+  std::vector<int32_t> first_memory;  // by memory of the graph; the team's members, or the other
+                                      // hosts, follow
   std::vector<Slot> slots;
   std::vector<std::vector<int32_t>> slots_of;  // by buffer: by member of its team; on a host, by
                                                // member of its team too, several may be the same
@@ -189,8 +191,7 @@ struct Program {
   int32_t micro_batches = 1;
 };
 
-// `sample_axes` as in ExecutorOptions. Throws Error{Unsupported} for what the runtime does not
-// carry out: several hosts.
+// `sample_axes` as in ExecutorOptions.
 Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                      const std::vector<int32_t>& sample_axes);
 

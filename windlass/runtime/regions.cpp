@@ -76,6 +76,34 @@ void combine_overlap(const Overlap& overlap, DType dtype, CombineFn combine, con
   });
 }
 
+void pack_overlap(const Overlap& overlap, DType dtype, const std::byte* from, std::byte* to) {
+  const int64_t each = element_bytes(dtype);
+  overlap.for_each([&](int64_t f, int64_t, int64_t n) {
+    std::memcpy(to, from + f * each, static_cast<size_t>(n * each));
+    to += n * each;
+  });
+}
+
+void copy_packed(const Overlap& overlap, DType dtype, const std::byte* packed, std::byte* to) {
+  const int64_t each = element_bytes(dtype);
+  overlap.for_each([&](int64_t, int64_t t, int64_t n) {
+    std::memcpy(to + t * each, packed, static_cast<size_t>(n * each));
+    packed += n * each;
+  });
+}
+
+void combine_packed(const Overlap& overlap, DType dtype, CombineFn combine, const std::byte* packed,
+                    std::byte* to) {
+  with_type(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* from = reinterpret_cast<const T*>(packed);
+    overlap.for_each([&](int64_t, int64_t t, int64_t n) {
+      combine_run(combine, from, reinterpret_cast<T*>(to) + t, n);
+      from += n;
+    });
+  });
+}
+
 void add_overlap_wide(const Overlap& overlap, DType dtype, const std::byte* from, float* to) {
   with_type(dtype, [&](auto zero) {
     using T = decltype(zero);

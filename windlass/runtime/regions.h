@@ -16,6 +16,12 @@ void copy_overlap(const Overlap& overlap, DType dtype, const std::byte* from, st
 // `to` combined with them, in the precision of the type.
 void combine_overlap(const Overlap& overlap, DType dtype, CombineFn combine, const std::byte* from,
                      std::byte* to);
+// Elements of `from` one run behind the other.
+void pack_overlap(const Overlap& overlap, DType dtype, const std::byte* from, std::byte* to);
+// As if `from` were what pack_overlap() has made.
+void copy_packed(const Overlap& overlap, DType dtype, const std::byte* packed, std::byte* to);
+void combine_packed(const Overlap& overlap, DType dtype, CombineFn combine, const std::byte* packed,
+                    std::byte* to);
 // The same sum in fp32, beside a type of 16 bits.
 void add_overlap_wide(const Overlap& overlap, DType dtype, const std::byte* from, float* to);
 

@@ -46,10 +46,8 @@ std::vector<Layered> tensors_of(const TrainingGraph& training, const Buffer& buf
   return list;
 }
 
-void gather(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
-            std::span<std::byte> whole) {
+void gather(const std::byte* from, const Placed& placed, DType dtype, std::span<std::byte> whole) {
   const int64_t each = element_bytes(dtype);
-  const std::byte* from = slots.bytes(placed.slot).data() + at;
   for_runs(placed.region, placed.mine, [&](int64_t there, int64_t here, int64_t count) {
     std::memcpy(whole.data() + there * each, from + here * each, static_cast<size_t>(count * each));
   });
@@ -66,13 +64,103 @@ void put(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
 
 }  // namespace
 
-void scatter(Slots& slots, const Program& program, BufferId buffer, DType dtype,
-             std::span<const std::byte> whole) {
-  for (const Placed& placed : program.placed[buffer.index()]) put(slots, placed, 0, dtype, whole);
+void scatter(Slots& slots, const Program& program, const Ownership& own, BufferId buffer,
+             DType dtype, std::span<const std::byte> whole) {
+  for (const Placed& placed : program.placed[buffer.index()])
+    if (own.mine(placed.slot)) put(slots, placed, 0, dtype, whole);
 }
 
+namespace {
+
+// Bytes of a slot that are part of a whole tensor.
+struct Piece {
+  const Placed* placed = nullptr;
+  int64_t at = 0, bytes = 0;  // in the slot
+  int64_t base = 0;           // of its layer in the whole
+  DType dtype = DType::F32;
+  int64_t elements = 0;  // of the layer
+};
+
+// Copies of what is there already are left out.
+std::vector<Piece> pieces_of(const Program& program, const std::vector<BufferId>& buffers,
+                             const std::vector<Layered>& layers) {
+  std::vector<Piece> pieces;
+  int64_t base = 0;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    const int64_t each = element_bytes(layers[l].dtype);
+    std::vector<const Placed*> taken;
+    int64_t done = 0;
+    for (BufferId id : buffers)
+      for (const Placed& placed : program.placed[id.index()]) {
+        const bool known = std::ranges::any_of(taken, [&](const Placed* other) {
+          return other->region == placed.region && other->mine == placed.mine;
+        });
+        if (known || done >= layers[l].elements) continue;
+        taken.push_back(&placed);
+        int64_t at = 0;
+        for (size_t k = 0; k < l; ++k) at += placed.mine.size() * element_bytes(layers[k].dtype);
+        pieces.push_back(
+            {&placed, at, placed.mine.size() * each, base, layers[l].dtype, layers[l].elements});
+        done += placed.mine.size();
+      }
+    ensure(done >= layers[l].elements, "part of a tensor is nowhere");
+    base += layers[l].elements * each;
+  }
+  return pieces;
+}
+
+void read_pieces(const std::vector<Piece>& pieces, const RestingPlaces& places,
+                 std::span<std::byte> out) {
+  const Ownership& own = places.own;
+  const auto owner = [&](const Piece& piece) {
+    return own.of_slot[static_cast<size_t>(piece.placed->slot)];
+  };
+  const auto reads = [&](int32_t rank) { return places.reader < 0 || places.reader == rank; };
+  // By rank: its pieces, one behind the other.
+  std::map<int32_t, std::vector<std::byte>> told;
+  if (!own.alone()) {
+    std::map<int32_t, int64_t> sizes;
+    for (const Piece& piece : pieces) sizes[owner(piece)] += piece.bytes;
+    std::vector<Ranks::Transfer> sends, receives;
+    for (const auto& [rank, size] : sizes) {
+      if (size == 0 || (rank != own.rank && !reads(own.rank))) continue;
+      told[rank].resize(static_cast<size_t>(size));
+      if (rank != own.rank) receives.push_back({rank, told[rank]});
+    }
+    if (told.contains(own.rank)) {
+      int64_t at = 0;
+      for (const Piece& piece : pieces) {
+        if (owner(piece) != own.rank) continue;
+        std::memcpy(told[own.rank].data() + at,
+                    places.slots.bytes(piece.placed->slot).data() + piece.at,
+                    static_cast<size_t>(piece.bytes));
+        at += piece.bytes;
+      }
+      for (int32_t rank = 0; rank < own.ranks; ++rank)
+        if (rank != own.rank && reads(rank)) sends.push_back({rank, told[own.rank]});
+    }
+    if (!sends.empty() || !receives.empty()) places.ranks->exchange(kRestTag, sends, receives);
+    if (!reads(own.rank)) return;
+  }
+  std::map<int32_t, int64_t> at;
+  for (const Piece& piece : pieces) {
+    const std::byte* from = nullptr;
+    if (own.alone()) {
+      from = places.slots.bytes(piece.placed->slot).data() + piece.at;
+    } else {
+      from = told[owner(piece)].data() + at[owner(piece)];
+      at[owner(piece)] += piece.bytes;
+    }
+    gather(from, *piece.placed, piece.dtype,
+           out.subspan(static_cast<size_t>(piece.base),
+                       static_cast<size_t>(piece.elements * element_bytes(piece.dtype))));
+  }
+}
+
+}  // namespace
+
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
-                                              const Program& program, Slots& slots) {
+                                              const Program& program, const RestingPlaces& places) {
   using Key = std::tuple<BufferKind, TensorId, const TrainingGraph*>;
   std::map<Key, std::vector<BufferId>> found;
   std::vector<Key> order;
@@ -96,42 +184,22 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
       // Bytes that are carried over lie elsewhere after each step.
       const bool device = tasks[tasks[id].memory].team.valid() && tasks[id].at_end;
       const Placed& first = program.placed[id.index()][0];
-      if (!device || program.devices != 1 || first.mine.size() != layers[0].elements) continue;
-      tensor.on_device = slots.bytes(first.slot).first(static_cast<size_t>(tensor.bytes));
+      if (!device || program.devices != 1 || first.mine.size() != layers[0].elements ||
+          !places.own.alone())
+        continue;
+      tensor.on_device = places.slots.bytes(first.slot).first(static_cast<size_t>(tensor.bytes));
     }
-    tensor.read = [&slots, &program, buffers, layers](std::span<std::byte> out) {
-      int64_t done = 0, base = 0;
-      for (size_t l = 0; l < layers.size(); ++l) {
-        const int64_t each = element_bytes(layers[l].dtype);
-        const int64_t size = layers[l].elements * each;
-        // Copies of what is there already are left out.
-        std::vector<const Placed*> taken;
-        done = 0;
-        for (BufferId id : buffers)
-          for (const Placed& placed : program.placed[id.index()]) {
-            const bool known = std::ranges::any_of(taken, [&](const Placed* other) {
-              return other->region == placed.region && other->mine == placed.mine;
-            });
-            if (known || done >= layers[l].elements) continue;
-            taken.push_back(&placed);
-            int64_t at = 0;
-            for (size_t k = 0; k < l; ++k)
-              at += placed.mine.size() * element_bytes(layers[k].dtype);
-            gather(slots, placed, at, layers[l].dtype,
-                   out.subspan(static_cast<size_t>(base), static_cast<size_t>(size)));
-            done += placed.mine.size();
-          }
-        ensure(done >= layers[l].elements, "part of a tensor is nowhere");
-        base += size;
-      }
+    tensor.read = [places, pieces = pieces_of(program, buffers, layers)](std::span<std::byte> out) {
+      read_pieces(pieces, places, out);
     };
-    tensor.write = [&slots, &program, buffers, layers](std::span<const std::byte> in) {
+    tensor.write = [places, &program, buffers, layers](std::span<const std::byte> in) {
       for (BufferId id : buffers)
         for (const Placed& placed : program.placed[id.index()]) {
+          if (!places.own.mine(placed.slot)) continue;
           int64_t base = 0, at = 0;
           for (const Layered& layer : layers) {
             const int64_t each = element_bytes(layer.dtype);
-            put(slots, placed, at, layer.dtype, in.subspan(static_cast<size_t>(base)));
+            put(places.slots, placed, at, layer.dtype, in.subspan(static_cast<size_t>(base)));
             base += layer.elements * each;
             at += placed.mine.size() * each;
           }

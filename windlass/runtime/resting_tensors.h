@@ -8,17 +8,28 @@
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/run/training.h"
+#include "windlass/runtime/ownership.h"
 #include "windlass/runtime/program.h"
 #include "windlass/runtime/slots.h"
 
 namespace windlass {
 
-// Everything that is there at the start of a step and at its end, each tensor once.
-std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
-                                              const Program& program, Slots& slots);
+// Where they lie, and who reads them.
+struct RestingPlaces {
+  Slots& slots;
+  const Ownership& own;
+  Ranks* ranks = nullptr;  // if there are several processes
+  int32_t reader = -1;     // the rank that gets what is read; -1: all
+};
 
-// Puts the parts of a whole tensor into the slots of a buffer, as Program::placed says.
-void scatter(Slots& slots, const Program& program, BufferId buffer, DType dtype,
-             std::span<const std::byte> whole);
+// Everything that is there at the start of a step and at its end, each tensor once; as
+// Executor::persistent() has it.
+std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
+                                              const Program& program, const RestingPlaces& places);
+
+// Puts the parts of a whole tensor into the slots of a buffer that are this process's, as
+// Program::placed says.
+void scatter(Slots& slots, const Program& program, const Ownership& own, BufferId buffer,
+             DType dtype, std::span<const std::byte> whole);
 
 }  // namespace windlass

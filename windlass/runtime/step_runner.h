@@ -67,6 +67,7 @@ struct RunSettings {
   bool pace = false;
   std::function<void(int32_t, int32_t)> delay = {};
   WatchOptions watch = {};
+  Ranks* ranks = nullptr;
   std::function<void(int step, Executor&)> after_step = {};
 };
 
@@ -84,6 +85,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                      .pace = settings.pace,
                      .paranoid = settings.paranoid,
                      .watch = settings.watch,
+                     .ranks = settings.ranks,
                      .delay = settings.delay});
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (const PersistentTensor& tensor : executor.persistent()) {

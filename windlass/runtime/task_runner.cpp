@@ -27,13 +27,15 @@ void plain_copy(const std::byte* from, std::byte* to, int64_t bytes) {
 }  // namespace
 
 TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program,
-                       Slots& slots, const Machine& machine, const ExecutorOptions& options)
+                       Slots& slots, const Ownership& own, const Machine& machine,
+                       const ExecutorOptions& options)
     : training_(training),
       tasks_(tasks),
       program_(program),
       slots_(slots),
       options_(options),
-      exchange_(std::make_unique<LocalExchange>(slots)),
+      own_(own),
+      exchange_(program, slots, own, options.ranks),
       pacer_(machine) {
   paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
              return machine.device_types[team.type].copies_itself;
@@ -81,20 +83,36 @@ void TaskRunner::run(TaskId id, int32_t part) {
       allocate(task.allocates);
       for (size_t i = 0; i < task.parts.size(); ++i) {
         at = static_cast<int32_t>(i);
-        run_part(id, task.parts[i]);
+        if (does(task.parts[i])) run_part(id, task.parts[i]);
       }
       at = -1;
-      exchange_->run(task);
     }
     if (!moves(task.kind)) return;
+    exchange_.run(id, part);
     const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
-    if (paces_)
-      pacer_.wait(traffic, begin);
-    else if (part <= 0)  // traffic is that of all members
-      pacer_.count(traffic);
+    if (part <= 0 && counts(id)) pacer_.count(traffic);  // traffic is that of all members
+    if (paces_) pacer_.wait(traffic, begin);
   } catch (...) {
     rethrow_within(label(id, at));
   }
+}
+
+// Of parts that all do together, those that are on this process's memories.
+bool TaskRunner::does(const Part& part) const {
+  if (own_.alone()) return true;
+  bool own = false;
+  for_slots(part, [&](int32_t slot) { own |= own_.mine(slot); });
+  return own;
+}
+
+// Of several processes that do a task the first one counts its bytes.
+bool TaskRunner::counts(TaskId id) const {
+  if (own_.alone()) return true;
+  int32_t first = own_.rank;
+  for (const Use& use : tasks_.uses_of(id))
+    for (int32_t slot : program_.slots_of[use.buffer.index()])
+      first = std::min(first, own_.of_slot[static_cast<size_t>(slot)]);
+  return first == own_.rank;
 }
 
 void TaskRunner::run_part(TaskId id, const Part& part) {
@@ -117,7 +135,7 @@ void TaskRunner::run_part(TaskId id, const Part& part) {
 
 void TaskRunner::allocate(const std::vector<int32_t>& slots) {
   for (int32_t slot : slots)
-    if (!slots_.holds(slot)) slots_.allocate(slot);
+    if (own_.mine(slot) && !slots_.holds(slot)) slots_.allocate(slot);
 }
 
 std::string TaskRunner::label(TaskId id, int32_t part) const {
@@ -250,11 +268,15 @@ void TaskRunner::copy(const Part& part, bool alone) {
     else
       std::memcpy(to, from, static_cast<size_t>(bytes));
   };
+  // What comes from other processes is not at hand.
+  const auto inside = [&](int32_t from, int32_t to) { return own_.mine(from) && own_.mine(to); };
   for (const FlatCopy& copy : part.flat_copies) {
+    if (!inside(copy.from, copy.to)) continue;
     const Slots::Ends ends = slots_.ends(copy);
     move(ends.from, ends.to, copy.bytes);
   }
   for (const PartCopy& copy : part.part_copies) {
+    if (!inside(copy.from.slot, copy.to)) continue;
     const at::Tensor from = slots_.operand(copy.from);
     const auto to = slots_.bytes(copy.to);
     const auto* data = static_cast<const std::byte*>(from.data_ptr());

@@ -21,16 +21,22 @@ class TaskRunner {
  public:
   // Refers to its arguments. The program's pieces are told what their means divide by.
   TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program, Slots& slots,
-             const Machine& machine, const ExecutorOptions& options);
+             const Ownership& own, const Machine& machine, const ExecutorOptions& options);
 
   // What all tasks of a step share.
   void begin_step(const StepRequest& request);
   // One part of a task, or all of it (-1), on the calling thread. Memory has been granted.
   void run(TaskId task, int32_t part);
 
+  // Whether other processes have a part in it.
+  bool crosses(TaskId task, int32_t part) const { return exchange_.crosses(task, part); }
+
   // Of the step that ran last, as far as it got.
   double loss() const;
   std::vector<double> losses() const;  // by micro-batch
+  // What this process has seen of them, and what others have: empty if it is alone.
+  std::vector<std::vector<double>>& seen_losses() { return losses_; }
+  void set_gradient_norm(double norm) { norm_ = norm; }
   double gradient_norm() const { return norm_; }
   std::function<void(const GradientPiece&)> watch;
   const LinkPacer& links() const { return pacer_; }
@@ -53,6 +59,8 @@ class TaskRunner {
   // The sum of a weight's gradients, where it is updated.
   at::Tensor gradient(const WeightUpdate& update) const;
   void copy(const Part& part, bool alone);
+  bool does(const Part& part) const;
+  bool counts(TaskId id) const;
   void compress(TaskId id, const Part& part);
   void allocate(const std::vector<int32_t>& slots);
   std::vector<at::Tensor> operands(const std::vector<Operand>& list) const;
@@ -70,7 +78,8 @@ class TaskRunner {
   Program& program_;
   Slots& slots_;
   const ExecutorOptions options_;
-  const std::unique_ptr<DeviceExchange> exchange_;
+  const Ownership& own_;
+  DeviceExchange exchange_;
   LinkPacer pacer_;
   bool paces_ = false;
   StepRequest request_;

@@ -4,71 +4,21 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <map>
 
 #include "windlass/base/error.h"
-#include "windlass/data/sampler.h"
-#include "windlass/graph/batch.h"
+#include "windlass/base/hash.h"
 #include "windlass/graph/even_parts.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/model/convert.h"
-#include "windlass/model/initialise.h"
 #include "windlass/model/safetensors.h"
 #include "windlass/model/weights.h"
 #include "windlass/plan/plan.h"
-#include "windlass/run/checkpoint.h"
-#include "windlass/runtime/batches.h"
-#include "windlass/runtime/device_evaluation.h"
 #include "windlass/runtime/evaluation.h"
 #include "windlass/runtime/load_counts.h"
 #include "windlass/runtime/not_finite.h"
+#include "windlass/runtime/trainer_state.h"
 
 namespace windlass {
-
-struct Trainer::State {
-  State(const Model& given, const TrainingGraph& graph, const SimulatedStep& step,
-        const Machine& host, const TrainerOptions& wanted);
-
-  void fill_weights();
-  void fill(const PersistentTensor& tensor);
-  bool fill(const PersistentTensor& tensor, DType as, std::span<std::byte> out);
-  std::optional<WeightLocation> location_of(TensorId id) const;
-  // Samples of the step that begins at `position`, micro-batch by micro-batch.
-  std::vector<int64_t> samples_at(SamplerPosition position) const;
-
-  // The samples of a micro-batch among those of batches one behind the other.
-  Range samples_in(int64_t micro_batch) const;
-
-  // Of so many micro-batches, whose data `load` writes. Empty if the batch cannot be cut: the loss
-  // of several batches is then the mean of theirs.
-  using Load = std::function<void(TensorId, int32_t micro_batch, std::span<std::byte>)>;
-  std::vector<double> mean_counts(int64_t count, const Load& load);
-  // The mean loss of so many micro-batches: on the plan's devices, or by the forward pass alone.
-  double evaluate(int64_t count, const Load& load);
-  double evaluate_on_devices(int64_t count, const Load& load);
-  // Throws Error{Runtime} saying where the loss of a step that has failed comes from.
-  [[noreturn]] void explain_loss(const StepRequest& request);
-
-  const Model& model;
-  const TrainingGraph& training;
-  const SimulatedStep& planned;
-  const Machine& machine;
-  const TrainerOptions options;
-  const BatchAxes batch;
-  const std::vector<BatchSlot> slots;
-  Executor executor;
-  const int64_t micro_batches;
-  const int64_t data_parts;  // that the training graph is of one of
-  std::unique_ptr<Dataset> data;
-  std::unique_ptr<BatchFiller> filler;
-  std::unique_ptr<Sampler> sampler;
-  std::map<TensorId, InitialValue> initial;
-  std::map<std::string, StoredTensor> given_weights;
-  RunPosition position;
-  std::string weights_from;
-  std::unique_ptr<DeviceEvaluation> on_devices;  // made by the first evaluation
-  std::string evaluation_note;                   // why there is none
-};
 
 namespace {
 
@@ -154,7 +104,10 @@ void Trainer::State::fill(const PersistentTensor& tensor) {
   const DType as = state ? DType::F32 : meant.type.dtype;
   const auto size = static_cast<size_t>(element_count(meant.type.shape) * element_bytes(as));
   std::vector<std::byte> whole(static_cast<size_t>(tensor.bytes));
-  if (fill(tensor, as, std::span(whole).first(size))) tensor.write(whole);
+  if (!fill(tensor, as, std::span(whole).first(size))) return;
+  if (options.executor.ranks != nullptr)
+    weights_fingerprint = weights_fingerprint * 31 + hash_bytes(whole);
+  tensor.write(whole);
 }
 
 // False if it stays zero.
@@ -254,7 +207,8 @@ TrainerStep Trainer::step() {
   try {
     done.outcome = state.executor.run(request);
   } catch (const Error& error) {
-    if (std::isfinite(state.executor.last_loss()))
+    // Where a loss comes from takes all weights, and the others are no longer there to bring them.
+    if (std::isfinite(state.executor.last_loss()) || state.options.executor.ranks != nullptr)
       throw error.within(fmt::format("step {}", done.step));
     state.explain_loss(request);
   }
@@ -337,27 +291,6 @@ double Trainer::State::evaluate_on_devices(int64_t count, const Load& load) {
     for (double loss : losses) total += loss;
   }
   return total / static_cast<double>(count);
-}
-
-void Trainer::save_checkpoint(const std::string& path) {
-  write_checkpoint(path, state_->training, state_->executor.persistent(), state_->position);
-}
-
-void Trainer::load_checkpoint(const std::string& path) {
-  State& state = *state_;
-  const RunPosition found =
-      read_checkpoint(path, state.training, state.executor.persistent(), state.position.model);
-  if (found.seed != state.options.seed)
-    fail_input("{}: was written with --seed {}, this run has {}", path, found.seed,
-               state.options.seed);
-  state.sampler->at(found.data);  // refuses a position beyond the data
-  state.position = found;
-  state.position.micro_batches = state.micro_batches;
-  state.weights_from = path;
-}
-
-void Trainer::save_weights(const std::string& path) {
-  write_weights(path, state_->training, state_->executor.persistent());
 }
 
 std::vector<double> Trainer::mean_counts(

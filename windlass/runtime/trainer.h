@@ -34,6 +34,7 @@ class Trainer final : public Training {
   void save_checkpoint(const std::string& path) override;
   void load_checkpoint(const std::string& path) override;
   void save_weights(const std::string& path) override;
+  Fingerprints fingerprints() const override;
   std::string describe_data() const override;
   std::string describe_weights() const override;
 

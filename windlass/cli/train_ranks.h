@@ -1,0 +1,29 @@
+// Training in several processes: those that this one starts itself, and what they make sure of
+// before they train together.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "windlass/cli/cli.h"
+#include "windlass/cli/train_flags.h"
+#include "windlass/run/ranks.h"
+
+namespace windlass {
+
+// Whether this process shall start others, and wait for them: --hosts, and nobody has started it as
+// one of several.
+bool starts_ranks(const TrainFlags& flags);
+// Starts them with the command line of this process. Prints what they print. The exit code is that
+// of the first that failed; those that do not end by themselves afterwards are killed.
+ExitCode start_ranks(const TrainFlags& flags);
+
+// Meets the others, if this process was started as one of several; else null.
+std::unique_ptr<Ranks> join_others(const TrainFlags& flags);
+
+// Throws Error{Runtime} naming the ranks that differ from most others, on all ranks.
+void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
+
+}  // namespace windlass
