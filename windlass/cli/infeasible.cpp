@@ -12,8 +12,6 @@
 namespace windlass {
 namespace {
 
-constexpr double kMostSeconds = 15;
-
 Graph network_of(ModelRequest request, int64_t samples) {
   request.batch = samples;
   return load_model(request).graph;
@@ -123,7 +121,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
       .changes = changes_for(request, planned, *analytic, measured)};
   const double limit = request.search.time_limit;
   const double left = std::max(limit - planned.search.seconds.value, 0.1 * limit);
-  answer.advice = advise(advice, Seconds(std::min(kMostSeconds, left)));
+  answer.advice = advise(advice, Seconds(left));
   pricing.watch(nullptr);
   return answer;
 }

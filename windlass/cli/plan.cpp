@@ -53,11 +53,32 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
     entry["frontier_exact"] = search.frontier_exact;
     entry["frontier_resolution_bytes"] = search.frontier_resolution.value;
   }
+  auto& stages = entry["stages"] = ordered_json::array();
+  for (const StageEffort& stage : search.stages) {
+    ordered_json line = {{"stage", stage.name},
+                         {"simulated", stage.simulated},
+                         {"units", stage.units},
+                         {"complete", stage.complete}};
+    if (!stage.complete) line["cut_by"] = stage.time_limit ? "time limit" : "effort";
+    if (!stage.left_out.empty()) line["left_out"] = stage.left_out;
+    stages.push_back(std::move(line));
+  }
   if (search.frontier.empty()) return;
   auto& frontier = json["frontier"] = ordered_json::array();
   for (const FrontierPoint& point : search.frontier)
     frontier.push_back(
         {{"limit_bytes", point.limit.value}, {"step_time_s", point.step_time.value}});
+}
+
+// What a time limit has cut.
+std::string cut_text(const SearchResult& search) {
+  std::string cut;
+  for (const StageEffort& stage : search.stages) {
+    if (!stage.time_limit) continue;
+    cut += fmt::format("{}{}", cut.empty() ? "" : ", ", stage.name);
+    if (!stage.left_out.empty()) cut += fmt::format(" (left out: {})", stage.left_out);
+  }
+  return cut.empty() ? cut : fmt::format("  the time limit cut short: {}\n", cut);
 }
 
 ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
@@ -184,6 +205,7 @@ ExitCode run_plan(const PlanFlags& flags) {
           ? fmt::format(", {} of it to measure kernels", format_seconds(*planned.measuring))
           : "",
       decisions_text(subject.training, subject.strategy, subject.machine, true));
+  fmt::print("{}", cut_text(planned.search));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",
                format_seconds(*planned.search.objective),

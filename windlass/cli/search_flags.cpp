@@ -72,6 +72,20 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
   }
 }
 
+double effort_of(const std::string& text) {
+  constexpr double kQuick = 0.2, kThorough = 10, kMost = 1e6;
+  if (text == "quick") return kQuick;
+  if (text == "normal") return 1;
+  if (text == "thorough") return kThorough;
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  if (read.ec != std::errc{} || read.ptr != end || !(value >= 0 && value <= kMost))
+    fail_input("--effort {}: expected quick, normal, thorough, or a number from 0 to {}", text,
+               kMost);
+  return value;
+}
+
 void AllowFlag::add_to(CLI::App& verb) {
   verb.add_option("--allow", allow,
                   "what changes the mathematics: compress (saved tensors in 8, 4 or 2 bits), or\n"
@@ -89,14 +103,15 @@ int AllowFlag::compress() const {
 }
 
 void SearchFlags::add_to(CLI::App& verb) {
-  verb.add_option(
-          "--time-limit", time_limit,
-          "seconds to search at most; the kernels that an answer needs are measured beside it")
+  verb.add_option("--time-limit", time_limit,
+                  "seconds to search at most; where that cuts the search short, the plan says so. "
+                  "The\nkernels that an answer needs are measured beside it")
       ->capture_default_str()
       ->check(number_in(0, 1e9));
-  verb.add_option("--effort", effort, "how long Markov chains run, relative to the usual")
-      ->capture_default_str()
-      ->check(number_in(0, 1e6));
+  verb.add_option("--effort", effort,
+                  "how much to search: quick, normal, thorough, or a number of times normal. The "
+                  "same\neffort gives the same plan on every machine")
+      ->capture_default_str();
   verb.add_option("--seed", seed, "of random choices: the same one gives the same plan")
       ->capture_default_str();
   verb.add_option("--micro-batches", micro_batches, "only so many; default: any")
@@ -114,7 +129,7 @@ SearchOptions SearchFlags::options() const {
                            .micro_batches = micro_batches,
                            .threads = threads,
                            .seed = seed,
-                           .effort = effort};
+                           .effort = effort_of(effort)};
   if (mode != "auto") options.pack_mode = mode == "dp" ? HarmonyMode::Data : HarmonyMode::Pipeline;
   options.compress = allow.compress();
   for (const std::string& text : fix) read_fixed(text, options.fixed, options.micro_batches);

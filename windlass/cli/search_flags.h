@@ -29,7 +29,7 @@ struct SearchFlags {
   int64_t micro_batches = 0;
   int threads = 0;
   uint64_t seed = 0;
-  double effort = 1;
+  std::string effort = "normal";  // quick, normal, thorough, or a number of times normal
   AllowFlag allow = {};
   std::vector<std::string> fix = {};
 
@@ -38,6 +38,9 @@ struct SearchFlags {
   // Throws Error{Input} naming the flag.
   SearchOptions options() const;
 };
+
+// How much that is, relative to normal. Throws Error{Input}.
+double effort_of(const std::string& text);
 
 // "tp=2,zero=1,recompute=off": throws Error{Input} with the known names. Micro-batches are set
 // beside.

@@ -1,4 +1,4 @@
-// Where `auto` decides: which methods run, in what order, and what share of the time each may take.
+// Where `auto` decides: which methods run, and in what order.
 // All write into one book, so that the answer is the best of everything that was simulated.
 
 #include "windlass/base/error.h"
@@ -39,7 +39,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
     settled = run_one_device(ledger) || !ledger.fits();
   } else {
     const std::vector<DeviceId> all = all_devices(problem.machine);
-    run_grid(ledger, 0.4, {all});
+    run_grid(ledger, {all});
     // Small steps are fastest on one device.
     if (!options.fixed.structure())
       for (const char* name : {"single", "single:host-update=on"})
@@ -48,15 +48,14 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
           ledger.consider(*strategy, strategy->micro_batches);
     subsets = promising_subsets(ledger);
     ceiling = ledger.ceiling();
-    if (!options.fixed.any()) run_exact(ledger, subsets.empty() ? 0.8 : 0.6, all, facts);
+    if (!options.fixed.any()) run_exact(ledger, all, facts);
   }
-  if (!settled) run_walks(ledger, subsets.empty() ? 1 : 0.75, facts);
+  if (!settled) run_walks(ledger, facts);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
-  // Last: what begins at strategies in the book does not begin at packs. By then the time may be
-  // over; packs take a few seconds.
+  // Last: what begins at strategies in the book does not begin at packs.
   if (wants_packs(ledger)) {
     try {
-      run_packs(ledger, 1.25);
+      run_packs(ledger);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Unsupported) throw;  // else: not a network for packs
     }

@@ -14,6 +14,7 @@
 #include "windlass/machine/machine.h"
 #include "windlass/plan/step.h"
 #include "windlass/plan/termination.h"
+#include "windlass/search/book/effort.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/strategy/baselines.h"
 #include "windlass/strategy/strategy.h"
@@ -69,14 +70,16 @@ struct FixedDecisions {
 };
 
 struct SearchOptions {
-  // After which the best so far is returned. Measuring is no search: it takes what it takes, but is
-  // not begun for another number of micro-batches once the limit is over and something fits.
+  // A cap, after which the best so far is returned, and stages say what was cut. What is found does
+  // not depend on it unless it cuts: stages have an effort, not a time. Measuring is no search: it
+  // takes what it takes, but is not begun for another number of micro-batches once the limit is
+  // over and something fits.
   Seconds time_limit{60};
   // The only number to try; 0: any. Error{Input} if the batch cannot be cut so.
   int64_t micro_batches = 0;
   int threads = 0;    // of the search; 0: all cores. The result does not depend on it
   uint64_t seed = 0;  // of random choices; the same one gives the same result
-  double effort = 1;  // how long Markov chains run, relative to the usual
+  double effort = 1;  // relative to the usual
   // Fewest bits that saved tensors may be stored in: 8, 4 or 2; 0: not at all. Changes the
   // mathematics.
   int compress = 0;
@@ -114,7 +117,9 @@ struct SearchResult {
   bool frontier_exact = false;
   Bytes frontier_resolution = {};
 
-  Seconds seconds;  // with what was spent measuring
+  // What was spent on what, in order, and what was left out.
+  std::vector<StageEffort> stages = {};
+  Seconds seconds;  // of all of it, with what was spent measuring
 };
 
 // One device: every saved tensor is kept, recomputed or moved to the host, weights and optimizer

@@ -24,10 +24,8 @@ class Adviser {
     add_limit();
     std::vector<ProblemChange> changes = own_changes();
     changes.insert(changes.end(), given_.changes.begin(), given_.changes.end());
-    // The batch takes a share of the time like any other change.
-    size_t left = changes.size() + (given_.network ? 1 : 0);
-    if (given_.network) try_batch(left--);
-    for (const ProblemChange& change : changes) try_change(change, left--);
+    if (given_.network) try_batch();
+    for (const ProblemChange& change : changes) try_change(change);
     std::erase_if(found_, [&](const Advice& advice) {
       return !advice.fits && given_.least_limit && advice.least_limit >= *given_.least_limit;
     });
@@ -41,21 +39,15 @@ class Adviser {
   }
 
  private:
-  double seconds_left() const { return std::chrono::duration<double>(end_ - Clock::now()).count(); }
   bool over() const {
-    return seconds_left() <= 0 || (given_.options.stop && given_.options.stop());
+    return Clock::now() >= end_ || (given_.options.stop && given_.options.stop());
   }
 
-  // For one of so many searches that are still to come.
-  SearchOptions limited(SearchOptions options, size_t searches) const {
-    const double share =
-        std::max(0.0, seconds_left()) / static_cast<double>(std::max<size_t>(1, searches));
-    const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                          std::chrono::duration<double>(share));
-    options.time_limit = Seconds(share);
-    options.stop = [until, asked = given_.options.stop] {
-      return Clock::now() >= until || (asked && asked());
-    };
+  // For one of many searches: little effort each, and all together not beyond the end.
+  SearchOptions limited(SearchOptions options) const {
+    constexpr double kEffort = 0.15;
+    options.effort *= kEffort;
+    options.stop = [this] { return over(); };
     options.progress = {};
     options.starts = {};
     return options;
@@ -74,7 +66,7 @@ class Adviser {
     if (problem.machine.devices.size() == 1)
       run_one_device(ledger);
     else
-      run_grid(ledger, 1, {all_devices(problem.machine)});
+      run_grid(ledger, {all_devices(problem.machine)});
     advice.samples = ledger.batch().samples;
     advice.fits = ledger.fits();
     if (advice.fits) {
@@ -93,7 +85,7 @@ class Adviser {
     return least.has_value();
   }
 
-  void try_change(const ProblemChange& change, size_t searches) {
+  void try_change(const ProblemChange& change) {
     if (over()) return;
     const Problem& problem = given_.problem;
     Advice advice = {
@@ -106,7 +98,7 @@ class Adviser {
                                .training = change.training.value_or(problem.training),
                                .cost = change.cost ? *change.cost : problem.cost,
                                .reprice = change.cost ? Reprice{} : problem.reprice};
-      const SearchOptions options = limited(change.options.value_or(given_.options), searches);
+      const SearchOptions options = limited(change.options.value_or(given_.options));
       if (search(changed, options, advice)) found_.push_back(std::move(advice));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::Internal) throw;
@@ -147,7 +139,7 @@ class Adviser {
                             .training = problem.training,
                             .cost = problem.cost,
                             .reprice = problem.reprice};
-    const SearchOptions options = limited(given_.options, 1);
+    const SearchOptions options = limited(given_.options);
     Ledger ledger(larger, options);
     if (!ledger.consider(strategy, strategy.micro_batches).fits) return;
     found_.push_back({.change = fmt::format("a limit of {}{}", format_bytes(limit), remark),
@@ -158,7 +150,7 @@ class Adviser {
   }
 
   // The largest batch that fits, or else the least one there is.
-  void try_batch(size_t searches) {
+  void try_batch() {
     const int64_t now = find_batch(given_.problem.network).samples;
     if (over() || now < 2) return;
     const Problem& problem = given_.problem;
@@ -169,8 +161,7 @@ class Adviser {
                                 .reprice = given_.batch_cost ? Reprice{} : problem.reprice};
     int64_t samples = 1;
     try {
-      // Half of its share to find the batch, the rest to find a plan for it.
-      samples = largest_batch(batch, limited(given_.options, 2 * searches)).value_or(1);
+      samples = largest_batch(batch, limited(given_.options)).value_or(1);
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::Internal) throw;
       return;
@@ -180,7 +171,7 @@ class Adviser {
                             .flags = fmt::format("--batch {}", samples)};
     change.network = [&] { return given_.network(samples); };
     change.cost = given_.batch_cost;
-    try_change(change, 2 * searches);
+    try_change(change);
   }
 
   std::vector<ProblemChange> own_changes() const {

@@ -105,7 +105,7 @@ std::optional<int64_t> fastest_batch(const BatchProblem& problem, const SearchOp
   std::set<int64_t> sizes = {*largest};
   for (int64_t size = devices; size < *largest; size *= 2) sizes.insert(size);
   SearchOptions options = given;
-  options.effort = 0.02 * given.effort;
+  options.effort = 0.1 * given.effort;
   options.progress = {};
   // Twice as many samples for a hundredth more throughput are not worth their waiting.
   constexpr double kWorth = 1.01;
@@ -116,7 +116,6 @@ std::optional<int64_t> fastest_batch(const BatchProblem& problem, const SearchOp
   for (auto size = sizes.rbegin(); size != sizes.rend() && falling < 2; ++size) {
     if (stopped(options)) break;
     if (options.micro_batches > 0 && *size % options.micro_batches != 0) continue;
-    options.time_limit = Seconds(given.time_limit.value / static_cast<double>(sizes.size()));
     const Graph network = problem.network(*size);
     const SearchResult found = search_all(problem_of(problem, network), options);
     if (found.termination == Termination::Infeasible) continue;

@@ -40,6 +40,7 @@ Evaluator::Evaluator(const Problem& problem, const TrainingGraph& training)
 const TaskTimes& Evaluator::prepare(const Strategy& strategy) {
   ++evaluations_;
   tasks_ = &lowering_.lower(strategy);
+  units_ += static_cast<int64_t>(tasks_->size());
   // Prices are kept by the index of a work, which those of packs do not keep.
   times_ = strategy.packs ? price_tasks(*tasks_, problem_.machine, problem_.cost)
                           : pricer_.price(*tasks_);

@@ -60,6 +60,10 @@ class Evaluator {
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);
   int64_t evaluations() const { return evaluations_; }
+  // What all of it came to, in the units of effort.h.
+  int64_t units() const { return units_; }
+  // What others have spent for it.
+  void charge(int64_t units) { units_ += units; }
   // What evaluate_below() found the step to take at least, when it last returned none on account of
   // that; 0 if it did not fit.
   Nanoseconds least() const { return least_; }
@@ -82,7 +86,7 @@ class Evaluator {
   const TaskGraph* tasks_ = nullptr;
   TaskTimes times_;
   std::vector<Nanoseconds> forward_times_;
-  int64_t evaluations_ = 0, walked_ = 0;
+  int64_t evaluations_ = 0, walked_ = 0, units_ = 0;
   Nanoseconds least_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "windlass/search/book/ledger.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "windlass/base/error.h"
 #include "windlass/plan/check.h"
@@ -18,7 +19,9 @@ Ledger::Ledger(const Problem& problem, const SearchOptions& options)
     : problem_(problem),
       options_(options),
       batch_(find_batch(problem.network)),
-      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()) {
+      cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()),
+      effort_(std::make_shared<EffortBook>()) {
+  begin("start", 1);
   if (options.micro_batches > 1) cut(options.micro_batches);
   clock_begin_ = options.clock ? options.clock() : 0;
   measured_before_ = measuring();
@@ -32,7 +35,6 @@ Ledger Ledger::branch(Nanoseconds ceiling) const {
   result.sought_.clear();
   result.least_.reset();
   result.points_.clear();
-  result.elsewhere_ = 0;
   result.ceiling_ = ceiling;
   return result;
 }
@@ -42,7 +44,6 @@ void Ledger::take(const Ledger& branch) {
   frugal_.insert(frugal_.end(), branch.frugal_.begin(), branch.frugal_.end());
   sought_.insert(sought_.end(), branch.sought_.begin(), branch.sought_.end());
   points_.insert(points_.end(), branch.points_.begin(), branch.points_.end());
-  elsewhere_ += branch.elsewhere_;
 }
 
 double Ledger::seconds() const {
@@ -53,20 +54,65 @@ double Ledger::measuring() const { return problem_.measuring ? problem_.measurin
 
 double Ledger::elapsed() const { return seconds() - (measuring() - measured_before_); }
 
-bool Ledger::out_of_time(double share) const {
-  if (options_.stop && options_.stop()) return true;
-  return elapsed() > share * options_.time_limit.value;
+double Ledger::units() const {
+  double sum = effort_->charged;
+  for (const auto& [micro, cut] : *cuts_) sum += static_cast<double>(cut->evaluator->units());
+  return sum;
+}
+
+void Ledger::end_stage() {
+  if (effort_->stages.empty()) return;
+  StageEffort& stage = effort_->stages.back();
+  stage.units = std::llround(units() - effort_->before);
+  stage.simulated = tried() - effort_->simulated_before;
+  // What did nothing and left nothing out is not worth a word.
+  if (stage.units == 0 && stage.simulated == 0 && stage.complete) effort_->stages.pop_back();
+}
+
+void Ledger::begin(std::string stage, double budget) {
+  end_stage();
+  effort_->stages.push_back({.name = std::move(stage)});
+  // With any effort there is time to find an answer.
+  constexpr double kLeast = 0.1;
+  effort_->budget = budget * std::max(kLeast, options_.effort);
+  effort_->before = units();
+  effort_->simulated_before = tried();
+}
+
+double Ledger::units_left() const { return effort_->budget - (units() - effort_->before); }
+
+void Ledger::cut_short(bool by_time) {
+  StageEffort& stage = effort_->stages.back();
+  stage.complete = false;
+  if (by_time) stage.time_limit = true;
+}
+
+bool Ledger::over() {
+  if (interrupted()) return true;
+  if (units_left() > 0) return false;
+  cut_short(false);
+  return true;
+}
+
+bool Ledger::interrupted() {
+  if (!late()) return false;
+  cut_short(true);
+  return true;
+}
+
+bool Ledger::late() const {
+  return (options_.stop && options_.stop()) || elapsed() > options_.time_limit.value;
 }
 
 bool Ledger::may_measure(int64_t micro_batches) {
   if (!problem_.measuring || !fits() || cuts_->contains(micro_batches)) return true;
   if (seconds() <= options_.time_limit.value) return true;
-  cut_short_ = true;
+  cut_short(true);
   return false;
 }
 
 int64_t Ledger::tried() const {
-  int64_t sum = elsewhere_;
+  int64_t sum = effort_->simulated;
   for (const auto& [micro, cut] : *cuts_) sum += cut->evaluator->evaluations();
   return sum;
 }
@@ -216,12 +262,14 @@ void Ledger::drop_refused() {
 
 SearchResult Ledger::finish() {
   SearchResult result;
+  begin("end", 1);
   drop_refused();
   result.samples = batch_.samples;
   int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
   if (fits()) {
     const Entry& best = entries_.front();
-    result.termination = out_of_time() || cut_short_ ? Termination::Limit : Termination::Feasible;
+    const bool limited = std::ranges::any_of(effort_->stages, &StageEffort::time_limit);
+    result.termination = limited ? Termination::Limit : Termination::Feasible;
     result.strategy = best.strategy;
     result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
     micro = best.micro_batches;
@@ -262,6 +310,8 @@ SearchResult Ledger::finish() {
         result.frontier.empty() || seconds < result.frontier.back().step_time)
       result.frontier.push_back({Bytes(peak), seconds});
   result.tried = tried();
+  end_stage();
+  result.stages = effort_->stages;
   result.training = std::move(cut(micro).training);
   cuts_->erase(micro);
   result.seconds = Seconds(seconds());

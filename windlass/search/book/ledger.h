@@ -8,11 +8,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "windlass/base/stopwatch.h"
 #include "windlass/graph/micro_batch.h"
+#include "windlass/search/book/effort.h"
 #include "windlass/search/book/evaluate.h"
 #include "windlass/strategy/baselines.h"
 
@@ -64,11 +66,25 @@ class Ledger {
   const SearchOptions& options() const { return options_; }
   const BatchAxes& batch() const { return batch_; }
 
-  // --- time
+  // --- effort
+  // Ends the stage that is under way and begins another, which may use up so many units, times
+  // SearchOptions::effort or at least a tenth.
+  void begin(std::string stage, double units);
+  // Whether the stage is to begin nothing more: its effort is used up, or interrupted(). Whoever
+  // hears yes leaves something out, which the result then says.
+  bool over();
+  // Asked to stop, or past the time limit. Whoever hears yes leaves something out.
+  bool interrupted();
+  // The same, without saying so; for several threads.
+  bool late() const;
+  // What the stage leaves out, for the result.
+  void leave_out(std::string what) { effort_->stages.back().left_out = std::move(what); }
+  void cut_short(bool by_time);
+  // Units beside those of evaluators.
+  void charge(double units) { effort_->charged += units; }
+  double units_left() const;
   // Seconds since the book was begun, without those spent measuring.
   double elapsed() const;
-  // Asked to stop, or past `share` of the time limit.
-  bool out_of_time(double share = 1) const;
   // Whether kernels of a cut may be measured: of one that was not begun yet only until the time
   // limit, measuring included, unless nothing fits. A search that hears no is cut short.
   bool may_measure(int64_t micro_batches);
@@ -118,7 +134,7 @@ class Ledger {
   // Whether something would be faster than the best if memory were no matter.
   bool memory_binds() const;
   int64_t tried() const;
-  void count(int64_t simulations) { elsewhere_ += simulations; }
+  void count(int64_t simulations) { effort_->simulated += simulations; }
 
   // The best that fits, or the one that needs least, with the least limit at which it runs.
   SearchResult finish();
@@ -133,6 +149,8 @@ class Ledger {
     Nanoseconds spared = 0;  // on the host
   };
   double seconds() const;  // since the book was begun
+  double units() const;    // spent
+  void end_stage();
   double measuring() const;
   void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
@@ -142,14 +160,13 @@ class Ledger {
   const SearchOptions& options_;
   Stopwatch watch_;
   double clock_begin_ = 0, measured_before_ = 0;
-  bool cut_short_ = false;
   BatchAxes batch_;
   std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
+  std::shared_ptr<EffortBook> effort_;
   std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
   std::vector<Entry> sought_;            // found by looking for what needs least
   std::optional<Entry> least_;           // `time`: its limit
   std::vector<Point> points_;
-  int64_t elsewhere_ = 0;
   std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
   Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
   std::optional<Seconds> bound_;  // of the work, if progress is shown
@@ -161,17 +178,16 @@ void consider_starts(Ledger& ledger);
 // Whether everything fits on the device as it is, so that there is nothing to decide.
 bool run_one_device(Ledger& ledger);
 // On each of the sets of devices.
-void run_grid(Ledger& ledger, double share_of_time, const std::vector<std::vector<DeviceId>>& sets);
+void run_grid(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets);
 void run_chain(Ledger& ledger);
-void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
-               SearchResult& facts);
+void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts);
 // What the exact search says of its sums, copied from one result to another.
 void take_exact_facts(SearchResult& result, const SearchResult& facts);
 // Whether a machine is one for packs of layers: devices alike, on one node.
 bool suits_packs(const Machine& machine);
 // Packs of layers. Throws Error{Unsupported} if the network cannot be carried out in packs.
-void run_packs(Ledger& ledger, double share_of_time);
+void run_packs(Ledger& ledger);
 // Markov chains from the best that is there, or from what needs least.
-void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts);
+void run_walks(Ledger& ledger, SearchResult& facts);
 
 }  // namespace windlass

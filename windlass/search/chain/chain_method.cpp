@@ -32,7 +32,7 @@ class ChainMethod {
   explicit ChainMethod(Ledger& ledger) : ledger_(ledger), fixed_(ledger.options().fixed) {
     chain_.compress = ledger.options().compress;
     chain_.send = fixed_.offload.value_or(true);
-    chain_.stop = [&ledger] { return ledger.out_of_time(); };
+    chain_.stop = [&ledger] { return ledger.over(); };
     for (const Device& device : ledger.problem().machine.devices)
       least_device_ = std::min(least_device_, device.limit.value);
   }
@@ -46,7 +46,7 @@ class ChainMethod {
     find_structures(devices);
     std::ranges::stable_sort(structures_, {}, &Structure::time);
     for (const Structure& structure : structures_) {
-      if (best_ && (structure.time >= best_->time || ledger_.out_of_time())) break;
+      if (best_ && (structure.time >= best_->time || ledger_.over())) break;
       // What is there when the step begins cannot be moved by actions.
       if (structure.standing > least_device_) continue;
       Cut& part = ledger_.cut(structure.micro_batches);
@@ -71,7 +71,7 @@ class ChainMethod {
       if (!ledger_.may_measure(micro)) return;
       for (const WeightHome& home : kWeightHomes)
         for (int zero = 0; zero <= (devices == 1 ? 0 : 3); ++zero) {
-          if (ledger_.out_of_time() && !structures_.empty()) return;
+          if (ledger_.over() && !structures_.empty()) return;
           BaselineSpec spec = parse_baseline("data-parallel");
           spec.micro_batches = micro;
           spec.zero = zero;
@@ -108,7 +108,7 @@ class ChainMethod {
     if (keeps) return;
     const int64_t last = part.evaluator->evaluations() + kLastPolish;
     spend_memory(part.training, *part.evaluator, *best_,
-                 [&] { return part.evaluator->evaluations() >= last || ledger_.out_of_time(); });
+                 [&] { return part.evaluator->evaluations() >= last || ledger_.over(); });
     note(*best_, best_micro_);
   }
 
@@ -141,7 +141,10 @@ class ChainMethod {
 
 }  // namespace
 
-void run_chain(Ledger& ledger) { ChainMethod(ledger).run(); }
+void run_chain(Ledger& ledger) {
+  ledger.begin("chains", kChainUnits);
+  ChainMethod(ledger).run();
+}
 
 SearchResult search_chain(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);

@@ -37,22 +37,24 @@ struct Message {
 };
 
 struct OutOfTime {};
+struct OutOfCells {};
 
 class Elimination {
  public:
   Elimination(const CostNetwork& network, const EliminationOrder& order,
-              const EliminationOptions& options, double largest_table, Clock::time_point deadline,
-              const std::function<void(double)>& progress)
+              const EliminationOptions& options, double largest_table, double budget,
+              Clock::time_point deadline, const std::function<void(double)>& progress)
       : network_(network),
         order_(order),
         tables_(network.tables),
         largest_table_(largest_table),
+        budget_(budget),
         most_cells_(static_cast<double>(options.memory.value) / sizeof(double)),
         deadline_(deadline),
         progress_(progress),
         threads_(static_cast<size_t>(std::max(0, options.threads))) {}
 
-  // Throws OutOfTime.
+  // Throws OutOfTime, OutOfCells.
   void run() {
     const size_t size = network_.size();
     terms_of_.resize(size);
@@ -192,6 +194,7 @@ class Elimination {
     std::ranges::sort(key.terms);
     const auto [known, fresh] = known_.try_emplace(std::move(key));
     if (fresh) {
+      if (cells_computed_ + cells > budget_) throw OutOfCells{};
       cells_computed_ += cells;
       known->second = compute(known->first);
     }
@@ -267,7 +270,7 @@ class Elimination {
   const CostNetwork& network_;
   const EliminationOrder& order_;
   CostTables tables_;
-  double largest_table_, most_cells_;
+  double largest_table_, budget_, most_cells_;
   Clock::time_point deadline_;
   const std::function<void(double)>& progress_;
   size_t threads_;
@@ -298,18 +301,27 @@ EliminationResult minimise(const CostNetwork& network, const EliminationOptions&
   // What a machine does in the blink of an eye is done at once.
   constexpr double kFirstTable = 1 << 22, kGrowth = 16;
   double largest = order.largest <= kFirstTable * kGrowth ? options.largest_table : kFirstTable;
+  double left = options.most_cells;
   for (;; largest *= kGrowth) {
     largest = std::min(largest, options.largest_table);
+    // Small tables are made whatever there is left, so that there is an answer.
+    const double budget = largest <= kFirstTable ? std::numeric_limits<double>::infinity() : left;
     std::function<void(double)> progress;
     if (options.progress)
       progress = [&](double done) { options.progress(done, result.cost, result.bound); };
-    Elimination elimination(small, order, options, largest, deadline, progress);
+    Elimination elimination(small, order, options, largest, budget, deadline, progress);
     try {
       elimination.run();
     } catch (const OutOfTime&) {
       result.out_of_time = true;
       break;
+    } catch (const OutOfCells&) {
+      result.out_of_cells = true;
+      if (!result.choice.empty()) break;
+      largest = kFirstTable / kGrowth;  // for the next round
+      continue;
     }
+    left -= elimination.cells_computed();
     if (elimination.bound() >= result.bound) {
       result.bound = elimination.bound();
       result.largest_table = elimination.largest();

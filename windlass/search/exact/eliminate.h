@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "windlass/base/units.h"
@@ -32,7 +33,9 @@ struct EliminationOptions {
   Seconds time_limit{60};          // after which the best so far is returned
   Bytes memory{int64_t{1} << 30};  // of all messages together; larger tables are split
   double largest_table = 4e10;     // cells; larger ones are split
-  bool dead_ends = true;           // remove them first
+  // Of all tables of all rounds together; a round that would need more is given up.
+  double most_cells = std::numeric_limits<double>::infinity();
+  bool dead_ends = true;  // remove them first
   // Called now and then with the share of the work of this round that is done, and the best cost
   // and bound so far (infinite and 0 if none).
   std::function<void(double done, double best, double bound)> progress = {};
@@ -45,6 +48,7 @@ struct EliminationResult {
   bool optimal = false;         // cost == bound
 
   bool out_of_time = false;
+  bool out_of_cells = false;
   int64_t options = 0, options_left = 0;  // before and after dead ends
   double largest_table = 0;               // cells, of the round that gave the bound
   double cells = 0;                       // of all tables of that round
@@ -53,7 +57,8 @@ struct EliminationResult {
   double gap() const { return cost > 0 ? (cost - bound) / cost : 0; }
 };
 
-// Same network and options, same result, whatever the number of threads, unless time runs out.
+// Same network and options, same result, whatever the number of threads, unless time runs out
+// (cells may).
 EliminationResult minimise(const CostNetwork& network, const EliminationOptions& options = {});
 
 }  // namespace windlass

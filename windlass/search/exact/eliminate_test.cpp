@@ -151,6 +151,32 @@ TEST(Elimination, NoTimeStillGivesAChoice) {
   EXPECT_FALSE(result.optimal);
 }
 
+// As above, by cells: the same whatever the number of threads, and with tables that are small.
+TEST(Elimination, CellsAreALimitToo) {
+  std::mt19937_64 random(6);
+  CostNetwork network;
+  for (int32_t v = 0; v < 9; ++v) {
+    network.options.push_back(20);
+    network.unary.push_back(network.tables.add(std::vector<double>(20, 1)));
+    for (int32_t u = 0; u < v; ++u) {
+      std::vector<double> cells;
+      for (int i = 0; i < 400; ++i) cells.push_back(static_cast<double>(random() % 1000));
+      network.add_pair(u, v, cells);
+    }
+  }
+  EliminationOptions options = {.threads = 1, .largest_table = 1e8, .most_cells = 5e6};
+  const EliminationResult one = minimise(network, options);
+  options.threads = 3;
+  const EliminationResult three = minimise(network, options);
+  EXPECT_TRUE(one.out_of_cells);
+  EXPECT_FALSE(one.out_of_time);
+  EXPECT_LE(one.bound, one.cost);
+  EXPECT_GT(one.bound, 0);
+  EXPECT_LE(one.largest_table, 1 << 22);
+  EXPECT_EQ(one.choice, three.choice);
+  EXPECT_EQ(one.bound, three.bound);
+}
+
 TEST(DeadEnds, DuplicatesAndWorseOptionsGo) {
   CostNetwork network;
   network.options = {3, 2};

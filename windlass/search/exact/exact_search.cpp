@@ -8,6 +8,7 @@
 // proof is one of the sum: the bound on the step itself is the work that no sharding avoids.
 
 #include <algorithm>
+#include <cmath>
 
 #include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
@@ -19,26 +20,31 @@ namespace windlass {
 namespace {
 
 constexpr double kHidden = 0.9;  // of the traffic of weights, in the second solve
+// At the usual effort: pairs of options that are priced, cells of one solve; what each counts.
+constexpr double kMostPrices = 2e7, kMostCells = 4e8;
+constexpr double kPriceUnits = 0.1, kCellUnits = 0.005;
+constexpr double kAskEvery = 1024;  // prices
 
 class ExactSearch {
  public:
-  ExactSearch(Ledger& ledger, double share, const std::vector<DeviceId>& devices,
-              SearchResult& facts)
+  ExactSearch(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts)
       : ledger_(ledger),
         devices_(devices),
         facts_(facts),
         cuts_(std::max<int64_t>(1, ledger.options().micro_batches)),
-        cut_(ledger.cut(cuts_)),
-        until_(share * ledger.options().time_limit.value) {}
+        cut_(ledger.cut(cuts_)) {}
 
   void run() {
-    const double begin = ledger_.elapsed();
-    // Half of the time at most for prices; the rest is for solving and simulating.
-    const double prices = (until_ - begin) / 2;
+    // Prices at most; the rest of the effort is for solving and simulating.
+    const double most = kMostPrices * ledger_.options().effort;
+    double asked = 0;
     const ShardingProblem sharding = make_sharding_problem(
         cut_.training, problem().machine, problem().cost, cuts_,
-        {.devices = devices_,
-         .out_of_time = [&] { return ledger_.out_of_time() || left() < prices; }});
+        {.devices = devices_, .out_of_time = [&] {
+           return ++asked > most || (std::fmod(asked, kAskEvery) == 0 && ledger_.interrupted());
+         }});
+    ledger_.charge(kPriceUnits * asked);
+    if (!sharding.complete) ledger_.cut_short(false);
     solve(sharding);
     try_baselines();
     polish_best(sharding);
@@ -51,12 +57,20 @@ class ExactSearch {
 
  private:
   const Problem& problem() const { return ledger_.problem(); }
-  double left() const { return until_ - ledger_.elapsed(); }
   EliminationOptions elimination() const {
     EliminationOptions options;
-    options.time_limit = Seconds(std::max(0.05, left()));
-    options.threads = ledger_.options().threads;
+    const SearchOptions& given = ledger_.options();
+    options.time_limit = Seconds(std::max(0.05, given.time_limit.value - ledger_.elapsed()));
+    options.most_cells = kMostCells * given.effort;
+    options.threads = given.threads;
     return options;
+  }
+  EliminationResult solved(const ParetoNetwork& network) {
+    EliminationResult result = minimise(weighted(network, {}), elimination());
+    ledger_.charge(kCellUnits * result.cells_computed);
+    if (result.out_of_time) ledger_.cut_short(true);
+    if (result.out_of_cells) ledger_.cut_short(false);
+    return result;
   }
 
   // The sums take all micro-batches for as large as the first: of the step they prove nothing.
@@ -68,15 +82,15 @@ class ExactSearch {
 
   void solve(const ShardingProblem& sharding) {
     const ParetoNetwork plain = sharding.network();
-    const EliminationResult best = minimise(weighted(plain, {}), elimination());
+    const EliminationResult best = solved(plain);
     facts_.objective = Seconds(best.cost * 1e-9);
     facts_.objective_bound = Seconds(best.bound * 1e-9);
     facts_.largest_table = best.largest_table;
-    facts_.out_of_time = best.out_of_time || !sharding.complete;
+    facts_.out_of_time = best.out_of_time || best.out_of_cells || !sharding.complete;
     facts_.options = best.options;
     consider(sharding, with_variants(plain, best.choice, {}));
     const ParetoNetwork hidden = sharding.network(kHidden);
-    const EliminationResult other = minimise(weighted(hidden, {}), elimination());
+    const EliminationResult other = solved(hidden);
     consider(sharding, with_variants(hidden, other.choice, {}));
     // Less memory takes more time: where the fastest shardings are far behind what other methods
     // found, so is the rest.
@@ -119,7 +133,7 @@ class ExactSearch {
   }
 
   void simulate(Strategy strategy) {
-    if (left() < 0 && ledger_.fits()) return;  // there is an answer
+    if (ledger_.fits() && ledger_.over()) return;  // there is an answer
     ledger_.report();
     const Evaluation inside = ledger_.consider(strategy, cuts_);
     if (all_.empty() || inside.free_time < fastest_) fastest_ = inside.free_time;
@@ -136,7 +150,7 @@ class ExactSearch {
     PolishOptions options;
     options.evaluations =
         static_cast<int64_t>(kTasks / static_cast<double>(cut_.evaluator->tasks()));
-    options.out_of_time = [this] { return left() < 0 || ledger_.out_of_time(); };
+    options.out_of_time = [this] { return ledger_.over(); };
     best_->time = polish(cut_.training, sharding, all_, *cut_.evaluator, best_->strategy,
                          best_->time, options);
     ledger_.add(best_->strategy, cuts_, best_->time);
@@ -147,7 +161,6 @@ class ExactSearch {
   SearchResult& facts_;
   const int64_t cuts_;
   Cut& cut_;
-  const double until_;         // seconds since the search began
   std::vector<Strategy> all_;  // simulated
   std::optional<Ledger::Entry> best_;
   Nanoseconds fastest_ = 0;  // of the simulated, without limits
@@ -156,9 +169,10 @@ class ExactSearch {
 
 }  // namespace
 
-void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>& devices,
-               SearchResult& facts) {
-  ExactSearch search(ledger, share_of_time, devices, facts);
+void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts) {
+  ledger.begin(ledger.beside_answer() ? "exact search on fewer devices" : "exact search",
+               kExactUnits);
+  ExactSearch search(ledger, devices, facts);
   search.run();
   facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
 }
@@ -166,7 +180,7 @@ void run_exact(Ledger& ledger, double share_of_time, const std::vector<DeviceId>
 SearchResult search_exact(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
   SearchResult facts;
-  run_exact(ledger, 1, all_devices(problem.machine), facts);
+  run_exact(ledger, all_devices(problem.machine), facts);
   SearchResult result = ledger.finish();
   take_exact_facts(result, facts);
   result.lower_bound = facts.lower_bound;

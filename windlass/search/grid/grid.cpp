@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <map>
 
+#include <fmt/format.h>
+
 #include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/book/spend_memory.h"
@@ -51,8 +53,8 @@ struct Structure {
 
 class GridSearch {
  public:
-  GridSearch(Ledger& ledger, double share, const std::vector<std::vector<DeviceId>>& sets)
-      : ledger_(ledger), fixed_(ledger.options().fixed), share_(share), sets_(sets) {}
+  GridSearch(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets)
+      : ledger_(ledger), fixed_(ledger.options().fixed), sets_(sets) {}
 
   void run() {
     std::vector<Structure> structures = measured(all_structures());
@@ -62,12 +64,17 @@ class GridSearch {
     int in_vain = 0;
     if (!fixed_.recompute)
       for (const Structure& structure : structures) {
-        if (ledger_.out_of_time(share_)) break;
         if (ledger_.beaten(structure.time)) break;
+        if (ledger_.over()) {
+          const auto rest =
+              structures.end() - structures.begin() - (&structure - structures.data());
+          ledger_.leave_out(fmt::format("{} of {} structures", rest, structures.size()));
+          break;
+        }
         const Nanoseconds before = ledger_.ceiling();
         const int64_t chains = chains_;
         for (const BaselineSpec& spec : homes(structure.spec)) {
-          if (ledger_.out_of_time(share_)) break;
+          if (ledger_.over()) break;
           by_chain(spec, structure);
         }
         if (ledger_.ceiling() < before)
@@ -80,7 +87,7 @@ class GridSearch {
     for (const Structure& structure : structures) {
       if (ledger_.beaten(structure.time)) break;
       for (const BaselineSpec& spec : remedies(structure.spec)) {
-        if (ledger_.out_of_time(share_)) break;
+        if (ledger_.over()) break;
         consider(spec, structure);
       }
     }
@@ -130,7 +137,7 @@ class GridSearch {
     }
     add_smaller(list, structure.micro_batches);
     for (const Considered& entry : list) {
-      if (ledger_.out_of_time(share_)) return;
+      if (ledger_.over()) return;
       spare_memory(entry, structure.micro_batches);
     }
   }
@@ -165,7 +172,7 @@ class GridSearch {
     Cut& cut = ledger_.cut(micro);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
                                         .compress = ledger_.options().compress,
-                                        .stop = [this] { return ledger_.out_of_time(); }};
+                                        .stop = [this] { return ledger_.over(); }};
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {
@@ -188,13 +195,13 @@ class GridSearch {
     constexpr size_t kMost = 4;
     std::ranges::stable_sort(fitting_, {}, &Ledger::Entry::time);
     for (size_t i = 0; i < std::min(kMost, fitting_.size()); ++i) {
-      if (ledger_.out_of_time(share_)) return;
+      if (ledger_.over()) return;
       const Ledger::Entry& entry = fitting_[i];
       Cut& cut = ledger_.cut(entry.micro_batches);
       Candidate candidate = {entry.strategy, entry.time};
       spend_memory(cut.training, *cut.evaluator, candidate, [this] {
         ledger_.report();
-        return ledger_.out_of_time(share_);
+        return ledger_.over();
       });
       ledger_.add(candidate.strategy, entry.micro_batches, candidate.time);
     }
@@ -239,7 +246,7 @@ class GridSearch {
   std::vector<Structure> measured(std::vector<Structure> structures) {
     std::vector<Structure> result;
     for (Structure& structure : structures) {
-      if (ledger_.out_of_time(share_) && !result.empty()) break;
+      if (ledger_.over() && !result.empty()) break;
       const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
       if (!named) continue;
       const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
@@ -322,7 +329,6 @@ class GridSearch {
 
   Ledger& ledger_;
   const FixedDecisions& fixed_;
-  double share_;
   const std::vector<std::vector<DeviceId>>& sets_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
@@ -331,14 +337,15 @@ class GridSearch {
 
 }  // namespace
 
-void run_grid(Ledger& ledger, double share_of_time,
-              const std::vector<std::vector<DeviceId>>& sets) {
-  GridSearch(ledger, share_of_time, sets).run();
+void run_grid(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets) {
+  ledger.begin(ledger.beside_answer() ? "structures on fewer devices" : "structures",
+               kStructureUnits);
+  GridSearch(ledger, sets).run();
 }
 
 SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  run_grid(ledger, 1, {all_devices(problem.machine)});
+  run_grid(ledger, {all_devices(problem.machine)});
   SearchResult facts;
   run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();

@@ -171,21 +171,16 @@ std::vector<DeviceSubset> promising_subsets(Ledger& ledger) {
 void run_subsets(Ledger& ledger, const std::vector<DeviceSubset>& subsets,
                  const SubsetOptions& options, SearchResult& facts) {
   Ledger book = ledger.branch(options.ceiling);
-  // Of what is left of the time, shares as those of the search over all devices.
-  const double used = ledger.elapsed() / std::max(1e-9, ledger.options().time_limit.value);
-  const auto until = [&](double part) {
-    return options.improve ? used + part * (options.share_of_time - used) : options.share_of_time;
-  };
   std::vector<std::vector<DeviceId>> sets;
   for (const DeviceSubset& subset : subsets)
     if (!ledger.beaten(subset.least)) sets.push_back(subset.devices);
   if (sets.empty()) return;
-  run_grid(book, until(0.5), sets);
+  run_grid(book, sets);
   if (options.improve && book.fits()) {
     const std::vector<DeviceId> group = best_group(book);
     SearchResult sums;
-    if (!group.empty() && !ledger.options().fixed.any()) run_exact(book, until(0.8), group, sums);
-    run_walks(book, options.share_of_time, facts);
+    if (!group.empty() && !ledger.options().fixed.any()) run_exact(book, group, sums);
+    run_walks(book, facts);
   }
   ledger.take(book);
 }

@@ -30,7 +30,6 @@ std::vector<DeviceSubset> promising_subsets(Ledger& ledger);
 // found with all devices. Nothing is returned if that is never beaten.
 struct SubsetOptions {
   Nanoseconds ceiling = 0;
-  double share_of_time = 1;
   bool improve = false;  // by exact search and Markov chains too
 };
 void run_subsets(Ledger& ledger, const std::vector<DeviceSubset>& subsets,

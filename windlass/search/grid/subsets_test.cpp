@@ -103,7 +103,7 @@ Machine only(const Machine& machine, const std::vector<DeviceId>& devices) {
 std::optional<Seconds> fastest_on(const Problem& problem) {
   const SearchOptions options;
   Ledger ledger(problem, options);
-  run_grid(ledger, 1, {all_devices(problem.machine)});
+  run_grid(ledger, {all_devices(problem.machine)});
   if (!ledger.fits()) return std::nullopt;
   return step_time(problem, ledger.best_time());
 }

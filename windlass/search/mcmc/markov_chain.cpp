@@ -37,7 +37,10 @@ void MarkovChain::run(int64_t proposals, int64_t simulations, const std::functio
     return of > 0 ? static_cast<double>(done) / static_cast<double>(of) : 0;
   };
   for (int64_t i = 0; i < proposals; ++i) {
-    if (i % kAskEvery == 0 && stop && stop()) return;
+    if (i % kAskEvery == 0 && stop && stop()) {
+      stopped_ = true;
+      return;
+    }
     const double progress =
         std::max(share(i, proposals), share(judge_.simulated() - before, simulations));
     if (progress >= 1) return;

@@ -34,6 +34,7 @@ class MarkovChain {
   const Strategy& best() const { return best_; }
   int64_t proposals() const { return proposals_; }
   int64_t accepted() const { return accepted_; }
+  bool stopped() const { return stopped_; }  // before the end of a run
 
  private:
   Moves& moves_;
@@ -45,6 +46,7 @@ class MarkovChain {
   uint64_t key_ = 0;
   Proposal proposal_;
   int64_t proposals_ = 0, accepted_ = 0;
+  bool stopped_ = false;
 };
 
 }  // namespace windlass

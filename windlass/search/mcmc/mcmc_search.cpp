@@ -47,8 +47,7 @@ void compact(Strategy& strategy) {
 
 class Walks {
  public:
-  Walks(Ledger& ledger, double share, SearchResult& facts)
-      : ledger_(ledger), share_(share), facts_(facts) {}
+  Walks(Ledger& ledger, SearchResult& facts) : ledger_(ledger), facts_(facts) {}
 
   void run() {
     const std::vector<Ledger::Entry> entries =
@@ -66,7 +65,7 @@ class Walks {
         cuts.push_back(entry.micro_batches);
     }
     for (size_t i = 0; i < cuts.size(); ++i)
-      if (!ledger_.out_of_time(share_)) from(entries, cuts[i], i == 0 ? 1 : 0.3);
+      if (!ledger_.interrupted()) from(entries, cuts[i], i == 0 ? 1 : 0.3);
   }
 
  private:
@@ -108,7 +107,7 @@ class Walks {
                                                    static_cast<double>(cut.evaluator->tasks())));
     options.threads = ledger_.options().threads;
     options.seed = ledger_.options().seed;
-    options.stop = [&] { return ledger_.out_of_time(share_); };
+    options.stop = [&] { return ledger_.late(); };
     const double begin = ledger_.elapsed();
     options.progress = [&](int64_t proposals, int64_t simulated, double energy) {
       SearchProgress progress;
@@ -122,6 +121,7 @@ class Walks {
     const auto judge = [&] { return std::make_unique<StepJudge>(ledger_.problem(), cut.training); };
     WalkResult found = walk(cut.training, ledger_.problem().machine, starts, judge, options);
     facts_.proposals += found.proposals;
+    if (found.stopped) ledger_.cut_short(true);
     ledger_.count(found.simulated);
     compact(found.best);
     if (found.valid) {
@@ -138,14 +138,14 @@ class Walks {
   }
 
   Ledger& ledger_;
-  double share_;
   SearchResult& facts_;
 };
 
 }  // namespace
 
-void run_walks(Ledger& ledger, double share_of_time, SearchResult& facts) {
-  Walks(ledger, share_of_time, facts).run();
+void run_walks(Ledger& ledger, SearchResult& facts) {
+  ledger.begin("Markov chains", 0);  // have their own count
+  Walks(ledger, facts).run();
 }
 
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
@@ -164,7 +164,7 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
           if (const auto strategy = ledger.named(parse_baseline(name), micro))
             ledger.consider(*strategy, micro);
   SearchResult facts;
-  run_walks(ledger, 1, facts);
+  run_walks(ledger, facts);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   result.proposals = facts.proposals;

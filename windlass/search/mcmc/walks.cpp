@@ -44,10 +44,15 @@ WalkResult walk(const TrainingGraph& training, const Machine& machine,
   };
   const int rounds = std::max(1, options.rounds);
   for (int round = 0; round < rounds; ++round) {
-    if (options.stop && options.stop()) break;
+    if (options.stop && options.stop()) {
+      result.stopped = true;
+      break;
+    }
     in_parallel(count, threads, [&](size_t c) {
       walkers[c].chain->run(options.proposals / rounds, options.simulations / rounds, options.stop);
     });
+    result.stopped |=
+        std::ranges::any_of(walkers, [](const Walker& walker) { return walker.chain->stopped(); });
     const size_t best = best_of_all();
     // Copies: the one that leads goes on too.
     const Strategy leader = walkers[best].chain->best();

@@ -32,6 +32,8 @@ struct WalkResult {
   double energy = 0;
   bool valid = false;
   int64_t proposals = 0, accepted = 0, simulated = 0;
+  int64_t units = 0;     // tasks of all simulations
+  bool stopped = false;  // before the end
 };
 
 using MakeJudge = std::function<std::unique_ptr<Judge>()>;

@@ -48,7 +48,7 @@ class Descent {
   // As far down as single changes lead.
   void run(Placed& best) {
     const int64_t before = evaluator_.evaluations();
-    while (evaluator_.evaluations() - before < kMostEvaluations && !ledger_.out_of_time())
+    while (evaluator_.evaluations() - before < kMostEvaluations && !ledger_.over())
       if (!step(best)) return;
   }
 
@@ -109,7 +109,7 @@ class Descent {
   const TrainingGraph& training_;
   const Machine& machine_;
   const FixedDecisions& fixed_;
-  const Ledger& ledger_;
+  Ledger& ledger_;
   std::map<TensorId, size_t> saved_of_, update_of_;
 };
 
@@ -121,7 +121,7 @@ std::optional<LeastMemory> find_least_memory(Ledger& ledger, std::vector<Strateg
   std::vector<Placed> placed;
   for (size_t i = starts.size(); i-- > 0;) {
     Strategy& start = starts[i];
-    if (!placed.empty() && ledger.out_of_time()) break;
+    if (!placed.empty() && ledger.over()) break;
     start.in_turn = true;
     start.prefetch = 0;
     start.bucket = std::min(start.bucket, kSmallBucket);

@@ -35,7 +35,7 @@ class OneDevice {
     for (int64_t cuts = 1; cuts <= samples; ++cuts) {
       if (only > 0 ? cuts != only : samples % cuts != 0) continue;
       if (cuts > kFewMicroBatches && ledger_.fits()) break;
-      if (ledger_.out_of_time() && (ledger_.fits() || asked_to_stop())) break;
+      if (ledger_.over() && (ledger_.fits() || asked_to_stop())) break;
       if (!ledger_.may_measure(cuts) || !ledger_.can_cut(cuts)) break;
       if (search_cut(cuts)) return true;
     }
@@ -79,7 +79,7 @@ class OneDevice {
     Cut& here = ledger_.cut(cuts);
     const auto out = [&] {
       ledger_.report();
-      return ledger_.out_of_time();
+      return ledger_.over();
     };
     bool plain = true;
     const std::vector<Strategy> list = bases(cuts);
@@ -112,11 +112,11 @@ class OneDevice {
       if (only > 0 ? cuts != only : samples % cuts != 0) continue;
       if (!ledger_.can_cut(cuts)) break;
       for (Strategy& base : bases(cuts)) starts.push_back(std::move(base));
-      if (ledger_.out_of_time()) break;
+      if (ledger_.over()) break;
     }
     std::optional<LeastMemory> least = find_least_memory(ledger_, std::move(starts));
     // What the usual search finds below that, until it finds nothing.
-    for (int round = 0; least && round < kMostRounds && !ledger_.out_of_time(); ++round) {
+    for (int round = 0; least && round < kMostRounds && !ledger_.over(); ++round) {
       const auto lower = find_least_memory(ledger_, found_below(least->limit));
       if (!lower || lower->limit >= least->limit) break;
       least = lower;
@@ -168,7 +168,7 @@ class OneDevice {
     Cut& cut = ledger_.cut(cuts);
     const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
                                         .compress = ledger_.options().compress,
-                                        .stop = [this] { return ledger_.out_of_time(); }};
+                                        .stop = [this] { return ledger_.over(); }};
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, base, *cut.evaluator, options);
     if (found) ledger_.add(found->strategy, cuts, found->time);
@@ -180,7 +180,10 @@ class OneDevice {
 
 }  // namespace
 
-bool run_one_device(Ledger& ledger) { return OneDevice(ledger).run(); }
+bool run_one_device(Ledger& ledger) {
+  ledger.begin("one device", kOneDeviceUnits);
+  return OneDevice(ledger).run();
+}
 
 SearchResult search_one_device(const Problem& problem, const SearchOptions& options) {
   if (problem.machine.devices.size() != 1)

@@ -1,11 +1,13 @@
 // What a time limit cuts, by a clock that only measuring or asking moves.
 
+#include <algorithm>
 #include <set>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
 #include "windlass/plan/cases.h"
-#include "windlass/search/search.h"
+#include "windlass/search/book/ledger.h"
 
 namespace windlass {
 namespace {
@@ -82,6 +84,87 @@ TEST(TimeLimit, EveryStageLooksAtTheClock) {
     EXPECT_LT(late.tried, 30) << limit;
     EXPECT_GT(all.tried, 4 * late.tried) << limit;
   }
+}
+
+// A machine that is slow, but not so slow that the limit cuts, finds what a fast one finds.
+TEST(TimeLimit, DoesNotDecideWhatIsFoundUnlessItCuts) {
+  const Graph network = cases::transformer(8, 2, false);
+  Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const Problem whole = {.network = network, .machine = machine, .cost = *cost};
+  const int64_t peak = search_all(whole, {.effort = 0.1}).frontier.back().limit.value;
+  for (Device& device : machine.devices) device.limit = Bytes(peak * 6 / 10);
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  double now = -1;  // the limit is nearly over once the search has begun
+  const SearchResult fast = search_all(problem, {.effort = 0.1, .clock = [] { return 0.0; }});
+  const SearchResult slow = search_all(problem, {.effort = 0.1, .clock = [&] {
+                                                   now = now < 0 ? 0 : 59;
+                                                   return now;
+                                                 }});
+  ASSERT_EQ(fast.termination, Termination::Feasible);
+  EXPECT_EQ(slow.termination, Termination::Feasible);
+  EXPECT_EQ(slow.step_time, fast.step_time);
+  EXPECT_EQ(slow.tried, fast.tried);
+  EXPECT_EQ(slow.proposals, fast.proposals);
+  EXPECT_EQ(slow.strategy.ops, fast.strategy.ops);
+  EXPECT_EQ(slow.strategy.saved, fast.strategy.saved);
+  ASSERT_EQ(slow.stages.size(), fast.stages.size());
+  int64_t simulated = 0;
+  for (size_t i = 0; i < fast.stages.size(); ++i) {
+    EXPECT_EQ(slow.stages[i].name, fast.stages[i].name);
+    EXPECT_EQ(slow.stages[i].units, fast.stages[i].units);
+    EXPECT_FALSE(fast.stages[i].time_limit);
+    simulated += fast.stages[i].simulated;
+  }
+  EXPECT_EQ(simulated, fast.tried);
+}
+
+// What is cut is said, stage by stage.
+TEST(TimeLimit, SaysWhatItCut) {
+  const Graph network = cases::transformer(8, 2, false);
+  const Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  double now = 0;
+  const SearchResult late =
+      search_all(problem, {.effort = 0.1, .clock = [&] { return now += 1e3; }});
+  ASSERT_EQ(late.termination, Termination::Limit);
+  const auto cut = [&](std::string_view name) {
+    return std::ranges::any_of(late.stages, [&](const StageEffort& stage) {
+      return stage.name == name && stage.time_limit && !stage.complete;
+    });
+  };
+  EXPECT_TRUE(cut("structures"));
+  EXPECT_TRUE(cut("exact search"));
+  EXPECT_TRUE(cut("Markov chains"));
+}
+
+// An effort that does not suffice ends a stage, which is no matter of time.
+TEST(TimeLimit, EffortIsNone) {
+  const Graph network = cases::mlp(16, 3);
+  const Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  const SearchOptions options;
+  Ledger ledger(problem, options);
+  ledger.begin("long enough", 1e6);
+  const auto strategy = ledger.named(parse_baseline("data-parallel"), 1);
+  ASSERT_TRUE(strategy);
+  EXPECT_TRUE(ledger.consider(*strategy, 1).fits);
+  EXPECT_FALSE(ledger.over());
+  ledger.begin("too short", 5);
+  EXPECT_FALSE(ledger.over());
+  ledger.consider(*strategy, 1);
+  EXPECT_TRUE(ledger.over());
+  ledger.leave_out("much");
+  const SearchResult found = ledger.finish();
+  EXPECT_EQ(found.termination, Termination::Feasible);
+  ASSERT_GE(found.stages.size(), 2u);
+  EXPECT_TRUE(found.stages[0].complete);
+  EXPECT_GT(found.stages[0].units, 5);
+  EXPECT_FALSE(found.stages[1].complete);
+  EXPECT_FALSE(found.stages[1].time_limit);
+  EXPECT_EQ(found.stages[1].left_out, "much");
 }
 
 }  // namespace

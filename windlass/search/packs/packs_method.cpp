@@ -33,16 +33,18 @@ bool suits_packs(const Machine& machine) {
          });
 }
 
-void run_packs(Ledger& ledger, double share_of_time) {
+void run_packs(Ledger& ledger) {
+  ledger.begin("packs of layers", kStructureUnits);
   const Problem& problem = ledger.problem();
   const int64_t samples = ledger.batch().samples;
   const LayerProfile chain =
       chain_of_network(problem.network, problem.training, problem.machine, problem.cost);
   expect_packs(ledger.cut(1).training, problem.machine, samples);
-  const LayerSearchOptions options = {
-      .mode = ledger.options().pack_mode, .equal_shares = true, .baselines = false, .stop = [&] {
-        return ledger.out_of_time(share_of_time);
-      }};
+  const LayerSearchOptions options = {.mode = ledger.options().pack_mode,
+                                      .equal_shares = true,
+                                      .baselines = false,
+                                      .effort = ledger.options().effort,
+                                      .stop = [&] { return ledger.interrupted(); }};
   Machine machine = problem.machine;
   bool larger = false;  // than the machine has
   for (int tries = 0; tries < kTries && !larger; ++tries) {
@@ -70,7 +72,7 @@ SearchResult search_harmony(const Problem& problem, const SearchOptions& options
         "--search harmony: packs choose micro-batches of their own in each pass, and decide for "
         "layers, not for ops; leave --micro-batches and --fix out");
   Ledger ledger(problem, options);
-  run_packs(ledger, 1);
+  run_packs(ledger);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   return result;

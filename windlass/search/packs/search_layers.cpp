@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 #include "windlass/base/error.h"
 #include "windlass/search/packs/pack_search.h"
@@ -164,11 +165,12 @@ void describe(LayerSearchResult& result, ChainTables& chain, const Machine& mach
 LayerSearchResult by_simulator(ChainTables& chain, const Machine& machine, int64_t minibatch,
                                int64_t limit, const LayerSearchOptions& options) {
   LayerSearchResult result;
-  const StreamSearchResult found = search_streams(chain, machine, minibatch, limit,
-                                                  {.mode = options.mode,
-                                                   .devices = options.devices,
-                                                   .equal_shares = options.equal_shares,
-                                                   .stop = options.stop});
+  StreamSearchOptions streams = {.mode = options.mode,
+                                 .devices = options.devices,
+                                 .equal_shares = options.equal_shares,
+                                 .stop = options.stop};
+  streams.effort = std::llround(static_cast<double>(streams.effort) * options.effort);
+  const StreamSearchResult found = search_streams(chain, machine, minibatch, limit, streams);
   result.tried = found.tried;
   if (!found.strategy) {
     if (found.tried == 0)

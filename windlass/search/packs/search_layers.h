@@ -29,6 +29,7 @@ struct LayerSearchOptions {
   bool prefetch = true;  // of Harmony's estimate alone
   bool equal_shares = false;        // replicas have the same number of samples each
   bool baselines = true;            // what Harmony and demand paging take, under the simulator
+  double effort = 1;                // relative to the usual, under the simulator
   std::function<bool()> stop = {};  // asked now and then: whether to return the best so far
 };
 

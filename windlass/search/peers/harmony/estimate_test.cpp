@@ -13,6 +13,7 @@
 #include "windlass/search/packs/random_harmony.h"
 #include "windlass/search/peers/harmony/harmony_by_events.h"
 #include "windlass/search/peers/harmony/harmony_plan.h"
+#include "windlass/search/peers/harmony/packers.h"
 
 namespace windlass {
 namespace {
@@ -141,6 +142,51 @@ TEST(HarmonyEstimate, ReproducesReleasedPlans) {
     EXPECT_EQ(harmony_peak_bytes(chain, plan), entry.at("printed_peak_bytes").get<int64_t>())
         << which;
   }
+}
+
+// The layer that reaches a multiple of the step begins the next pack.
+TEST(HarmonyPackers, BordersLieBeforeTheLayerThatReachesTheBar) {
+  using Packs = std::vector<Pack>;
+  EXPECT_EQ(balanced_packs({1, 1, 1, 1}, 2, true), (Packs{{0, 0}, {1, 3}}));
+  EXPECT_EQ(balanced_packs({1, 1, 1, 1}, 1, true), (Packs{{0, 3}}));
+  // A total of 11 in two: at 5 if weights are whole numbers, else at 5.5.
+  EXPECT_EQ(balanced_packs({3, 2, 1, 5}, 2, true), (Packs{{0, 0}, {1, 3}}));
+  EXPECT_EQ(balanced_packs({3, 2, 1, 5}, 2, false), (Packs{{0, 1}, {2, 3}}));
+  EXPECT_EQ(balanced_packs({9, 1, 1}, 2, false), Packs{});  // the first would be empty
+}
+
+// Those of the released plans that were cut by time: of two devices, all.
+TEST(HarmonyPackers, CutAsTheReleasedPlans) {
+  const auto data = test_data("harmony");
+  if (!data) GTEST_SKIP() << "reference data not found; set WINDLASS_DATA";
+  const std::filesystem::path folder = *data;
+  const auto packs_of = [](const nlohmann::json& list) {
+    std::vector<Pack> packs;
+    for (const auto& pack : list) packs.push_back({pack.at(0), pack.at(1)});
+    return packs;
+  };
+  const auto by_time = [](const PassTable& table, const std::vector<Pack>& packs) {
+    std::vector<double> seconds;
+    for (int32_t l = 0; l <= packs.back().last; ++l)
+      seconds.push_back(ChainTables::seconds(table, {l, l}));
+    return balanced_packs(seconds, static_cast<int32_t>(packs.size()), false);
+  };
+  int plans = 0;
+  for (const auto& entry : nlohmann::json::parse(std::ifstream(folder / "reference_plans.json"))) {
+    if (entry.at("devices") != 2) continue;
+    ++plans;
+    const std::string model = entry.at("model");
+    const LayerProfile profile = load_layer_profile((folder / (model + ".json")).string());
+    ChainTables chain(profile);
+    const std::vector<Pack> backward = packs_of(entry.at("backward_packs"));
+    const std::vector<Pack> forward = packs_of(entry.at("forward_packs"));
+    EXPECT_EQ(by_time(chain.backward(entry.at("backward_microbatch")), backward), backward)
+        << entry;
+    const std::vector<Pack> again(backward.begin(), backward.end() - 1);
+    if (forward == again) continue;
+    EXPECT_EQ(by_time(chain.forward(entry.at("forward_microbatch")), forward), forward) << entry;
+  }
+  EXPECT_EQ(plans, 6);
 }
 
 }  // namespace

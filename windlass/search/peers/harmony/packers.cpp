@@ -5,18 +5,18 @@
 #include "windlass/search/peers/harmony/packers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 namespace windlass {
 namespace {
 
-// Layers [0, layers) to be cut: a weight to balance of each, memory of each inside of a pack, and
-// whether a pack fits.
+// Layers [0, layers) to be cut: time of each, memory of each inside of a pack, and whether a pack
+// fits.
 struct Cutting {
   int32_t layers = 0;
-  std::function<double(int32_t)> seconds;
-  std::function<double(int32_t)> memory;
-  std::function<bool(Pack)> fits;
+  std::vector<double> seconds = {}, memory = {};
+  std::function<bool(Pack)> fits = {};
   double total_memory = 0;
   double cap = 0;
 };
@@ -46,28 +46,13 @@ std::vector<Pack> greedy_reverse(const Cutting& cutting) {
   return packs;
 }
 
-// Cuts the running sum of `weight` at equal steps, with more and more packs until all fit.
-std::vector<Pack> balanced(const Cutting& cutting, const std::function<double(int32_t)>& weight) {
-  std::vector<double> sums;
-  double total = 0;
-  for (int32_t l = 0; l < cutting.layers; ++l) sums.push_back(total += weight(l));
+// More and more packs until all fit.
+std::vector<Pack> balanced(const Cutting& cutting, const std::vector<double>& weights, bool whole) {
   const auto least = static_cast<int32_t>(
-      std::clamp(cutting.total_memory / cutting.cap, 0.0, double(cutting.layers)));
-  for (int32_t count = std::max(1, least); count <= cutting.layers; ++count) {
-    std::vector<Pack> packs;
-    int32_t first = 0;
-    bool good = true;
-    for (int32_t p = 1; p <= count && good; ++p) {
-      const double bar = total * p / count;
-      int32_t end = cutting.layers;
-      if (p < count)
-        end = static_cast<int32_t>(std::ranges::lower_bound(sums, bar) - sums.begin()) + 1;
-      end = std::min(end, cutting.layers);
-      good = end > first && cutting.fits({first, end - 1});
-      packs.push_back({first, end - 1});
-      first = end;
-    }
-    if (good) return packs;
+      std::clamp(std::ceil(cutting.total_memory / cutting.cap), 1.0, double(cutting.layers)));
+  for (int32_t count = least; count <= cutting.layers; ++count) {
+    std::vector<Pack> packs = balanced_packs(weights, count, whole);
+    if (!packs.empty() && std::ranges::all_of(packs, cutting.fits)) return packs;
   }
   return {};
 }
@@ -76,8 +61,8 @@ std::vector<std::vector<Pack>> pack(const Cutting& cutting) {
   std::vector<std::vector<Pack>> result;
   if (cutting.layers == 0) return result;
   for (std::vector<Pack> packs :
-       {balanced(cutting, cutting.seconds), balanced(cutting, cutting.memory), greedy(cutting),
-        greedy_reverse(cutting)})
+       {balanced(cutting, cutting.seconds, false), balanced(cutting, cutting.memory, true),
+        greedy(cutting), greedy_reverse(cutting)})
     if (!packs.empty() && std::ranges::find(result, packs) == result.end())
       result.push_back(std::move(packs));
   return result;
@@ -85,19 +70,12 @@ std::vector<std::vector<Pack>> pack(const Cutting& cutting) {
 
 Cutting cutting_of(const ChainTables& chain, const PassTable& table, int64_t size, int32_t layers,
                    int64_t cap, std::function<bool(Pack)> fits) {
-  Cutting cutting{.layers = layers,
-                  .seconds =
-                      [&table](int32_t l) {
-                        return ChainTables::seconds(table, {l, l});
-                      },
-                  .memory =
-                      [&table](int32_t l) {
-                        const auto at = static_cast<size_t>(l);
-                        return static_cast<double>(table.memory[at + 1] - table.memory[at]);
-                      },
-                  .fits = std::move(fits),
-                  .total_memory = 0,
-                  .cap = static_cast<double>(cap)};
+  Cutting cutting = {.layers = layers, .fits = std::move(fits), .cap = static_cast<double>(cap)};
+  for (int32_t l = 0; l < layers; ++l) {
+    const auto at = static_cast<size_t>(l);
+    cutting.seconds.push_back(ChainTables::seconds(table, {l, l}));
+    cutting.memory.push_back(static_cast<double>(table.memory[at + 1] - table.memory[at]));
+  }
   if (layers > 0)
     cutting.total_memory = static_cast<double>(chain.memory(table, {0, layers - 1}, size));
   return cutting;
@@ -113,6 +91,23 @@ std::vector<int64_t> stash_sums(const ChainTables& chain, const std::vector<Pack
 }
 
 }  // namespace
+
+std::vector<Pack> balanced_packs(const std::vector<double>& weights, int32_t count, bool whole) {
+  std::vector<double> sums;
+  double total = 0;
+  for (const double weight : weights) sums.push_back(total += weight);
+  const double step = whole ? std::floor(total / count) : total / count;
+  std::vector<Pack> packs;
+  int32_t first = 0;
+  for (int32_t p = 1; p <= count; ++p) {
+    const auto end = p < count ? std::ranges::lower_bound(sums, step * p) - sums.begin()
+                               : static_cast<std::ptrdiff_t>(sums.size());
+    if (end <= first) return {};
+    packs.push_back({first, static_cast<int32_t>(end) - 1});
+    first = static_cast<int32_t>(end);
+  }
+  return packs;
+}
 
 std::optional<HarmonyBaseline> harmony_own_search(ChainTables& chain, HarmonyMode mode,
                                                   int32_t devices, int64_t minibatch, int64_t cap,

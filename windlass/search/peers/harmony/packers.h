@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "windlass/search/peers/harmony/estimate.h"
 
@@ -13,6 +14,11 @@ struct HarmonyBaseline {
   double seconds = 0;
   int64_t tried = 0;
 };
+
+// Harmony's balanced cut of layers into `count` packs: the running sum of weights at multiples of
+// total / count, which is rounded down where weights are whole numbers. The layer whose sum reaches
+// a multiple begins the next pack. Nothing if a pack would be empty.
+std::vector<Pack> balanced_packs(const std::vector<double>& weights, int32_t count, bool whole);
 
 // The fastest configuration of Harmony's procedure whose every task needs at most `cap` bytes;
 // nothing if it finds none. Packs are cut under the check that Harmony itself makes and under that
