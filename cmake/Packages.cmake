@@ -28,6 +28,12 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(windlass_torch INTERFACE "SHELL:-include ATen/core/ivalue.h")
 endif()
 
+# cpp-httplib: its package says how it was built, and headers must be read in the same way.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(cpp_httplib REQUIRED IMPORTED_TARGET cpp-httplib)
+add_library(windlass_http INTERFACE)
+target_link_libraries(windlass_http INTERFACE PkgConfig::cpp_httplib Threads::Threads)
+
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)
   find_package(PeerPython)
