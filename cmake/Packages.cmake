@@ -33,6 +33,12 @@ if(NOT GLOO_HEADERS)
   message(STATUS "Training in several processes is left out: no headers of Gloo (libgloo-dev)")
 endif()
 
+# cpp-httplib: its package says how it was built, and headers must be read in the same way.
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(cpp_httplib REQUIRED IMPORTED_TARGET cpp-httplib)
+add_library(windlass_http INTERFACE)
+target_link_libraries(windlass_http INTERFACE PkgConfig::cpp_httplib Threads::Threads)
+
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)
   find_package(PeerPython)

@@ -8,7 +8,7 @@ build_packages=(
   g++ cmake ninja-build make pkg-config git ccache
   libonnx-dev libprotobuf-dev protobuf-compiler
   libtorch-dev libgloo-dev libopenblas0-pthread
-  nlohmann-json3-dev libcli11-dev libfmt-dev
+  nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 test_packages=(clang clang-format clang-tidy libomp-dev python3)

@@ -46,16 +46,17 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/"}},
     {"export",
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/"}},
+    {"serve", {"base/"}},
     // Everything but the runtime, which is opened through run/.
     {"cli",
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/",
-      "search/", "data/", "run/", "report/", "export/", "windlass.h"}},
+      "search/", "data/", "run/", "report/", "export/", "serve/", "windlass.h"}},
 };
 
 // Libraries that one folder alone may include.
 const std::map<std::string, std::string> kOnlyIn = {
-    {"torch/", "runtime"}, {"ATen/", "runtime"}, {"c10/", "runtime"},
-    {"onnx/", "model"},    {"CLI/", "cli"},      {"google/protobuf/", "model"},
+    {"torch/", "runtime"}, {"ATen/", "runtime"},          {"c10/", "runtime"},  {"onnx/", "model"},
+    {"CLI/", "cli"},       {"google/protobuf/", "model"}, {"httplib", "serve"},
 };
 
 struct Include {

@@ -114,7 +114,7 @@ def check_whole(page, case):
     for width in (390, 1280):
         page.size(width, 844)
         time.sleep(0.2)
-        check(f"{name}: {width} wide", page.run("return document.documentElement.scrollWidth <= innerWidth"))
+        check(f"{name}: {width} wide", page.run("return Math.max(innerWidth, document.documentElement.scrollWidth)") <= width)
     page.wait(READY)
     check(f"{name}: console", page.messages() == [])
 

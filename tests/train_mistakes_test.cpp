@@ -73,7 +73,7 @@ TEST(TrainSlow, WhatCannotBeWrittenIsNamed) {
   const ScratchFolder scratch;
   const std::string file = scratch / "file";
   write(file, "in the way");
-  for (const char* flag : {"--log", "--save", "--trace", "--checkpoints"}) {
+  for (const char* flag : {"--log", "--save", "--trace", "--checkpoints", "--tensorboard"}) {
     const std::string inside = file + "/inside";
     const ProgramResult result = train({"--steps", "2", flag, inside});
     expect_failure(result, 1, {inside});

@@ -168,6 +168,48 @@ TEST(TrainSlow, TheLearningRateFollowsItsSchedule) {
   EXPECT_LT(rates.back(), 0.003);
 }
 
+// Lengths and numbers of events as TensorBoard would read them; windlass/run/event_file_test.cpp
+// has the bytes.
+std::vector<std::map<std::string, float>> events_in(const std::string& folder) {
+  std::vector<std::map<std::string, float>> steps;
+  for (const std::string& name : files_in(folder)) {
+    const std::string text = read(folder + "/" + name);
+    for (size_t at = 0; at < text.size();) {
+      uint64_t size = 0;
+      std::memcpy(&size, text.data() + at, sizeof(size));
+      const std::string event = text.substr(at + 12, size);
+      at += 16 + size;
+      steps.emplace_back();
+      // A tag is 0a, its length, its letters; the number behind it is 15 and four bytes.
+      for (const char* tag : {"loss/train", "loss/evaluation", "memory/peak_bytes"})
+        if (const size_t found = event.find(tag); found != std::string::npos)
+          std::memcpy(&steps.back()[tag], event.data() + found + std::strlen(tag) + 1, 4);
+    }
+  }
+  return steps;
+}
+
+TEST(TrainSlow, WritesEventsAndLinesOfJson) {
+  const ScratchFolder scratch;
+  const std::string log = scratch / "log.jsonl", board = scratch / "board";
+  const ProgramResult result = train({"--steps", "4", "--eval-every", "2", "--eval-batches", "1",
+                                      "--log", log, "--tensorboard", board});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<json> lines = lines_of(result.out);
+  const std::vector<json> logged = lines_of(read(log));
+  auto events = events_in(board);
+  ASSERT_EQ(logged.size(), 4u);
+  ASSERT_EQ(events.size(), 5u);  // the first one says which version it is
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(logged[i]["step"], i + 1);
+    EXPECT_EQ(logged[i]["loss"], lines[i]["loss"]);
+    EXPECT_EQ(logged[i].contains("eval_loss"), i % 2 == 1);
+    EXPECT_EQ(events[i + 1].at("loss/train"), static_cast<float>(lines[i]["loss"].get<double>()));
+    EXPECT_EQ(events[i + 1].contains("loss/evaluation"), i % 2 == 1);
+    EXPECT_EQ(events[i + 1].at("memory/peak_bytes"), static_cast<float>(device_peak(lines[i])));
+  }
+}
+
 TEST(TrainSlow, EvaluatesAndLogs) {
   const ScratchFolder scratch;
   const std::string log = scratch / "log.csv";

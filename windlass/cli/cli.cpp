@@ -27,8 +27,10 @@ int code(ExitCode exit_code) { return static_cast<int>(exit_code); }
 void check_verb(const CLI::App& program, std::string_view verb) {
   if (verb.empty() || verb.starts_with('-')) return;
   std::vector<std::string> verbs;
-  for (const CLI::App* known : program.get_subcommands({})) verbs.push_back(known->get_name());
-  if (std::ranges::find(verbs, verb) != verbs.end()) return;
+  for (const CLI::App* known : program.get_subcommands({})) {
+    if (known->get_name() == verb) return;
+    if (!known->get_group().empty()) verbs.push_back(known->get_name());
+  }
   fail_input("unknown verb \"{}\"{}; known are {}", verb, did_you_mean(verb, verbs),
              join(verbs, ", "));
 }
@@ -86,6 +88,8 @@ int run_program(int argc, char** argv) {
   add_operators(program);
   add_validate(program, exit_code);
   add_calibrate(program, exit_code);
+  add_serve(program, exit_code);
+  add_answer(program);
   try {
     if (argc > 1) check_verb(program, argv[1]);
     program.parse(argc, argv);

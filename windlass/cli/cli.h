@@ -47,5 +47,7 @@ void add_explain(CLI::App& program, ExitCode& exit_code);
 void add_report(CLI::App& program, ExitCode& exit_code);
 void add_validate(CLI::App& program, ExitCode& exit_code);
 void add_calibrate(CLI::App& program, ExitCode& exit_code);
+void add_serve(CLI::App& program, ExitCode& exit_code);
+void add_answer(CLI::App& program);  // is not listed
 
 }  // namespace windlass

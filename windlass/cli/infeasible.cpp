@@ -95,7 +95,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
   answer.reason = answer.report.failure ? failure_reason(*answer.report.failure)
                                         : std::string("the host has too little memory");
   // Who has ended the search does not wait for this either.
-  if (InterruptScope::interrupted()) return answer;
+  if (!request.look || InterruptScope::interrupted()) return answer;
   answer.looked = true;
   const InterruptScope interrupts;
   Progress progress("looking for what helps");

@@ -14,6 +14,7 @@ struct InfeasibleRequest {
   const std::string& host_memory;
   const SearchFlags& search;
   size_t top = 8;
+  bool look = true;  // for what helps
 };
 
 // Looks for what helps for about 15 seconds at most, and no longer than --time-limit leaves (but a

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/infeasible.h"
 #include "windlass/cli/layer_graphs.h"
@@ -15,6 +16,7 @@
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
+#include "windlass/cli/target_search.h"
 #include "windlass/report/decisions.h"
 #include "windlass/report/json.h"
 #include "windlass/report/simulation_text.h"
@@ -31,6 +33,7 @@ struct PlanFlags {
   std::string output;
   SearchFlags search;
   std::string from;
+  std::string target;  // whose settings it must be
   std::string cost = "windlass";
   PaseMachine pase;             // for PaSE's cost model
   std::string prefetch = "on";  // of Harmony's estimate
@@ -83,7 +86,8 @@ std::string cut_text(const SearchResult& search) {
 
 ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned, Pricing& pricing) {
   const InfeasibleAnswer answer = answer_infeasible(
-      {flags.machine, flags.host_memory, flags.search, flags.top}, planned, pricing);
+      {flags.machine, flags.host_memory, flags.search, flags.top, flags.target.empty()}, planned,
+      pricing);
   if (flags.json) {
     ordered_json json = infeasible_json(answer);
     json["most_frugal"] =
@@ -168,6 +172,10 @@ ExitCode run_plan(const PlanFlags& flags) {
   if (flags.search.method == "harmony" && !is_windlass(flags.model.request.runner))
     fail_unsupported("--search harmony: packs of layers are windlass's own, not of {}",
                      flags.model.request.runner.name);
+  if (!flags.target.empty() && flags.search.method != "auto")
+    fail_input("--for {} is a search of its own; leave --search out", flags.target);
+  if (!flags.target.empty() && flags.search.allow.compress() > 0)
+    fail_unsupported("--allow compress: {} does not store activations in fewer bits", flags.target);
   MachineFlags named = flags.machine;
   const size_t devices = named.local_devices();
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
@@ -176,8 +184,11 @@ ExitCode run_plan(const PlanFlags& flags) {
   set_host_memory(machine, flags.host_memory);
   Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
                   flags.prices, runner);
-  const PlannedSubject planned = plan_subject(flags.model, std::move(machine), pricing,
-                                              {.search = flags.search, .from = flags.from});
+  const PlannedSubject planned =
+      plan_subject(flags.model, std::move(machine), pricing,
+                   {.search = flags.search,
+                    .from = flags.from,
+                    .method = flags.target.empty() ? nullptr : &target_search(flags.target)});
   const Subject& subject = planned.subject;
   if (!planned.fits) return print_infeasible(flags, planned, pricing);
   if (!flags.output.empty()) save_plan(flags, planned, pricing);
@@ -216,7 +227,10 @@ ExitCode run_plan(const PlanFlags& flags) {
              long_run_text_of(subject, pricing.cost(), true),
              frontier_text(planned.search.frontier));
   const bool trains = runs_here(subject.machine) && is_windlass(runner);
-  if (!flags.output.empty())
+  if (!flags.output.empty() && !flags.target.empty())
+    fmt::print("\nwritten to {}; take it along with: windlass export {} --to {}\n", flags.output,
+               flags.output, flags.target);
+  else if (!flags.output.empty())
     fmt::print("\nwritten to {}; {}: windlass {} {}\n", flags.output,
                trains ? "train it with" : "why it is so", trains ? "train --data FILE" : "explain",
                flags.output);
@@ -237,6 +251,10 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
                    "how: auto, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
+  verb->add_option("--for", flags->target,
+                   "only what this system can be told: " + join(search_targets(), ", "))
+      ->check(CLI::IsMember(search_targets()))
+      ->type_name("SYSTEM");
   verb->add_option("--cost", flags->cost,
                    "whose costs: windlass; pase for graphs of layers; harmony for packs of layers")
       ->capture_default_str()
@@ -285,6 +303,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "  windlass plan gpt2-xl --batch 16 --on 4x3090 --from plan.json --effort 10\n"
       "  windlass plan bert-large --batch max --on 4x1080ti\n"
       "  windlass plan bert-large --batch 64 --on 8x1080ti --fix tp=2,recompute=off\n"
+      "  windlass plan gpt2-xl --batch 16 --on 4x3090 --for megatron -o plan.json\n"
       "  windlass plan inception-v3 --batch 128 --on 8x1080ti --search exact\n"
       "  windlass plan gpt2-xl --batch 16 --on 4x1080ti --search harmony\n"
       "  windlass plan profile.json --batch 16 --on 4x1080ti --search harmony --cost harmony\n"

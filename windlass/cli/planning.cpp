@@ -127,7 +127,9 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   PlannedSubject planned;
   Subject& subject = planned.subject;
   subject.machine = std::move(machine);
-  const SearchMethod& method = find_search_method(planning.search.method, subject.machine);
+  const SearchMethod& method = planning.method
+                                   ? *planning.method
+                                   : find_search_method(planning.search.method, subject.machine);
   planned.method = method.name;
   Progress progress("planning");
   pricing.watch(&progress);

@@ -22,7 +22,8 @@ struct PlannedSubject {
 
 struct PlanningOptions {
   SearchFlags search = {};
-  std::string from = {};  // a plan file to start from
+  std::string from = {};                 // a plan file to start from
+  const SearchMethod* method = nullptr;  // instead of the one that the flags name
 };
 
 // Loads the model, searches, simulates what was found. `pricing` must be the one for the machine.

@@ -166,7 +166,11 @@ void TrainFlags::add_output_flags(CLI::App& verb) {
                   "go on from a checkpoint, or from the newest one of a folder that is whole")
       ->type_name("PATH");
   verb.add_option("--save", save, "write the weights at the end")->type_name("FILE.safetensors");
-  verb.add_option("--log", log, "write a line a step")->type_name("FILE.csv");
+  verb.add_option("--log", log,
+                  "write a line a step, of JSON where the name ends in .json or .jsonl")
+      ->type_name("FILE.csv|FILE.jsonl");
+  verb.add_option("--tensorboard", tensorboard, "write events for TensorBoard into a folder")
+      ->type_name("FOLDER");
   verb.add_option("--trace", trace, "write the predicted and the measured step for ui.perfetto.dev")
       ->type_name("FILE");
   verb.add_flag("--paranoid", paranoid,

@@ -42,7 +42,7 @@ struct TrainFlags {
   std::string checkpoints;
   int64_t checkpoint_every = 0;
   std::string resume;
-  std::string save, log, trace;
+  std::string save, log, tensorboard, trace;
   bool json = false, paranoid = false;
 
   void add_to(CLI::App& verb);

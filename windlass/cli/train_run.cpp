@@ -18,6 +18,7 @@
 #include "windlass/report/comparison.h"
 #include "windlass/report/trace.h"
 #include "windlass/run/checkpoint.h"
+#include "windlass/run/event_file.h"
 #include "windlass/run/runtime.h"
 #include "windlass/run/step_log.h"
 
@@ -62,7 +63,9 @@ class TrainingRun {
                                       watched(flags.trainer_options(threads), ranks))) {
     resume();
     compare_with_others();
-    if (flags.log.empty() || !first_) return;
+    if (!first_) return;
+    if (!flags.tensorboard.empty()) events_.emplace(flags.tensorboard);
+    if (flags.log.empty()) return;
     std::optional<int64_t> done;
     if (!resumed_.empty()) done = trainer_->steps_done();
     log_.emplace(flags.log, done);
@@ -179,9 +182,24 @@ class TrainingRun {
       print_now_and_then(done, rate, evaluated);
     }
     if (log_) log_->add(done, seconds, rate, evaluated);
+    if (events_) add_events(done, seconds, rate, evaluated);
     if (!flags_.checkpoints.empty() && flags_.checkpoint_every > 0 &&
         done.step % flags_.checkpoint_every == 0)
       checkpoint();
+  }
+
+  void add_events(const TrainerStep& done, double seconds, double rate,
+                  const std::optional<double>& evaluated) {
+    std::vector<std::pair<std::string, double>> values = {
+        {"loss/train", done.outcome.loss},
+        {"learning_rate", done.learning_rate},
+        {"speed/step_time_s", seconds},
+        {"speed/samples_per_s", rate},
+        {"memory/peak_bytes", static_cast<double>(highest_peak(done.outcome.peaks))}};
+    if (prepared_.subject.training.options.clip_norm > 0)
+      values.emplace_back("gradient_norm", done.outcome.gradient_norm);
+    if (evaluated) values.emplace_back("loss/evaluation", *evaluated);
+    events_->add(done.step, values);
   }
 
   double evaluate() {
@@ -269,6 +287,7 @@ class TrainingRun {
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
   std::optional<StepLog> log_;
+  std::optional<EventFile> events_;
   std::string resumed_, evaluation_note_;
   int64_t last_checkpoint_ = -1;
 };

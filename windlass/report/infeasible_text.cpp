@@ -33,7 +33,7 @@ std::string infeasible_text(const InfeasibleAnswer& answer, const std::string& d
     text += fmt::format("\nalive in {} when it fails, {} into the step\n{}", failure.memory,
                         format_seconds(failure.time), table.text("  "));
   }
-  if (!answer.looked) return text + "\nThe search was ended: nobody looked for what helps.\n";
+  if (!answer.looked) return text + "\nNobody looked for what helps.\n";
   if (answer.advice.empty())
     return text + "\nNothing that was tried in the time that was left helps.\n";
   Table table({Align::Left, Align::Left, Align::Left});

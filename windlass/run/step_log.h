@@ -1,4 +1,5 @@
-// The steps of a run as a table: a line a step, in a file that a run that goes on continues.
+// The steps of a run in a file, a line a step, that a run that goes on continues: JSON where the
+// name ends in .json or .jsonl, else a table of values between commas.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ class StepLog {
 
  private:
   std::string path_;
+  bool json_;
   std::ofstream file_;
 };
 

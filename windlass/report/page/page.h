@@ -53,6 +53,9 @@ nlohmann::ordered_json page_run_json(std::string_view text, const std::string& w
 std::string page_html(const nlohmann::ordered_json& plans,
                       const std::optional<nlohmann::ordered_json>& run);
 
+// The page of "windlass serve": the same charts beside controls; `data` is what they offer.
+std::string what_if_html(const nlohmann::ordered_json& data);
+
 // Text that stands for itself between tags and in attributes.
 std::string escape_html(std::string_view text);
 // JSON that cannot end the script element it stands in.

@@ -1,3 +1,4 @@
+#include <array>
 #include <string>
 
 #include <fmt/format.h>
@@ -37,6 +38,15 @@ std::string filled(std::string_view frame,
   return text.append(frame);
 }
 
+constexpr std::array kChartScripts = {"format.js",         "charts.js", "memory.js",  "timeline.js",
+                                      "timeline_input.js", "tables.js", "sections.js"};
+
+std::string scripts_with(std::string_view last) {
+  std::string scripts;
+  for (std::string_view name : kChartScripts) scripts += file_of(name);
+  return scripts.append(file_of(last));
+}
+
 }  // namespace
 
 std::string escape_html(std::string_view text) {
@@ -70,16 +80,19 @@ std::string page_html(const ordered_json& plans, const std::optional<ordered_jso
   ordered_json data = {{"windlass", kVersion}, {"plans", plans}};
   if (run) data["run"] = *run;
   const auto& first = plans.at(0);
-  std::string scripts;
-  for (std::string_view name : {"format.js", "charts.js", "memory.js", "timeline.js",
-                                "timeline_input.js", "tables.js", "page.js"})
-    scripts += file_of(name);
   return filled(file_of("page.html"),
                 {{"title", escape_html(first.at("title").get<std::string>())},
                  {"verdict", escape_html(first.at("verdict").get<std::string>())},
                  {"style", std::string(file_of("page.css"))},
                  {"data", script_json(data)},
-                 {"script", scripts}});
+                 {"script", scripts_with("page.js")}});
+}
+
+std::string what_if_html(const ordered_json& data) {
+  return filled(file_of("what_if.html"),
+                {{"style", std::string(file_of("page.css")) + std::string(file_of("what_if.css"))},
+                 {"data", script_json(data)},
+                 {"script", scripts_with("what_if.js")}});
 }
 
 }  // namespace windlass

@@ -1,0 +1,88 @@
+// `plan --for SYSTEM`: what is found can be told to the system, word for word.
+
+#include <string>
+#include <vector>
+
+#include "tests/run_program.h"
+#include "tests/scratch_folder.h"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace windlass {
+namespace {
+
+using testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+const std::string kModel = "gpt2:layers=4,hidden=256,heads=4,vocab=1024,dropout=0";
+
+Arguments planned_for(const std::string& system, const std::string& memory, const std::string& path,
+                      const Arguments& more = {}) {
+  Arguments arguments = {"plan",     kModel,  "--seq", "128",      "--batch", "16", "--on",
+                         "4x1080ti", "--for", system,  "--memory", memory,    "-o", path};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(Targets, NothingIsLostOfAPlanThatWasMadeForThem) {
+  const ScratchFolder folder;
+  const std::string path = folder / "plan.json";
+  for (const char* system :
+       {"deepspeed", "megatron", "torchtitan", "accelerate", "trainer", "pytorch"}) {
+    double before = 0;
+    for (const char* memory : {"700MiB", "120MiB", "60MiB"}) {
+      const ProgramResult made = run_windlass(planned_for(system, memory, path));
+      if (made.exit_code == 2) {
+        EXPECT_THAT(made.out, HasSubstr("no plan fits")) << system;
+        continue;
+      }
+      ASSERT_EQ(made.exit_code, 0) << system << " " << made.err;
+      EXPECT_THAT(made.out, HasSubstr(std::string("--to ") + system));
+      const nlohmann::json told = windlass_json({"export", path, "--to", system});
+      EXPECT_TRUE(told["lost"].empty()) << system << " in " << memory << told["lost"].dump(1);
+      EXPECT_DOUBLE_EQ(told["step_time_s"].get<double>(), told["plan_step_time_s"].get<double>())
+          << system << " in " << memory;
+      EXPECT_TRUE(told["fits"]) << system << " in " << memory;
+      EXPECT_EQ(told["micro_batch"].get<int64_t>() * told["accumulation"].get<int64_t>() *
+                    told["dp"].get<int64_t>(),
+                16);
+      const double time = told["step_time_s"];
+      EXPECT_GE(time, before) << system << ": less memory, no faster";
+      before = time;
+    }
+    EXPECT_GT(before, 0) << system << ": nothing fitted at all";
+  }
+}
+
+TEST(Targets, DecisionsOfTheUserStay) {
+  const ScratchFolder folder;
+  const std::string path = folder / "plan.json";
+  ASSERT_EQ(
+      run_windlass(planned_for("megatron", "700MiB", path, {"--fix", "pp=2,tp=2,recompute=full"}))
+          .exit_code,
+      0);
+  const nlohmann::json told = windlass_json({"export", path, "--to", "megatron"});
+  EXPECT_EQ(told["pp"], 2);
+  EXPECT_EQ(told["tp"], 2);
+  EXPECT_TRUE(told["lost"].empty()) << told["lost"].dump(1);
+  EXPECT_THAT(told["text"].get<std::string>(), HasSubstr("--recompute-granularity full"));
+}
+
+TEST(Targets, MistakesAreTold) {
+  const ScratchFolder folder;
+  const std::string path = folder / "plan.json";
+  ProgramResult result = run_windlass(planned_for("nemo", "700MiB", path));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("--for"));
+  result = run_windlass(planned_for("megatron", "700MiB", path, {"--search", "exact"}));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("leave --search out"));
+  result = run_windlass(planned_for("megatron", "700MiB", path, {"--allow", "compress"}));
+  EXPECT_EQ(result.exit_code, 1);
+  result = run_windlass(planned_for("trainer", "1MiB", path));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, HasSubstr("least limit"));
+}
+
+}  // namespace
+}  // namespace windlass

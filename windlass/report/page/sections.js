@@ -1,0 +1,96 @@
+// The sections that make up a report, and the theme. `report` has what is shown.
+
+const report = { data: null, timelines: [] };
+window.windlassReport = report;
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  document.getElementById('theme').textContent = theme === 'dark' ? 'Light' : 'Dark';
+  for (const timeline of report.timelines) timeline.ask();
+}
+
+function tiles(plan) {
+  const device = plan.memories.filter(memory => !memory.host);
+  const fullest = device.reduce((most, memory) => memory.peak > most.peak ? memory : most, device[0]);
+  const list = [[formatSeconds(plan.step_time), 'a step', plan.fits ? '' : 'without limits'],
+    [digits(plan.samples_per_s), 'samples/s', plan.tokens_per_s ? Math.floor(plan.tokens_per_s).toLocaleString('en-US') + ' tokens/s' : ''],
+    [formatBytes(fullest.peak), 'peak of the fullest device', `${formatPercent(fullest.peak / fullest.limit)} of ${formatBytes(fullest.limit)}`],
+    [formatPercent(plan.mfu), 'MFU', `HFU ${formatPercent(plan.hfu)}, of ${digits(plan.peak_flops / 1e12)} TFLOPS ${plan.precision}`],
+    [formatCount(plan.parameters), 'parameters', `${digits(fullest.peak / Math.max(1, plan.parameters))} bytes each at the peak of a device`]];
+  if (plan.failure) list.splice(2, 0, [formatBytes(plan.failure.missing), 'missing', 'on ' + plan.failure.memory]);
+  return el('div', { class: 'tiles' }, ...list.map(([value, label, note]) => el('div', { class: 'tile' + (label === 'missing' ? ' bad' : '') },
+    el('div', { class: 'value' }, value), el('div', { class: 'label' }, label), note ? el('div', { class: 'note' }, note) : null)));
+}
+
+function chips(plan) {
+  const degrees = plan.degrees, list = [];
+  for (const name of ['dp', 'tp', 'pp', 'cp', 'ep']) if (degrees[name] > 1 || ['dp', 'tp', 'pp'].includes(name)) list.push([name, degrees[name]]);
+  if (plan.packs) list.push(['packs of layers', plan.layers.length]);
+  else list.push(['ZeRO', degrees.zero]);
+  list.push(['micro-batches', degrees.micro_batches]);
+  if (degrees.saved_bytes > 0) {
+    const share = bytes => bytes > 0 ? formatPercent(bytes / degrees.saved_bytes) : 'none';
+    list.push(['recompute', share(degrees.recomputed_bytes)], ['offload', share(degrees.offloaded_bytes)]);
+  }
+  list.push(['devices', plan.devices < plan.all_devices ? `${plan.devices} of ${plan.all_devices}` : plan.devices], ['run by', plan.runner]);
+  return el('ul', { class: 'chips', 'aria-label': 'Degrees of parallelism' }, ...list.map(([name, value]) => el('li', {}, name + ' ', el('b', {}, value))));
+}
+
+function section(id, title, lead, ...content) {
+  document.getElementById('sections').append(el('a', { href: '#' + id }, title));
+  document.getElementById('body').append(el('section', { class: 'card', id, 'aria-labelledby': id + '-title' },
+    el('h2', { id: id + '-title' }, title), lead ? el('p', { class: 'lead' }, lead) : null, ...content));
+}
+
+// The same for each plan, side by side where there are two.
+function each(plans, draw) {
+  if (plans.length === 1) return draw(plans[0]);
+  return el('div', { class: 'pair two' }, ...plans.map(plan => el('div', {}, el('h3', {}, plan.path), draw(plan))));
+}
+
+function memories(plan) {
+  const shown = plan.memories.slice(0, 8), rest = plan.memories.slice(8);
+  const charts = el('div', { class: 'many' }, ...shown.map(memory => drawMemory(plan, memory)));
+  if (!rest.length) return charts;
+  const more = el('details', {}, el('summary', {}, `${rest.length} more`));
+  more.addEventListener('toggle', () => {
+    if (more.childElementCount < 2) more.append(el('div', { class: 'many' }, ...rest.map(memory => drawMemory(plan, memory))));
+  });
+  return el('div', {}, charts, more);
+}
+
+// All of it, for one plan or two; what was shown before is gone.
+function showPlans() {
+  for (const id of ['sections', 'body', 'facts']) document.getElementById(id).replaceChildren();
+  report.timelines = [];
+  const plans = report.data.plans, first = plans[0], two = plans.length > 1;
+  document.getElementById('headline').textContent = two ? `${first.title}: ${plans[0].path} and ${plans[1].path}` : first.title;
+  const verdict = document.getElementById('verdict');
+  const [word, ...rest] = first.verdict.split(':');
+  verdict.replaceChildren(el('strong', { class: first.fits ? 'good' : 'bad' }, word + ':'), rest.join(':'));
+  document.getElementById('facts').append(tiles(first), chips(first));
+  if (two) section('comparison', 'Side by side', '', drawComparison(plans), el('p', { class: 'lead' }, plans[1].verdict));
+  section('time', 'Where the time goes', 'Of a step, as the compute queue of the devices sees it. What is hidden behind kernels is not waited for and takes no time.', each(plans, drawBreakdown));
+  section('memory', 'Memory', first.fits ? 'Bytes alive over the step, against what each device may use. The triangle marks the peak.'
+    : 'Bytes alive over the step if there were no limits: this is what it would take.', memoryLegend(), each(plans, memories));
+  section('timeline', 'Timeline', `${first.timeline.tasks.toLocaleString('en-US')} tasks` + (first.timeline.slices < first.timeline.tasks ? ', neighbours of a kind drawn as one.' : '.')
+    + ' Devices that do the same share their tracks.', each(plans, plan => {
+    const timeline = new Timeline(plan);
+    report.timelines.push(timeline);
+    return timeline.mount();
+  }));
+  section('frontier', 'Time against memory', 'What a step takes with less or more memory on each device, and what the usual strategies would take. The search was for this limit: points at other limits are by-products, not the best there.', drawFrontier(first, plans[1]));
+  section('strategy', 'Strategy, layer by layer', first.degrees.text + '. ' + first.degrees.memory + '.', each(plans, drawLayers));
+  section('links', 'Links', 'Bytes that cross each direction of each link in a step.', each(plans, drawLinks));
+  if (report.data.run) section('run', 'Predicted beside measured', 'A run of this plan; medians over its steps but the first.', drawRun(report.data.run));
+  section('assumptions', 'What the numbers rest on', 'Predictions, not measurements, unless it says measured.', each(plans, drawAssumptions));
+}
+
+let stored = null;
+try { stored = localStorage.getItem('windlass-theme'); } catch (error) { /* pages from disk may have no storage */ }
+setTheme(stored === 'dark' || stored === 'light' ? stored : matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light');
+document.getElementById('theme').addEventListener('click', () => {
+  const theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+  setTheme(theme);
+  try { localStorage.setItem('windlass-theme', theme); } catch (error) { /* as above */ }
+});
