@@ -41,7 +41,9 @@ PreparedRun prepare(const TrainFlags& flags, int& threads) {
   const auto check_machine = [](const Machine& machine) {
     if (!runs_here(machine))
       fail_unsupported(
-          "{}: training runs on the devices of this host so far: plan with --on local --devices N",
+          "{}: training runs on the devices of this host so far: plan with --on local --devices N, "
+          "or "
+          "--on a file of windlass calibrate",
           machine.name);
   };
   if (is_plan_file(flags.model.request.source)) {
