@@ -29,6 +29,22 @@ TEST(CalibrateSlow, PredictionsHaveARange) {
   EXPECT_GE(step["step_time_high_s"], step["step_time_s"]);
   EXPECT_THAT(run_windlass({"plan", model[0], model[1], model[2], "--on", path}).out,
               HasSubstr("as the device was calibrated"));
+  // It says what copies take, and what an op takes at least.
+  const nlohmann::json& device = made["machine"]["device_types"]["cpu"];
+  EXPECT_GT(device["launch_overhead"].get<double>(), 0);
+  EXPECT_TRUE(device["calibration"].contains("workspace"));
+  EXPECT_EQ(device["calibration"].contains("copies"), !device.contains("copies_itself"));
+  // Plans made with it run here.
+  const std::string plan = folder / "plan.json";
+  EXPECT_EQ(
+      run_windlass({"plan", model[0], model[1], model[2], "--on", path, "-o", plan}).exit_code, 0);
+  const ProgramResult trained =
+      run_windlass({"train", plan, "--data", "synthetic", "--steps", "2", "--threads", "1"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const ProgramResult named =
+      run_windlass({"train", model[0], model[1], model[2], "--on", path, "--strategy", "single",
+                    "--data", "synthetic", "--steps", "1", "--threads", "1"});
+  EXPECT_EQ(named.exit_code, 0) << named.err;
   // Files are hostile.
   std::ifstream stream(path);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};

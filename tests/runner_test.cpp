@@ -3,6 +3,7 @@
 #include "windlass/cost/runner.h"
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/run_program.h"
 #include "tests/scratch_folder.h"
@@ -67,6 +68,31 @@ TEST(Runners, FrameworksKeepMore) {
   const nlohmann::json device = simulated_json(runner_step("pytorch"))["devices"][0];
   EXPECT_GT(device["footprint_bytes"].get<int64_t>(),
             device["peak_bytes"].get<int64_t>() + (int64_t{1} << 30));
+}
+
+// DDP's buckets hold the gradients once more, in every phase; one replica has none, and neither
+// have replicas that scatter their sums.
+TEST(Runners, BucketsTakeTheGradientsOnceMore) {
+  const ScratchFolder folder;
+  nlohmann::json without = runner_to_json(find_runner("pytorch"));
+  without["memory"].erase("bucket_copies");
+  std::ofstream(folder / "views.json") << without;
+  const auto taken = [&](const std::string& strategy) {
+    const auto peak = [&](const std::string& runner) {
+      std::vector<std::string> step = runner_step(runner);
+      step[8] = strategy;
+      return simulated_json(step)["devices"][0];
+    };
+    const nlohmann::json with = peak("pytorch"), views = peak(folder / "views.json");
+    EXPECT_EQ(with["gradient_bytes"], views["gradient_bytes"]);
+    return std::pair(with["peak_bytes"].get<int64_t>() - views["peak_bytes"].get<int64_t>(),
+                     with["gradient_bytes"].get<int64_t>());
+  };
+  const auto [more, gradients] = taken("data-parallel");
+  EXPECT_EQ(more, gradients);
+  EXPECT_GT(more, 0);
+  EXPECT_EQ(taken("single").first, 0);
+  EXPECT_EQ(taken("zero:stage=2").first, 0);
 }
 
 // 500 x 64 embeddings at both ends of the pipeline: Megatron's last stage has 12 bytes of state for

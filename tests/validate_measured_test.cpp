@@ -24,11 +24,21 @@ TEST(ValidateMeasuredSlow, PeaksAreThoseOfTheRun) {
     }
 }
 
+// Time that is up before the first point: no group is inside of its bars, and a word says why.
+TEST(ValidateMeasured, EndsWhenTimeIsUp) {
+  const ProgramResult result =
+      run_windlass({"validate", "--measured", "--only", "gpt2", "--minutes", "0", "--json"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  EXPECT_THAT(result.err, testing::HasSubstr("stopped before all was measured"));
+  EXPECT_TRUE(nlohmann::json::parse(result.out).contains("models"));
+}
+
 TEST(ValidateMeasured, MistakesAreNamed) {
   const ProgramResult unknown = run_windlass({"validate", "--measured", "--only", "gpt3"});
   EXPECT_EQ(unknown.exit_code, 1);
   EXPECT_THAT(unknown.err, testing::HasSubstr("gpt2, resnet-18"));
   EXPECT_EQ(run_windlass({"validate", "--full"}).exit_code, 1);
+  EXPECT_EQ(run_windlass({"validate", "--minutes", "1"}).exit_code, 1);
 }
 
 }  // namespace

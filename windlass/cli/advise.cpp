@@ -51,8 +51,8 @@ ExitCode run_advise(const AdviseFlags& flags) {
   named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   const Machine machine = machine_under(runner, named.load());
-  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()), {},
-                  runner);
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+                  {}, runner);
   Progress progress("advising");
   pricing.watch(&progress);
   const InterruptScope interrupts;

@@ -98,6 +98,25 @@ std::string to_text(const CalibrationResult& result) {
                              format_seconds(point.analytic * point.high))});
   text += table.text("  ");
   const Calibration& calibration = result.calibration;
+  if (!calibration.copies.empty()) {
+    Table copies({Align::Right, Align::Right, Align::Right, Align::Left});
+    copies.add({"copy of", "takes", "bytes a second", "four fifths of them"});
+    for (const CopyTime& copy : calibration.copies)
+      copies.add({format_bytes(copy.bytes), format_seconds(copy.time),
+                  format_bandwidth(
+                      BytesPerSecond(static_cast<double>(copy.bytes.value) / copy.time.value)),
+                  fmt::format("{} to {}", format_seconds(copy.low), format_seconds(copy.high))});
+    const CopyLine line = line_of(calibration.copies);
+    text += fmt::format("copies to host memory: {} and {}\n", format_seconds(line.latency),
+                        format_bandwidth(line.bandwidth)) +
+            copies.text("  ");
+  }
+  text += fmt::format("an op takes at least {}\n", format_seconds(result.op_time));
+  std::string held;
+  for (const auto& [family, share] : calibration.workspace)
+    if (share > 0) held += fmt::format("{}{} {:.2f}", held.empty() ? "" : ", ", family, share);
+  if (!held.empty())
+    text += fmt::format("workspace, as times the operands of a kernel: {}\n", held);
   return text +
          fmt::format(
              "kernels take {:.2f} times as long beside another device, {:.2f} beside copies, "
@@ -126,16 +145,33 @@ ExitCode run_calibrate(const CalibrateFlags& flags) {
       .devices = static_cast<int>(flags.devices),
       .repeats = flags.repeats,
       .most_seconds = flags.seconds,
+      .copy = {},
       .stop = [] { return InterruptScope::interrupted(); },
       .progress = [&](double part) { progress.show(Progress::bar(part) + " calibrating"); }};
   for (const TrainingGraph& network : networks) request.networks.push_back(&network);
+  // A link that was asked for, or copies by all threads of the device, stay as the machine has
+  // them.
+  const Seconds handoff = machine.links.front().latency;
+  if (flags.link_bandwidth.empty() && !machine.device_types[0].copies_itself)
+    request.copy = [handoff, timer = std::make_shared<CopyTimer>()](Bytes bytes) {
+      return timer->time(bytes) + handoff;
+    };
   const CalibrationResult result = calibrate(open_runtime(), request);
   if (InterruptScope::interrupted()) fail_input("calibration was interrupted; nothing is written");
-  machine.name = "calibrated";
+  machine.name = kCalibrated;
   machine.description += fmt::format(", calibrated with {} thread{} a device", named.threads,
                                      named.threads == 1 ? "" : "s");
   machine.device_types[0].source += "; kernels calibrated";
-  machine.device_types[0].calibration = result.calibration;
+  machine.device_types[0] = calibrated_type(machine.device_types[0], result);
+  if (!result.calibration.copies.empty()) {
+    const CopyLine line = line_of(result.calibration.copies);
+    for (const Device& device : machine.devices)
+      for (Link& link : machine.links)
+        if (link.a == device.endpoint) {
+          link.bandwidth = line.bandwidth;
+          link.latency = line.latency;
+        }
+  }
   if (!flags.output.empty()) {
     AtomicFile file(flags.output);
     file.write(machine_to_json(machine));

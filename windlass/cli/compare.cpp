@@ -58,7 +58,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());
-  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
                   flags.prices, runner);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});

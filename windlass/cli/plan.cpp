@@ -182,7 +182,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());
   set_host_memory(machine, flags.host_memory);
-  Pricing pricing(runs_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
                   flags.prices, runner);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing,

@@ -109,7 +109,13 @@ void Pricing::watch(Progress* progress) {
   };
 }
 
-bool runs_here(const Machine& machine) { return machine.name == "local"; }
+bool runs_here(const Machine& machine) {
+  const bool calibrated =
+      machine.name == kCalibrated && machine.device_types.front().calibration.any();
+  return calibrated || machine.name == "local";
+}
+
+bool measured_here(const Machine& machine) { return runs_here(machine) && machine.name == "local"; }
 
 int default_threads(size_t devices) {
   const auto threads = static_cast<size_t>(std::max(1, library_threads()));

@@ -22,6 +22,8 @@ class Progress;
 
 // Begins the provenance of prices that were measured.
 inline constexpr std::string_view kMeasured = "measured";
+// What a machine is called that `windlass calibrate` has written.
+inline constexpr std::string_view kCalibrated = "calibrated";
 
 // What becomes of prices that were measured by earlier runs (run/price_cache.h).
 struct PriceCacheFlags {
@@ -63,8 +65,11 @@ class Pricing {
   int threads_;
 };
 
-// Whether the devices of a machine are this host's, whose kernels can be measured and run here.
+// Whether the devices of a machine are this host's, as `local` or a file of `windlass calibrate`
+// has them: plans for it can be carried out here.
 bool runs_here(const Machine& machine);
+// Whether plans for it are made from its kernels, measured when they are asked for.
+bool measured_here(const Machine& machine);
 // Threads that the kernels of each device of this host use by default: as many as libtorch would,
 // shared among the devices.
 int default_threads(size_t devices);

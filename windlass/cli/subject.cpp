@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/cli/pack_plans.h"
+#include "windlass/cost/calibrated.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/baselines.h"
 
@@ -55,13 +56,15 @@ void fill_range(Subject& subject) {
     AnalyticOptions options = analytic_options(subject.request.runner);
     options.calibration_end = end;
     const auto cost = analytic_cost_model(options);
-    return simulate_step(subject.training, subject.strategy, subject.machine, *cost).step_time();
+    return simulate_step(subject.training, subject.strategy, with_copies_at(subject.machine, end),
+                         *cost)
+        .step_time();
   };
   subject.facts.range = {time_at(CalibrationEnd::Low), time_at(CalibrationEnd::High)};
 }
 
 Pricing pricing_of(const Subject& subject) {
-  const bool measured = subject.plan && runs_here(subject.machine) &&
+  const bool measured = subject.plan && measured_here(subject.machine) &&
                         subject.plan->provenance.cost.starts_with(kMeasured);
   const size_t devices = subject.machine.devices.size();
   Pricing pricing(measured, default_threads(devices), static_cast<int>(devices), {},

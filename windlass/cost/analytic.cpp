@@ -29,8 +29,9 @@ class Analytic : public CostModel {
     for (const Kernel& kernel : work.kernels)
       result.workspace = std::max(result.workspace, workspace(kernel));
     result.time = time(work, device, efficiency);
-    if (device.calibration.any())
-      result.time = calibrated(work, result.time, device.calibration, options_.calibration_end);
+    if (!device.calibration.any()) return result;
+    result.time = calibrated(work, result.time, device.calibration, options_.calibration_end);
+    if (const auto seen = calibrated_workspace(work, device.calibration)) result.workspace = *seen;
     return result;
   }
 
@@ -55,6 +56,8 @@ class Analytic : public CostModel {
 
   Seconds step_overhead(const DeviceType& device) const override {
     if (options_.runner) return options_.runner->host.step;
+    // Measured devices have no driver and no framework.
+    if (device.calibration.any()) return {};
     return device.launch_overhead * options_.step_issue;
   }
 
@@ -94,8 +97,8 @@ class Analytic : public CostModel {
   }
 
   Seconds memory_time(const Kernel& kernel, const DeviceType& device) const {
-    const double share =
-        scattered(kernel.family) ? options_.scattered_share : options_.stream_share;
+    double share = scattered(kernel.family) ? options_.scattered_share : options_.stream_share;
+    if (device.stream_share > 0) share *= device.stream_share / options_.stream_share;
     const Seconds once = moved(kernel) / (device.memory_bandwidth * share);
     return kernel.family == OpFamily::Update ? once * options_.update_passes : once;
   }

@@ -51,6 +51,35 @@ Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibr
   return analytic * ratio * all;
 }
 
+std::optional<Bytes> calibrated_workspace(const Work& work, const Calibration& calibration) {
+  const auto found = calibration.workspace.find(calibrated_family(work));
+  if (found == calibration.workspace.end()) return std::nullopt;
+  double operands = 0;
+  for (const Kernel& kernel : work.kernels)
+    operands = std::max(operands, static_cast<double>((kernel.read + kernel.written).value));
+  const double most = std::min(9e18, std::ceil(found->second * operands));
+  return Bytes(static_cast<int64_t>(most));
+}
+
+Machine with_copies_at(Machine machine, CalibrationEnd end) {
+  if (end == CalibrationEnd::Usual) return machine;
+  for (const Device& device : machine.devices) {
+    const std::vector<CopyTime>& copies = machine.device_types[device.type].calibration.copies;
+    if (copies.empty()) continue;
+    // One factor for all sizes, the mean of what they have.
+    double logs = 0;
+    for (const CopyTime& copy : copies)
+      logs += std::log((end == CalibrationEnd::Low ? copy.low : copy.high) / copy.time);
+    const double factor = std::exp(logs / static_cast<double>(copies.size()));
+    for (Link& link : machine.links)
+      if (link.a == device.endpoint || link.b == device.endpoint) {
+        link.bandwidth = link.bandwidth / factor;
+        link.latency = link.latency * factor;
+      }
+  }
+  return machine;
+}
+
 double least_ratio(const Calibration& calibration, CalibrationEnd end) {
   double least = 1;
   for (const auto& [name, points] : calibration.families)

@@ -1,6 +1,7 @@
 // Analytic prices moved to where kernels of a device were measured: by family of ops and by size.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "windlass/cost/cost_model.h"
@@ -15,6 +16,12 @@ std::string calibrated_family(const Work& work);
 // times follow a power law, beyond them the nearest ratio holds: larger work never gets cheaper.
 Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibration,
                    CalibrationEnd end);
+
+// Bytes that its kernels hold beside operands and results; none: its family was not seen.
+std::optional<Bytes> calibrated_workspace(const Work& work, const Calibration& calibration);
+
+// The machine whose links take what copies to its calibrated devices took at an end of their range.
+Machine with_copies_at(Machine machine, CalibrationEnd end);
 
 // No price is less than its analytic one times this.
 double least_ratio(const Calibration& calibration, CalibrationEnd end);

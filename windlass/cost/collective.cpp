@@ -130,8 +130,10 @@ Seconds tree_of_group(LoadSum& loads, const GroupLayout& group, Collective colle
     }
     edge = std::max(edge, double_tree(loads, heads, both_ways, part));
   }
+  // Inside of a node libraries make their trees chains: all members are as near to each other.
   const size_t heads = group.striped ? group.nodes.size() : group.all.size();
-  const auto depth = static_cast<double>(std::bit_width(heads - 1));  // ceil(log2)
+  const auto depth = static_cast<double>(
+      group.nodes.size() == 1 ? heads - 1 : std::bit_width(heads - 1));  // ceil(log2)
   const auto chain = static_cast<double>(stripes - 1);
   return (edge * depth + link * chain) * (both_ways ? 2.0 : 1.0);
 }

@@ -35,6 +35,10 @@ struct RunnerCosts {
   HostCosts host;
   double loss_copies = 0, loss_backward_copies = 0;
   double update_copies = 0;
+  // All along the step: copies of the gradients that replicas sum up among them, and what libraries
+  // keep for their products.
+  double bucket_copies = 0;
+  Bytes library_workspace = {};
   bool operator==(const RunnerCosts&) const = default;
 };
 

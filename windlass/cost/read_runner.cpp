@@ -102,6 +102,8 @@ Runner parse(std::string_view text) {
     memory.read("loss_copies", runner.loss_copies, 0);
     memory.read("loss_backward_copies", runner.loss_backward_copies, 0);
     memory.read("update_copies", runner.update_copies, 0);
+    memory.read("bucket_copies", runner.bucket_copies, 0);
+    memory.read("library_workspace", runner.library_workspace);
   });
   section(top, "numbers", runner, [&](Section& numbers) {
     numbers.read("gradient_dtype", runner.gradient_dtype);
@@ -121,9 +123,11 @@ Runner parse(std::string_view text) {
     fail_input("device: \"copy_share\" is {}, expected at most 1", runner.copy_share);
   if (runner.autocast == DType::F32)
     fail_input("numbers: \"autocast\" is fp32, expected bf16 or fp16");
-  const bool copies =
-      runner.loss_copies > 0 || runner.loss_backward_copies > 0 || runner.update_copies > 0;
-  if (copies && !runner.host) fail_input("memory: copies are of runners with a section \"host\"");
+  const bool copies = runner.loss_copies > 0 || runner.loss_backward_copies > 0 ||
+                      runner.update_copies > 0 || runner.bucket_copies > 0 ||
+                      runner.library_workspace;
+  if (copies && !runner.host)
+    fail_input("memory: copies and workspace are of runners with a section \"host\"");
   if (runner.name == "windlass" && !is_windlass(runner))
     fail_input("\"name\" is \"windlass\": give a runner with other constants another name");
   return runner;
@@ -165,6 +169,9 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
   put("memory", "loss_copies", runner.loss_copies, plain.loss_copies);
   put("memory", "loss_backward_copies", runner.loss_backward_copies, plain.loss_backward_copies);
   put("memory", "update_copies", runner.update_copies, plain.update_copies);
+  put("memory", "bucket_copies", runner.bucket_copies, plain.bucket_copies);
+  if (runner.library_workspace)
+    json["memory"]["library_workspace"] = runner.library_workspace->value;
   if (runner.gradient_dtype) json["numbers"]["gradient_dtype"] = dtype_name(*runner.gradient_dtype);
   if (runner.autocast) json["numbers"]["autocast"] = dtype_name(*runner.autocast);
   put("numbers", "fp32_losses", runner.fp32_losses, plain.fp32_losses);

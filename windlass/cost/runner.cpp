@@ -74,7 +74,10 @@ AnalyticOptions analytic_options(const Runner& runner) {
     options.runner = RunnerCosts{.host = *runner.host,
                                  .loss_copies = runner.loss_copies,
                                  .loss_backward_copies = runner.loss_backward_copies,
-                                 .update_copies = runner.update_copies};
+                                 .update_copies = runner.update_copies,
+                                 .bucket_copies = runner.bucket_copies,
+                                 .library_workspace = runner.library_workspace.value_or(Bytes(0))};
+  if (runner.library_workspace) options.product_workspace = Bytes(0);
   return options;
 }
 

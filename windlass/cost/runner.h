@@ -38,6 +38,10 @@ struct Runner {
   double loss_copies = 0, loss_backward_copies = 0;
   // Copies of all gradients of a device while it updates weights.
   double update_copies = 0;
+  // Copies of all gradients for the whole run where replicas sum them up with each other: buckets.
+  double bucket_copies = 0;
+  // Workspace of products that the libraries keep for the run; none: each product takes its own.
+  std::optional<Bytes> library_workspace = {};
 
   // --- numbers
   std::optional<DType> gradient_dtype = {};  // of 16-bit weights; none: that of the weights

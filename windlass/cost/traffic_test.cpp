@@ -55,23 +55,23 @@ TEST(Routes, TableSaysWhatFindRouteSays) {
 
 TEST(Collective, RingOnASwitch) {
   const Machine machine = load_machine("8xa100-80g");
-  // Each of 8 members sends 2 x 7/8 x 80 MB = 140 MB over its 270 GB/s, in 14 steps of two links of
-  // 2 us and 0.5 us of software, after 6 us: 518.5 us + 63 us + 6 us.
+  // Each of 8 members sends 2 x 7/8 x 80 MB = 140 MB over its 220 GB/s, in 14 steps of two links of
+  // 3 us and 0.5 us of software, after 6 us: 636.4 us + 91 us + 6 us.
   const Traffic sum = plan_collective(machine, Collective::AllReduce, Algorithm::Ring,
                                       {{members(0, 8)}}, Bytes(80 * kMB));
   EXPECT_EQ(sum.volume.value, 140 * kMB);
   ASSERT_EQ(sum.loads.size(), 16u);
   for (const LinkLoad& load : sum.loads) EXPECT_EQ(load.bytes.value, 140 * kMB);
-  EXPECT_NEAR(sum.latency.value, 69e-6, 1e-12);
-  EXPECT_NEAR(time_alone(machine, sum).value, 140e6 / 270e9 + 69e-6, 1e-12);
+  EXPECT_NEAR(sum.latency.value, 97e-6, 1e-12);
+  EXPECT_NEAR(time_alone(machine, sum).value, 140e6 / 220e9 + 97e-6, 1e-12);
   // Half of it each: 70 MB in 7 steps.
   for (const Collective half : {Collective::ReduceScatter, Collective::AllGather})
     EXPECT_NEAR(alone(machine, half, Algorithm::Ring, {members(0, 8)}, 80 * kMB).value,
-                70e6 / 270e9 + 6e-6 + 7 * 4.5e-6, 1e-12);
+                70e6 / 220e9 + 6e-6 + 7 * 6.5e-6, 1e-12);
   // A broadcast passes all on, 7 times.
   EXPECT_NEAR(
       alone(machine, Collective::Broadcast, Algorithm::Ring, {members(0, 8)}, 80 * kMB).value,
-      80e6 / 270e9 + 6e-6 + 7 * 4.5e-6, 1e-12);
+      80e6 / 220e9 + 6e-6 + 7 * 6.5e-6, 1e-12);
 }
 
 TEST(Collective, ThreadsOfOneProcessPayLatencyOnce) {
@@ -83,8 +83,8 @@ TEST(Collective, ThreadsOfOneProcessPayLatencyOnce) {
   for (Node& node : machine.nodes) node.one_process = true;
   const Traffic sum =
       plan_collective(machine, Collective::AllReduce, Algorithm::Ring, inside, Bytes(80 * kMB));
-  // The start, and two links of 2 us; the bytes are those of the ring.
-  EXPECT_NEAR(sum.latency.value, 10e-6, 1e-12);
+  // The start, and two links of 3 us; the bytes are those of the ring.
+  EXPECT_NEAR(sum.latency.value, 12e-6, 1e-12);
   EXPECT_EQ(sum.volume, before.volume);
   ASSERT_EQ(sum.loads.size(), before.loads.size());
   for (size_t i = 0; i < sum.loads.size(); ++i)
@@ -93,19 +93,46 @@ TEST(Collective, ThreadsOfOneProcessPayLatencyOnce) {
   EXPECT_EQ(alone(machine, Collective::AllReduce, Algorithm::Ring, across, 80 * kMB), far);
 }
 
-TEST(Collective, TreeForSmallRingForLarge) {
+TEST(Collective, TreesBetweenNodesChainsInside) {
   const Machine machine = load_machine("8xa100-80g");
   const std::vector<DeviceGroup> all = {members(0, 8)};
-  const Traffic small = plan_collective(machine, Collective::AllReduce, all, Bytes(1000));
-  EXPECT_EQ(small.algorithm, Algorithm::Tree);
-  // Up and down 3 levels.
-  EXPECT_NEAR(small.latency.value, 6e-6 + 2 * 3 * 4.5e-6, 1e-12);
-  EXPECT_EQ(plan_collective(machine, Collective::AllReduce, all, Bytes(100 * kMB)).algorithm,
-            Algorithm::Ring);
-  // No member sends more than twice the bytes: it is inside of one of two trees only.
+  // Up and down 7 steps of 6.5 us: as a ring, which sends less.
   const Traffic tree =
       plan_collective(machine, Collective::AllReduce, Algorithm::Tree, all, Bytes(80 * kMB));
+  EXPECT_NEAR(tree.latency.value, 6e-6 + 2 * 7 * 6.5e-6, 1e-12);
+  EXPECT_EQ(plan_collective(machine, Collective::AllReduce, all, Bytes(1000)).algorithm,
+            Algorithm::Ring);
+  // No member sends more than twice the bytes: it is inside of one of two trees only.
   EXPECT_EQ(tree.volume.value, 160 * kMB);
+  // One card of each of 16 nodes, 4 levels against 15 steps around.
+  const Machine nodes = load_machine("8xa100-80g*16");
+  const std::vector<DeviceGroup> across = {members(0, 16, 8)};
+  EXPECT_EQ(plan_collective(nodes, Collective::AllReduce, across, Bytes(1000)).algorithm,
+            Algorithm::Tree);
+  EXPECT_EQ(plan_collective(nodes, Collective::AllReduce, across, Bytes(400 * kMB)).algorithm,
+            Algorithm::Ring);
+}
+
+// All-reduces of eight cards as they were measured (stas00/ml-engineering, network): A100 and H200.
+TEST(Collective, AsMeasuredOnNvlink) {
+  const auto seconds = [](const char* name, int64_t bytes) {
+    const Machine machine = load_machine(name);
+    return time_alone(machine, plan_collective(machine, Collective::AllReduce, {{members(0, 8)}},
+                                               Bytes(bytes)))
+        .value;
+  };
+  const auto bus = [](int64_t bytes, double rate) {
+    return 1.75 * static_cast<double>(bytes) / rate;
+  };
+  constexpr int64_t kMebi = 1 << 20;
+  EXPECT_NEAR(seconds("8xa100-80g", kMebi) / 102e-6, 1, 0.1);
+  EXPECT_NEAR(seconds("8xa100-80g", 64 * kMebi) / bus(64 * kMebi, 172e9), 1, 0.1);
+  EXPECT_NEAR(seconds("8xa100-80g", 256 * kMebi) / bus(256 * kMebi, 194e9), 1, 0.1);
+  EXPECT_NEAR(seconds("8xa100-80g", 16384 * kMebi) / bus(16384 * kMebi, 235e9), 1, 0.1);
+  EXPECT_NEAR(seconds("8xh200", 32 << 10) / 40e-6, 1, 0.1);
+  EXPECT_NEAR(seconds("8xh200", kMebi) / 46e-6, 1, 0.1);
+  EXPECT_NEAR(seconds("8xh200", 32 * kMebi) / bus(32 * kMebi, 276e9), 1, 0.15);
+  EXPECT_NEAR(seconds("8xh200", 256 * kMebi) / bus(256 * kMebi, 436e9), 1, 0.15);
 }
 
 TEST(Collective, BroadcastFromTheFirst) {
@@ -186,14 +213,14 @@ TEST(Collective, RingIsStripedOverTheNetworkOfAllMembers) {
   EXPECT_EQ(sum.volume.value, 300 * kMB);
   EXPECT_NEAR(time_alone(machine, sum).value - sum.latency.value, 37.5e6 / 25e9, 1e-12);
   // A ring has 14 steps inside and 2 between nodes; a chunk makes 15/16 of two rounds.
-  EXPECT_NEAR(sum.latency.value, 6e-6 + 1.875 * (14 * 4.5e-6 + 2 * 10.5e-6), 1e-12);
+  EXPECT_NEAR(sum.latency.value, 6e-6 + 1.875 * (14 * 6.5e-6 + 2 * 10.5e-6), 1e-12);
 
   // Inside 2 x 7/8 x 160 MB, between 2 x 1/2 x 20 MB.
   const Traffic parts = plan_collective(machine, Collective::AllReduce, Algorithm::Hierarchical,
                                         {{members(0, 16)}}, Bytes(160 * kMB));
   EXPECT_EQ(heaviest(machine, parts, "nvswitch"), 280 * kMB);
   EXPECT_EQ(heaviest(machine, parts, "network"), 20 * kMB);
-  EXPECT_NEAR(parts.latency.value, 6e-6 + 14 * 4.5e-6 + 2 * 10.5e-6, 1e-12);
+  EXPECT_NEAR(parts.latency.value, 6e-6 + 14 * 6.5e-6 + 2 * 10.5e-6, 1e-12);
 }
 
 TEST(Collective, OneConnectionOfANodeCarriesAll) {
@@ -217,7 +244,7 @@ TEST(Collective, AllToAll) {
       plan_collective(machine, Collective::AllToAll, {{members(0, 8)}}, Bytes(640 * kMB));
   EXPECT_EQ(swap.volume.value, 70 * kMB);
   EXPECT_EQ(swap.algorithm, Algorithm::Direct);
-  EXPECT_NEAR(time_alone(machine, swap).value, 70e6 / 270e9 + 6e-6 + 4e-6 + 7 * 0.5e-6, 1e-12);
+  EXPECT_NEAR(time_alone(machine, swap).value, 70e6 / 220e9 + 6e-6 + 6e-6 + 7 * 0.5e-6, 1e-12);
 }
 
 TEST(Collective, NothingToDo) {

@@ -31,6 +31,13 @@ struct KernelRatio {
   double ratio = 1, low = 1, high = 1;
 };
 
+// What a copy of so many bytes between host memory and a device took; `low` and `high` hold four
+// fifths of the times that were seen.
+struct CopyTime {
+  Bytes bytes;
+  Seconds time, low, high;
+};
+
 // How the kernels of a device were measured (run/calibrate.h). Applied by the cost model.
 struct Calibration {
   // By family of ops, "compression" beside: ascending in `analytic` and in what was measured. A
@@ -40,6 +47,11 @@ struct Calibration {
   // host memory run, and while the host updates weights: the upper end of predictions has the
   // largest of them.
   double beside_devices = 1, beside_copies = 1, beside_updates = 1;
+  // By family: the most bytes that a kernel held beside operands and results, for each byte of
+  // these. A family that is not there is as the model says.
+  std::map<std::string, double> workspace = {};
+  // By size, ascending: the device's link has the line through them.
+  std::vector<CopyTime> copies = {};
 
   bool any() const { return !families.empty(); }
 };
@@ -52,6 +64,8 @@ struct DeviceType {
   // Of its matrix units' peak, what large products reach in long runs, where that is known: cards
   // whose power or cooling does not carry the peak. 0: what the cost model assumes of all.
   double matrix_share = 0;
+  // Of its memory's bandwidth, what kernels reach that read and write long runs; 0: likewise.
+  double stream_share = 0;
   BytesPerSecond memory_bandwidth;
   Seconds launch_overhead;  // from one kernel to the next when they are tiny
   // Its own cores copy to and from host memory and carry out updates on the host: nothing of that
@@ -75,8 +89,11 @@ struct Node {
   Bytes memory;                     // of the host, usable for training
   BytesPerSecond memory_bandwidth;  // of the host
   FlopsPerSecond peak;              // fp32, of all its cores together: updates on the host
-  bool peer_to_peer = true;         // false: copies between devices that no link joins directly
-                                    // go through host memory
+  // How fast one of its cores is, as times that a core of an A100 server (EPYC 7742) is: divides
+  // what frameworks take to hand an op to a device (cost_model.h, HostCosts).
+  double core_speed = 1;
+  bool peer_to_peer = true;  // false: copies between devices that no link joins directly
+                             // go through host memory
   EndpointId endpoint;
   // Its devices are threads of one process: what several exchange, one of them does in one go, so
   // that steps of an exchange do not wait for each other.

@@ -134,7 +134,7 @@ TEST(Machine, ManySwitches) {
 }
 
 TEST(Machine, NvlinkIsPreferredToPcie) {
-  EXPECT_DOUBLE_EQ(between(load_machine("8xa100-80g"), 0, 7).bandwidth.value, 270e9);
+  EXPECT_DOUBLE_EQ(between(load_machine("8xa100-80g"), 0, 7).bandwidth.value, 220e9);
   const Route pair = between(load_machine("4xv100-16g"), 0, 3);
   EXPECT_EQ(pair.hops.size(), 1u);
   EXPECT_DOUBLE_EQ(pair.bandwidth.value, 48e9);
@@ -146,7 +146,7 @@ TEST(Machine, NodesAreJoinedByTheNetwork) {
   EXPECT_EQ(machine.devices.size(), 32u);
   EXPECT_EQ(machine.nodes.size(), 4u);
   EXPECT_DOUBLE_EQ(between(machine, 0, 31).bandwidth.value, 25e9);  // 200 Gb/s
-  EXPECT_DOUBLE_EQ(between(machine, 0, 7).bandwidth.value, 270e9);
+  EXPECT_DOUBLE_EQ(between(machine, 0, 7).bandwidth.value, 220e9);
   // A node's own traffic does not take the network, though it would be fewer hops.
   const Route host = find_route(machine, machine.nodes[0].endpoint, machine.devices[0].endpoint);
   EXPECT_DOUBLE_EQ(host.bandwidth.value, 24e9);

@@ -5,6 +5,32 @@
 
 namespace windlass {
 
+namespace {
+
+std::vector<CopyTime> read_copies(JsonObject& object) {
+  constexpr size_t kMostCopies = 256;
+  std::vector<CopyTime> copies;
+  for (JsonObject& entry : object.objects("copies")) {
+    CopyTime copy;
+    copy.bytes = entry.bytes("bytes");
+    copy.time = entry.seconds("time", Seconds(0));
+    copy.low = entry.seconds("low", copy.time);
+    copy.high = entry.seconds("high", copy.time);
+    entry.finish();
+    if (!(copy.low.value > 0 && copy.low <= copy.time && copy.time <= copy.high &&
+          copy.high.value < 1e6))
+      fail_input("{}: expected \"low\" above 0, then \"time\", then \"high\"", entry.where());
+    if (copy.bytes.value < 1 || (!copies.empty() && copy.bytes <= copies.back().bytes))
+      fail_input("{}: larger copies come later", entry.where());
+    copies.push_back(copy);
+    if (copies.size() > kMostCopies)
+      fail_input("{}: more than {} copies", object.where(), kMostCopies);
+  }
+  return copies;
+}
+
+}  // namespace
+
 Calibration read_calibration(JsonObject object) {
   constexpr double kMostRatio = 1e4;
   constexpr size_t kMostFamilies = 64, kMostPoints = 256;
@@ -40,6 +66,14 @@ Calibration read_calibration(JsonObject object) {
                  kMostPoints, kMostFamilies);
   }
   families->finish();
+  if (auto shares = object.object("workspace")) {
+    for (const std::string& name : shares->keys())
+      calibration.workspace[name] = shares->number(name, 0, 0, kMostRatio);
+    if (calibration.workspace.size() > kMostFamilies)
+      fail_input("{}: more than {} families", shares->where(), kMostFamilies);
+    shares->finish();
+  }
+  if (object.has("copies")) calibration.copies = read_copies(object);
   object.finish();
   return calibration;
 }

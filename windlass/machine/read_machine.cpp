@@ -62,6 +62,7 @@ DeviceType read_device_type(JsonObject object, std::string name) {
   type.memory_bandwidth = object.bandwidth("memory_bandwidth");
   type.launch_overhead = object.seconds("launch_overhead", Seconds(5e-6));
   type.matrix_share = object.number("matrix_share", 0, 0, 1);
+  type.stream_share = object.number("stream_share", 0, 0, 1);
   type.copies_itself = object.boolean("copies_itself", false);
   type.source = object.text("source", "");
   if (auto calibration = object.object("calibration"))
@@ -122,6 +123,7 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
   node.host.memory = host->bytes("memory");
   node.host.memory_bandwidth = host->bandwidth("memory_bandwidth");
   node.host.peak = host->flops_rate("peak");
+  node.host.core_speed = host->number("core_speed", 1, 0.01, 100);
   host->finish();
 
   std::vector<std::string> known;

@@ -21,6 +21,7 @@ ordered_json write_type(const DeviceType& type) {
                        {"memory_bandwidth", type.memory_bandwidth.value},
                        {"launch_overhead", type.launch_overhead.value}};
   if (type.matrix_share > 0) json["matrix_share"] = type.matrix_share;
+  if (type.stream_share > 0) json["stream_share"] = type.stream_share;
   if (type.copies_itself) json["copies_itself"] = true;
   json["source"] = type.source;
   if (!type.calibration.any()) return json;
@@ -36,6 +37,13 @@ ordered_json write_type(const DeviceType& type) {
                          {"beside_copies", calibration.beside_copies},
                          {"beside_updates", calibration.beside_updates},
                          {"families", std::move(families)}};
+  for (const auto& [name, share] : calibration.workspace)
+    json["calibration"]["workspace"][name] = share;
+  for (const CopyTime& copy : calibration.copies)
+    json["calibration"]["copies"].push_back({{"bytes", copy.bytes.value},
+                                             {"time", copy.time.value},
+                                             {"low", copy.low.value},
+                                             {"high", copy.high.value}});
   return json;
 }
 
@@ -91,6 +99,7 @@ ordered_json write_node(const Machine& machine, const Node& node, const NodePart
                            {"peak", node.peak.value}}},
                          {"devices", write_devices(machine, parts, prefix)},
                          {"peer_to_peer", node.peer_to_peer}};
+  if (node.core_speed != 1) result["host"]["core_speed"] = node.core_speed;
   if (node.one_process) result["one_process"] = true;
   result["switches"] = switches;
   result["links"] = links;

@@ -25,19 +25,31 @@ std::vector<MeasuredPoint> measured_from_csv(std::string_view text, const std::s
 // (read_trace.h), which is one step.
 std::vector<MeasuredPoint> read_measured(const std::string& name);
 
-// measured = offset + scale x predicted. One point moves times by a scale (another host, another
-// clock) and peaks by an offset (a context, a workspace); two or more give both, by least squares
-// of relative errors. The scale stays within a factor of ten.
-struct Correction {
-  double time_offset = 0, time_scale = 1;  // seconds
-  double peak_offset = 0, peak_scale = 1;  // bytes
-  size_t times = 0, peaks = 0;             // points behind them
-  // Largest relative error that is left at those points; none: too few to tell.
-  std::optional<double> time_range, peak_range;
+// measured = offset + scale x predicted, as far as a few points say. They are weighed against what
+// is known before (docs/when_memory_methods_pay.md): times of one host differ from predicted ones
+// by a factor more than by an offset, peaks by an offset more than by a factor. So one point moves
+// times by a scale and peaks by an offset, and noise of a few small batches is not carried out to
+// large ones whole.
+struct CorrectionLine {
+  double offset = 0, scale = 1;  // seconds or bytes
+  size_t points = 0;             // behind them; 0: predictions stay
+  double noise = 0;  // relative, of one measured point: what is left, at least the usual
+  double offset_variance = 0, scale_variance = 0, covariance = 0;
 
-  bool any() const { return times + peaks > 0; }
+  double at(double predicted) const { return offset + scale * predicted; }
+  // Two standard deviations of a measured point there, over at().
+  double range(double predicted) const;
+};
+
+struct Correction {
+  CorrectionLine time, peak;
+
+  bool any() const { return time.points + peak.points > 0; }
   // The point as it is to be expected. Whether it fits is asked of the corrected peak.
   BatchPoint applied(const BatchPoint& predicted, Bytes limit) const;
+  // Ranges of a point that was made by applied(); none: nothing was measured.
+  std::optional<double> time_range(const BatchPoint& applied) const;
+  std::optional<double> peak_range(const BatchPoint& applied) const;
 };
 // `predicted`: for each measured point the simulated one of the same batch and method.
 Correction fit_correction(const std::vector<MeasuredPoint>& measured,

@@ -1,9 +1,14 @@
 #include "windlass/plan/few_shot.h"
 
+#include <algorithm>
+#include <cmath>
+#include <map>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/rng.h"
 
 namespace windlass {
 namespace {
@@ -51,10 +56,13 @@ TEST(FewShot, OnePointScalesTimesAndShiftsPeaks) {
   const Correction correction =
       fit_correction({{2, "plain", Bytes(1500), Seconds(0.024)}}, {predicted_at(2)});
   const BatchPoint moved = correction.applied(predicted_at(10), Bytes(2250));
-  EXPECT_NEAR(moved.time.value, 0.04, 1e-12);
+  EXPECT_NEAR(moved.time.value, 0.04, 1e-9);
   EXPECT_EQ(moved.peak, Bytes(2300));
   EXPECT_FALSE(moved.fits);
-  EXPECT_FALSE(correction.time_range);
+  // Little is known far from the one step, a little more near it.
+  EXPECT_GT(*correction.time_range(moved), 0.1);
+  EXPECT_LT(*correction.time_range(correction.applied(predicted_at(2), Bytes(2250))),
+            *correction.time_range(moved));
 }
 
 // measured = 5 ms + 1.5 x predicted, 200 + 1.1 x predicted.
@@ -70,12 +78,50 @@ TEST(FewShot, MorePointsGiveALine) {
          Seconds(0.005 + 1.5 * point.time.value)});
   }
   const Correction correction = fit_correction(measured, predicted);
-  EXPECT_NEAR(correction.time_offset, 0.005, 1e-9);
-  EXPECT_NEAR(correction.time_scale, 1.5, 1e-9);
-  EXPECT_NEAR(correction.peak_scale, 1.1, 1e-2);
-  EXPECT_LT(*correction.time_range, 1e-9);
-  EXPECT_NEAR(correction.applied(predicted_at(64), Bytes(1 << 20)).time.value, 0.005 + 1.5 * 0.074,
-              1e-9);
+  EXPECT_NEAR(correction.time.offset, 0.005, 0.0006);
+  EXPECT_NEAR(correction.time.scale, 1.5, 0.05);
+  EXPECT_NEAR(correction.peak.scale, 1.1, 0.01);
+  const double far = 0.005 + 1.5 * 0.074;
+  const BatchPoint moved = correction.applied(predicted_at(64), Bytes(1 << 20));
+  EXPECT_NEAR(moved.time.value, far, 0.03 * far);
+  EXPECT_NEAR(static_cast<double>(moved.peak.value), 200 + 1.1 * 7400, 20);
+  EXPECT_GT(*correction.time_range(moved) * moved.time.value, std::abs(moved.time.value - far));
+}
+
+// Steps of a host that is up to three times as slow, with something the prediction leaves out, and
+// noise of 3 %; the three smallest batches are measured. A line through them alone is far off where
+// they lie close together: the median error at sixteen times the batch stays below 10 %, and the
+// stated range has the truth in nine of ten cases. Five points are better than two.
+TEST(FewShot, RangesHoldTheTruth) {
+  Rng rng(11);
+  std::map<size_t, std::vector<double>> errors;
+  for (const size_t points : {2U, 3U, 5U}) {
+    int inside = 0;
+    constexpr int kRounds = 500;
+    for (int round = 0; round < kRounds; ++round) {
+      const double scale = std::exp(1.1 * rng.uniform(-1, 1)), beside = 0.002 * rng.uniform();
+      const auto truth = [&](int64_t batch) {
+        return beside + scale * predicted_at(batch).time.value;
+      };
+      std::vector<MeasuredPoint> measured;
+      std::vector<BatchPoint> predicted;
+      for (size_t i = 0; i < points; ++i) {
+        const auto batch = static_cast<int64_t>(2 * i + 2);
+        const double noise = 1 + 0.03 * (rng.uniform() + rng.uniform() + rng.uniform() - 1.5) * 2;
+        predicted.push_back(predicted_at(batch));
+        measured.push_back({batch, "plain", {}, Seconds(truth(batch) * noise)});
+      }
+      const Correction correction = fit_correction(measured, predicted);
+      const BatchPoint far = correction.applied(predicted_at(96), Bytes(1 << 20));
+      const double error = std::abs(far.time.value / truth(96) - 1);
+      errors[points].push_back(error);
+      if (error * truth(96) <= *correction.time_range(far) * far.time.value) ++inside;
+    }
+    EXPECT_GE(inside, 9 * kRounds / 10) << points;
+    std::ranges::sort(errors[points]);
+    EXPECT_LT(errors[points][kRounds / 2], 0.1) << points;
+  }
+  EXPECT_LT(errors[5][250], errors[2][250]);
 }
 
 TEST(FewShot, NothingMeasuredChangesNothing) {

@@ -24,6 +24,8 @@ ordered_json point_json(const MethodCurve& curve, size_t i) {
   for (size_t p = 0; p < kStepPhases; ++p)
     json[std::string(phase_name(static_cast<StepPhase>(p))) + "_peak_bytes"] =
         point.phases[p].value;
+  if (const auto range = curve.correction.time_range(point)) json["step_time_range"] = *range;
+  if (const auto range = curve.correction.peak_range(point)) json["peak_range"] = *range;
   if (i < curve.made_of.size()) json["made_of"] = curve.made_of[i];
   return json;
 }
@@ -105,14 +107,14 @@ ordered_json methods_json(const MethodsReport& report) {
       entry["depth"] = crossing_json(advice.depth, "pays_from_factor");
     }
     if (const Correction& by = curve.correction; by.any()) {
-      entry["correction"] = {{"times", by.times},
-                             {"time_scale", by.time_scale},
-                             {"time_offset_s", by.time_offset},
-                             {"peaks", by.peaks},
-                             {"peak_scale", by.peak_scale},
-                             {"peak_offset_bytes", by.peak_offset}};
-      if (by.time_range) entry["correction"]["time_range"] = *by.time_range;
-      if (by.peak_range) entry["correction"]["peak_range"] = *by.peak_range;
+      entry["correction"] = {{"times", by.time.points},
+                             {"time_scale", by.time.scale},
+                             {"time_offset_s", by.time.offset},
+                             {"time_noise", by.time.noise},
+                             {"peaks", by.peak.points},
+                             {"peak_scale", by.peak.scale},
+                             {"peak_offset_bytes", by.peak.offset},
+                             {"peak_noise", by.peak.noise}};
     }
     auto& points = entry["points"] = ordered_json::array();
     for (size_t i = 0; i < curve.points.size(); ++i) points.push_back(point_json(curve, i));

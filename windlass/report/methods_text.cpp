@@ -84,18 +84,22 @@ std::string correction_lines(const MethodsReport& report) {
   for (const MethodAdvice& advice : report.methods) {
     const Correction& by = advice.curve.correction;
     if (!by.any()) continue;
-    const auto left = [](const std::optional<double>& range) {
-      return range ? fmt::format(", within {:.1f} % there", 100 * *range) : std::string();
+    const BatchPoint* best = advice.curve.best();
+    const auto range = [&](const std::optional<double>& part) {
+      return part ? fmt::format(", {} samples within {:.1f} %", best->batch, 100 * *part)
+                  : std::string();
     };
     text += fmt::format("  {}: ", advice.curve.name);
-    if (by.times > 0)
-      text += fmt::format(
-          "time x {:.3f} {} {} by {} measured{}", by.time_scale, by.time_offset < 0 ? "-" : "+",
-          format_seconds(Seconds(std::abs(by.time_offset))), by.times, left(by.time_range));
-    if (by.peaks > 0)
-      text += fmt::format("{}peak x {:.3f} {} {} by {} measured{}", by.times > 0 ? "; " : "",
-                          by.peak_scale, by.peak_offset < 0 ? "-" : "+",
-                          bytes_text(std::abs(by.peak_offset)), by.peaks, left(by.peak_range));
+    if (by.time.points > 0)
+      text += fmt::format("time x {:.3f} {} {} by {} measured{}", by.time.scale,
+                          by.time.offset < 0 ? "-" : "+",
+                          format_seconds(Seconds(std::abs(by.time.offset))), by.time.points,
+                          best != nullptr ? range(by.time_range(*best)) : "");
+    if (by.peak.points > 0)
+      text += fmt::format("{}peak x {:.3f} {} {} by {} measured{}", by.time.points > 0 ? "; " : "",
+                          by.peak.scale, by.peak.offset < 0 ? "-" : "+",
+                          bytes_text(std::abs(by.peak.offset)), by.peak.points,
+                          best != nullptr ? range(by.peak_range(*best)) : "");
     text += "\n";
   }
   return text.empty() ? "" : "\npredictions are moved by what was measured\n" + text;

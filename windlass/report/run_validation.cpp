@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "windlass/base/parallel.h"
+#include "windlass/cost/runner.h"
 #include "windlass/machine/read_machine.h"
 #include "windlass/model/model.h"
 #include "windlass/plan/step.h"
@@ -27,14 +28,18 @@ struct Job {
   int64_t batch = 0;
   bool memory = false;  // or time
   int64_t gpus = 0;
-  double weight = 0;  // how much work it is, about
+  double weight = 0;                    // how much work it is, about
+  std::string runner = {}, dtype = {};  // of a FrameworkStep
+  int64_t sequence = 0;
 
-  auto key() const { return std::tie(model, machine, strategy, batch, memory); }
+  auto key() const {
+    return std::tie(model, machine, strategy, batch, memory, runner, dtype, sequence);
+  }
   bool operator<(const Job& other) const { return key() < other.key(); }
 };
 
 struct Figures {
-  double time = 0;   // s
+  double time = 0;   // s; of a FrameworkStep until the update begins
   double kept = 0;   // bytes, worst device
   double state = 0;  // bytes, average over the GPUs
 };
@@ -76,7 +81,24 @@ ValidationRow without_a_layer(ValidationRow row) {
   return row;
 }
 
+std::vector<Job> jobs_of(const FrameworkStep& step) {
+  Job job;
+  job.model = step.model;
+  job.machine = step.machine;
+  job.strategy = step.strategy;
+  job.batch = step.batch;
+  job.runner = step.runner;
+  job.dtype = step.dtype;
+  job.sequence = step.sequence;
+  job.weight = static_cast<double>(step.batch);
+  if (step.less_model.empty()) return {job};
+  Job less = job;
+  less.model = step.less_model;
+  return {job, less};
+}
+
 std::vector<Job> jobs_of(const ValidationTable& table, const ValidationRow& row) {
+  if (row.framework) return jobs_of(*row.framework);
   std::vector<Job> jobs = {job_of(row, is_memory(table.figure))};
   if (table.figure == ValidatedFigure::KeptShare) jobs.push_back(job_of(baseline_of(row), true));
   if (table.figure == ValidatedFigure::LayerMemory)
@@ -99,7 +121,32 @@ std::vector<bool> of_layers(const Graph& graph) {
   return result;
 }
 
+Figures run_framework(const Job& job) {
+  const Runner runner = find_runner(job.runner);
+  const std::optional<DType> dtype = dtype_from_name(job.dtype);
+  ModelOptions options;
+  options.batch = job.batch;
+  options.sequence = job.sequence;
+  options.dtype = weight_dtype(runner, dtype);
+  TrainingOptions training;
+  set_training(runner, training);
+  const Machine machine = machine_under(runner, load_machine(job.machine));
+  const PreparedStep prepared =
+      prepare_step(graph_under(runner, load_model(job.model, options).graph, dtype),
+                   parse_baseline(job.strategy), machine, training);
+  const SimulatedStep step =
+      simulate_step(prepared.training, prepared.strategy, machine,
+                    *analytic_cost_model(analytic_options(runner)), {.enforce_limits = false});
+  Nanoseconds end = step.result.makespan;
+  for (size_t i = 0; i < step.tasks.size(); ++i)
+    if (step.tasks.tasks[i].kind == TaskKind::Update) end = std::min(end, step.result.start[i]);
+  Figures figures;
+  figures.time = static_cast<double>(end) * 1e-9;
+  return figures;
+}
+
 Figures run(const Job& job) {
+  if (!job.runner.empty()) return run_framework(job);
   ModelOptions model_options;
   model_options.batch = job.batch;
   model_options.dtype = DType::F16;
@@ -160,6 +207,10 @@ double predict(const ValidationTable& table, const ValidationRow& row,
     case ValidatedFigure::KeptShare: return 100 * own.kept / figures.at(jobs[1]).kept;
     case ValidatedFigure::LayerMemory:
       return (own.kept - figures.at(jobs[1]).kept) / static_cast<double>(kMiB.value);
+    case ValidatedFigure::PassTime: {
+      const double less = jobs.size() > 1 ? figures.at(jobs[1]).time : 0;
+      return 1e3 * (own.time - less) / static_cast<double>(row.framework->layers);
+    }
   }
   return 0;
 }

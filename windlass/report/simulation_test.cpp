@@ -19,8 +19,15 @@ using testing::HasSubstr;
 Machine small_machine(int64_t limit) {
   Machine machine;
   machine.name = "small";
-  machine.device_types.push_back({"card", Bytes(limit), {}, {}, 0, {}, {}, false, ""});
-  machine.nodes.push_back({"host0", Bytes(int64_t{1} << 60), {}, {}, true, EndpointId(1)});
+  DeviceType card;
+  card.name = "card";
+  card.memory = Bytes(limit);
+  machine.device_types.push_back(card);
+  Node host;
+  host.name = "host0";
+  host.memory = Bytes(int64_t{1} << 60);
+  host.endpoint = EndpointId(1);
+  machine.nodes.push_back(host);
   machine.devices.push_back({"gpu0", NodeId(0), 0, Bytes(limit), EndpointId(0)});
   machine.endpoints.push_back({Endpoint::Kind::Device, 0, "gpu0", NodeId(0)});
   machine.endpoints.push_back({Endpoint::Kind::Host, 0, "host0", NodeId(0)});

@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
+#include "windlass/graph/dtype.h"
 
 namespace windlass {
 namespace {
@@ -18,14 +19,35 @@ ValidatedFigure figure_from_name(const std::string& name) {
       {"kept-memory", ValidatedFigure::KeptMemory},
       {"kept-share", ValidatedFigure::KeptShare},
       {"layer-memory", ValidatedFigure::LayerMemory},
+      {"pass-time", ValidatedFigure::PassTime},
   };
   const auto found = kNames.find(name);
   if (found == kNames.end()) fail_input("quantity \"{}\" is not known", name);
   return found->second;
 }
 
+constexpr int64_t kMost = 1 << 20;
+
+ValidationRow read_framework_row(JsonObject row) {
+  ValidationRow result;
+  result.label = row.text("label");
+  FrameworkStep& step = result.framework.emplace();
+  step.model = row.text("model");
+  step.machine = row.text("machine");
+  step.runner = row.text("runner");
+  step.strategy = row.text("strategy");
+  step.dtype = row.text("dtype");
+  if (!dtype_from_name(step.dtype)) fail_input("\"dtype\" is \"{}\"", step.dtype);
+  step.batch = row.integer("batch", 1, kMost);
+  step.sequence = row.integer("sequence", 1, kMost);
+  step.less_model = row.text("less_model", "");
+  step.layers = row.integer("layers", 1, 1, kMost);
+  result.published = row.number("published", 0, 1e-12, 1e18);
+  row.finish();
+  return result;
+}
+
 ValidationRow read_row(JsonObject row) {
-  constexpr int64_t kMost = 1 << 20;
   ValidationRow result;
   result.label = row.text("label");
   const std::pair<const char*, int64_t*> numbers[] = {{"layers", &result.layers},
@@ -76,7 +98,10 @@ ValidationTable read_validation(std::string_view name, std::string_view text) {
     table.figure = figure_from_name(top.text("quantity"));
     table.bar_mean = top.number("bar_mean", 0, 0, 1);
     table.bar_max = top.number("bar_max", 0, 0, 1);
-    for (JsonObject& row : top.objects("rows")) table.rows.push_back(read_row(std::move(row)));
+    const bool frameworks = table.figure == ValidatedFigure::PassTime;
+    for (JsonObject& row : top.objects("rows"))
+      table.rows.push_back(frameworks ? read_framework_row(std::move(row))
+                                      : read_row(std::move(row)));
     top.finish();
   } catch (const Error& error) {
     throw error.within(name);

@@ -3,11 +3,13 @@
 //
 // The rows are GPTs on A100-80GB nodes of 8 with 8 x 200 Gb/s between nodes, as those systems ran:
 // fp16, attention not fused, dropout 0.1, Adam with fp32 master weights and fp32 gradients,
-// vocabulary 51200, sequences of 2048. One set of constants serves all rows.
+// vocabulary 51200, sequences of 2048. One set of constants serves all rows. Rows of other
+// networks, cards and frameworks say all of it themselves.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,15 @@ enum class ValidatedFigure : uint8_t {
   KeptMemory,   // GiB kept between the passes for the transformer layers, on the worst GPU
   KeptShare,    // % of the same without sequence parallelism and recomputation
   LayerMemory,  // MiB that one more layer keeps
+  PassTime,     // ms of a forward and a backward pass, without the update; of a FrameworkStep
+};
+
+// A step as a framework takes it.
+struct FrameworkStep {
+  std::string model, machine, runner, strategy, dtype;
+  int64_t batch = 1, sequence = 1;
+  std::string less_model;  // if it is of a few layers: the network without them
+  int64_t layers = 1;      // so many
 };
 
 struct ValidationRow {
@@ -43,6 +54,7 @@ struct ValidationRow {
   int64_t gpus = 0, tp = 1, pp = 1, interleave = 1, micro = 1, batch = 1;
   std::string recompute;  // as in a strategy
   bool sequence_parallel = false;
+  std::optional<FrameworkStep> framework = {};  // instead of all that
   double published = 0;
   double predicted = 0;  // by run_validation()
 

@@ -19,6 +19,8 @@ struct CalibrationRequest {
   int threads = 1, devices = 1;
   int repeats = 3;            // of everything, in rounds over all of it
   double most_seconds = 100;  // no round begins after that; the first is never cut short
+  // What a copy of so many bytes between host memory and a device takes; none: as the machine says.
+  std::function<Seconds(Bytes)> copy = {};
   std::function<bool()> stop = {};
   std::function<void(double part)> progress = {};
 };
@@ -33,11 +35,35 @@ struct KernelTiming {
 struct CalibrationResult {
   Calibration calibration;
   std::vector<KernelTiming> kernels;
+  // From one op to the next when they are tiny: the least of all rounds. Analytic times above are
+  // those of a device whose launch_overhead is half of it, as an op of one kernel counts two.
+  Seconds op_time;
   int rounds = 0;
   Seconds spent;
 };
 
 CalibrationResult calibrate(Runtime& runtime, const CalibrationRequest& request);
+
+// The device type as it was measured.
+DeviceType calibrated_type(DeviceType device, const CalibrationResult& result);
+
+// Times copies in memory that no cache holds, by the thread that calls; of at most 64 MiB.
+class CopyTimer {
+ public:
+  CopyTimer();
+  Seconds time(Bytes bytes);
+
+ private:
+  std::vector<char> from_, to_;
+  size_t at_ = 0;
+};
+
+// The line through times of copies, by relative errors.
+struct CopyLine {
+  Seconds latency;
+  BytesPerSecond bandwidth;
+};
+CopyLine line_of(const std::vector<CopyTime>& copies);
 
 // Ratios by family and size. Kernels of a family are put together while their analytic times are
 // within a factor of four: the median of their ratios counts, the first and the last tenth are cut

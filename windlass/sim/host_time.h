@@ -5,8 +5,9 @@
 //   issued(i) = issued(i - 1) + host(i)
 //   done(i)   = max(issued(i), done(i - 1)) + device(i)
 // and op i takes done(i) - done(i - 1). Both start at 0 where the host waits for the device: with
-// the step, or, in a pipeline whose runner does so, with each pass of a micro-batch. What a device
-// waits for beside (transfers) does not let the host catch up here: a bound from above.
+// the step, or, in a pipeline whose runner does so, with each pass of a micro-batch. While devices
+// redistribute activations the host goes on issuing; what a device waits for beside (gradients,
+// weights, other stages) does not let it catch up here: a bound from above.
 #pragma once
 
 #include "windlass/cost/cost_model.h"

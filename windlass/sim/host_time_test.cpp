@@ -12,6 +12,7 @@ namespace {
 class HostTime : public testing::Test {
  protected:
   HostTime() : machine_(load_machine("1x3090")) {
+    machine_.nodes[0].core_speed = 1;
     graph_.teams.push_back({.devices = {DeviceId(0)}, .type = 0, .memory = MemoryId(0)});
     graph_.lanes.push_back({.kind = LaneKind::Compute, .team = TeamId(0), .receiver = {}});
     graph_.memories.push_back({.name = "gpu0", .team = TeamId(0), .hosts = {}, .limit = Bytes(1)});
@@ -66,6 +67,23 @@ TEST_F(HostTime, LossesMakeCopies) {
   add(TaskKind::Backward, 1, 1);
   durations();
   EXPECT_EQ(times_.workspace, (std::vector<int64_t>{100, 80}));
+}
+
+// A host whose cores are twice as fast issues at 5 and 15 us.
+TEST_F(HostTime, FollowsTheCoresOfTheHost) {
+  machine_.nodes[0].core_speed = 2;
+  add(TaskKind::Forward, 1'000);
+  add(TaskKind::Backward, 1'000);
+  EXPECT_EQ(durations(), (std::vector<Nanoseconds>{6'000, 10'000}));
+}
+
+// What libraries keep is there in every phase; it takes the place of what products would ask for.
+TEST_F(HostTime, LibrariesKeepTheirWorkspace) {
+  costs_.library_workspace = Bytes(1000);
+  add(TaskKind::Forward, 1);
+  add(TaskKind::Update, 1);
+  durations();
+  EXPECT_EQ(times_.workspace, (std::vector<int64_t>{1000, 1000}));
 }
 
 // The step is no shorter than the host or the device alone, and no longer than both in turn.

@@ -276,13 +276,13 @@ class MethodSimulator {
       }
       if (!best.fits) {
         // Measured peaks are above those that the largest batch was found by.
-        if (curve.correction.peaks > 0) break;
+        if (curve.correction.peak.points > 0) break;
         continue;
       }
       curve.points.push_back(best);
       curve.made_of.push_back(what);
     }
-    if (curve.correction.peaks > 0)
+    if (curve.correction.peak.points > 0)
       curve.largest =
           curve.points.empty() ? std::nullopt : std::optional(curve.points.back().batch);
   }
