@@ -73,7 +73,7 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
 }
 
 double effort_of(const std::string& text) {
-  constexpr double kQuick = 0.2, kThorough = 10, kMost = 1e6;
+  constexpr double kQuick = 0.2, kThorough = 20, kMost = 1e6;
   if (text == "quick") return kQuick;
   if (text == "normal") return 1;
   if (text == "thorough") return kThorough;

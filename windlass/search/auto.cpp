@@ -6,26 +6,6 @@
 #include "windlass/search/grid/subsets.h"
 
 namespace windlass {
-namespace {
-
-// Packs of layers may be the better plan where nothing else fits, or the best so far keeps weights
-// or optimizer state on the host. They know nothing of decisions that the user has made, clipping
-// needs all gradients at once, kernels of parts of a batch are not measured, and no other runner
-// has them.
-bool wants_packs(const Ledger& ledger) {
-  const Problem& problem = ledger.problem();
-  const SearchOptions& options = ledger.options();
-  if (!suits_packs(problem.machine) || problem.reprice || problem.cost.runner_costs() != nullptr ||
-      problem.training.clip_norm > 0 || options.micro_batches > 0 || options.fixed.any() ||
-      !options.starts.empty())
-    return false;
-  if (!ledger.fits()) return true;
-  return std::ranges::any_of(
-      ledger.entries().front().strategy.weights,
-      [](const Residency& weight) { return weight.host || weight.host_update; });
-}
-
-}  // namespace
 
 SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
@@ -53,13 +33,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   if (!settled) run_walks(ledger, facts);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
   // Last: what begins at strategies in the book does not begin at packs.
-  if (wants_packs(ledger)) {
-    try {
-      run_packs(ledger);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::Unsupported) throw;  // else: not a network for packs
-    }
-  }
+  try_packs(ledger);
   SearchResult result = ledger.finish();
   // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
   result.lower_bound = work_bound(problem);

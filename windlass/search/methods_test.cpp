@@ -243,6 +243,30 @@ TEST_P(EveryMethod, KeepsToTheMicroBatchesThatAreGiven) {
   }
 }
 
+// Packs of layers count where nothing fits: the least limit is not above theirs, and is one at
+// which there is a plan.
+TEST(LeastLimit, PacksAreInTheBook) {
+  const Graph network = cases::mlp(16, 12, 256);
+  const auto cost = analytic_cost_model();
+  const auto at = [&](int64_t limit) {
+    Machine machine = cases::machine(2);
+    for (Device& device : machine.devices) device.limit = Bytes(limit);
+    return machine;
+  };
+  const Machine none = at(1000);
+  const Problem problem = {.network = network, .machine = none, .cost = *cost};
+  const SearchResult all = search_all(problem, {.effort = 0.02});
+  const SearchResult packs = search_harmony(problem, {.effort = 0.02});
+  ASSERT_EQ(all.termination, Termination::Infeasible);
+  ASSERT_TRUE(all.least_limit && packs.least_limit);
+  EXPECT_LE(all.least_limit->value, packs.least_limit->value);
+  const Machine enough = at(packs.least_limit->value);
+  const Problem again = {.network = network, .machine = enough, .cost = *cost};
+  const SearchResult found = search_all(again, {.effort = 0.02});
+  ASSERT_NE(found.termination, Termination::Infeasible);
+  expect_plan_holds(again, found);
+}
+
 std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const SearchMethod& method : search_methods()) names.emplace_back(method.name);

@@ -67,6 +67,7 @@ class Adviser {
       run_one_device(ledger);
     else
       run_grid(ledger, {all_devices(problem.machine)});
+    try_packs(ledger);
     advice.samples = ledger.batch().samples;
     advice.fits = ledger.fits();
     if (advice.fits) {

@@ -31,7 +31,7 @@ struct EffortBook {
 };
 
 // What stages may use at the usual effort, in units.
-inline constexpr double kStructureUnits = 6e6, kExactUnits = 3e6, kOneDeviceUnits = 2e7,
+inline constexpr double kStructureUnits = 2.5e6, kExactUnits = 1e6, kOneDeviceUnits = 2e7,
                         kChainUnits = 2e7;
 
 }  // namespace windlass

@@ -275,14 +275,17 @@ SearchResult Ledger::finish() {
     micro = best.micro_batches;
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
     add_point(best.strategy, free);
-  } else if (least_) {
-    result.strategy = least_->strategy;
-    result.least_limit = Bytes(least_->time);
-    micro = least_->micro_batches;
   } else {
     std::optional<int64_t> least;
-    frugal_.insert(frugal_.begin(), sought_.begin(), sought_.end());
-    for (const Entry& entry : frugal_) {
+    std::vector<Entry> list = sought_;
+    if (least_) {
+      least = least_->time;
+      result.strategy = least_->strategy;
+      micro = least_->micro_batches;
+    } else {
+      list.insert(list.end(), frugal_.begin(), frugal_.end());
+    }
+    for (const Entry& entry : list) {
       Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
       // What is there from the start cannot be waited for.
       if (least && evaluator.standing(entry.strategy) >= *least) continue;

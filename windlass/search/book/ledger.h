@@ -187,6 +187,11 @@ void take_exact_facts(SearchResult& result, const SearchResult& facts);
 bool suits_packs(const Machine& machine);
 // Packs of layers. Throws Error{Unsupported} if the network cannot be carried out in packs.
 void run_packs(Ledger& ledger);
+// The same where packs may be the better plan: nothing else fits, or the best so far keeps weights
+// or optimizer state on the host. They know nothing of decisions that the user has made, clipping
+// needs all gradients at once, kernels of parts of a batch are not measured, and no other runner
+// has them: then nothing is done, nor for networks that are none for packs.
+void try_packs(Ledger& ledger);
 // Markov chains from the best that is there, or from what needs least.
 void run_walks(Ledger& ledger, SearchResult& facts);
 

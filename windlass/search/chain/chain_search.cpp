@@ -10,6 +10,8 @@ namespace {
 
 // Points of a list closer than this part of everything kept are one.
 constexpr int64_t kResolution = 1024;
+// The same where the simulator decides, and for a first estimate.
+constexpr int64_t kProbing = 320, kCoarse = 48;
 // Longer runs of pieces are hardly ever worth it: all of it is live at once when it is run again.
 constexpr size_t kLongestPass = 16;
 // Steps that take so much longer than one without limits are worth a second and a third look.
@@ -22,12 +24,12 @@ constexpr int32_t kLatePrefetch = 2;
 class Planner {
  public:
   Planner(const TrainingGraph& training, const Strategy& base, Evaluator& evaluator,
-          const ChainSearchOptions& options)
+          const ChainSearchOptions& options, int64_t resolution = kResolution)
       : base_(base), profile_(profile_chain(training, base, evaluator, options)) {
     for (const GroupChain& group : profile_.groups) {
       int64_t all = 0;
       for (const ChainBlock& block : group.chain.blocks) all += block.options.front().kept;
-      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / kResolution,
+      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / resolution,
                                                             .longest_pass = kLongestPass});
     }
   }
@@ -43,6 +45,14 @@ class Planner {
   const std::vector<bool>& decides() const { return profile_.decides; }
   const std::vector<ChainCost>& frontier(size_t g) const { return solvers_[g].frontier(); }
 
+  // What the step takes inside of the limits, without the schedule.
+  Nanoseconds time_at(const std::vector<int64_t>& limits) const {
+    Nanoseconds slowest = 0;
+    for (size_t g = 0; g < solvers_.size(); ++g)
+      slowest = std::max(slowest, chosen(g, limits[g])->time - frontier(g).back().time);
+    return profile_.makespan + slowest * base_.micro_batches;
+  }
+
   // The fastest point of each group inside of its limit; the most frugal one if none is.
   ChainPoint at(const std::vector<int64_t>& limits) const {
     ChainPoint point = {
@@ -50,11 +60,10 @@ class Planner {
     Nanoseconds slowest = 0;
     for (size_t g = 0; g < solvers_.size(); ++g) {
       const auto& list = frontier(g);
-      const auto above = std::ranges::upper_bound(list, limits[g], {}, &ChainCost::bytes);
-      const auto chosen = above == list.begin() ? above : std::prev(above);
-      const auto index = static_cast<size_t>(chosen - list.begin());
-      point.bytes = std::max(point.bytes, chosen->bytes);
-      slowest = std::max(slowest, chosen->time - list.back().time);
+      const auto at = chosen(g, limits[g]);
+      const auto index = static_cast<size_t>(at - list.begin());
+      point.bytes = std::max(point.bytes, at->bytes);
+      slowest = std::max(slowest, at->time - list.back().time);
       apply_schedule(profile_.groups[g], solvers_[g].schedule(index), point.saved);
     }
     point.time += slowest * base_.micro_batches;
@@ -62,6 +71,12 @@ class Planner {
   }
 
  private:
+  std::vector<ChainCost>::const_iterator chosen(size_t g, int64_t limit) const {
+    const auto& list = frontier(g);
+    const auto above = std::ranges::upper_bound(list, limit, {}, &ChainCost::bytes);
+    return above == list.begin() ? above : std::prev(above);
+  }
+
   Strategy base_;
   const ChainProfile profile_;
   std::vector<ChainSolver> solvers_;
@@ -166,6 +181,34 @@ void try_prefetch(Evaluator& evaluator, Candidate& best) {
   if (best.strategy.prefetch == first) better(first / 2);
 }
 
+// Of each chain: of the smallest device of its group.
+std::vector<int64_t> limits_of(const Machine& machine, const Planner& planner) {
+  std::vector<int64_t> limits;
+  for (size_t g = 0; g < planner.groups(); ++g) {
+    int64_t least = INT64_MAX;
+    for (DeviceId device : planner.base().groups[static_cast<size_t>(planner.group(g))])
+      least = std::min(least, machine.devices[device.index()].limit.value);
+    limits.push_back(least);
+  }
+  return limits;
+}
+
+// What is live beside all saved tensors does not fit: actions do not help.
+bool hopeless(const Planner& planner, const std::vector<int64_t>& limits) {
+  for (size_t g = 0; g < planner.groups(); ++g)
+    if (static_cast<double>(planner.floor(g)) > kHopeless * static_cast<double>(limits[g]))
+      return true;
+  return false;
+}
+
+// Everything kept, but for what is gathered again.
+Strategy all_kept(const Strategy& base) {
+  Strategy kept = base;
+  for (MemoryAction& action : kept.saved)
+    if (action != MemoryAction::Regather) action = MemoryAction::Keep;
+  return kept;
+}
+
 // Tensors that are read all along the network, and belong to no piece, on the host too.
 Strategy with_rest_sent(const TrainingGraph& training, const Planner& planner) {
   Strategy strategy = planner.base();
@@ -195,29 +238,28 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
   return points;
 }
 
+std::optional<Nanoseconds> estimate_on_chain(const Problem& problem, const TrainingGraph& training,
+                                             const Strategy& base, Evaluator& evaluator,
+                                             const ChainSearchOptions& options) {
+  const Planner planner(training, all_kept(base), evaluator, options, kCoarse);
+  if (!evaluator.fits_at_start() || planner.empty()) return std::nullopt;
+  const std::vector<int64_t> limits = limits_of(problem.machine, planner);
+  if (hopeless(planner, limits)) return std::nullopt;
+  return planner.time_at(limits);
+}
+
 std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGraph& training,
                                        const Strategy& base, Evaluator& evaluator,
                                        const ChainSearchOptions& options) {
   // Nothing is faster than keeping everything.
-  Strategy kept = base;
-  for (MemoryAction& action : kept.saved)
-    if (action != MemoryAction::Regather) action = MemoryAction::Keep;
+  const Strategy kept = all_kept(base);
   if (const Evaluation found = evaluator.evaluate(kept); found.fits)
     return Candidate{kept, found.time};
   if (!evaluator.fits_at_start()) return std::nullopt;
-  const Planner planner(training, kept, evaluator, options);
+  const Planner planner(training, kept, evaluator, options, kProbing);
   if (planner.empty()) return std::nullopt;
-  std::vector<int64_t> limits;
-  for (size_t g = 0; g < planner.groups(); ++g) {
-    int64_t least = INT64_MAX;
-    for (DeviceId device : base.groups[static_cast<size_t>(planner.group(g))])
-      least = std::min(least, problem.machine.devices[device.index()].limit.value);
-    limits.push_back(least);
-  }
-  // What is live beside all saved tensors does not fit: actions do not help.
-  for (size_t g = 0; g < planner.groups(); ++g)
-    if (static_cast<double>(planner.floor(g)) > kHopeless * static_cast<double>(limits[g]))
-      return std::nullopt;
+  const std::vector<int64_t> limits = limits_of(problem.machine, planner);
+  if (hopeless(planner, limits)) return std::nullopt;
   std::optional<Candidate> best = Probing(planner, evaluator, limits, options.probes).run();
   const auto take = [&](std::optional<Candidate> other) {
     if (other && (!best || other->time < best->time)) best = std::move(other);
@@ -231,7 +273,7 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   if (options.send && slower_than(kNotFree) && !stopped()) {
     ChainSearchOptions recompute = options;
     recompute.send = false;
-    const Planner other(training, kept, evaluator, recompute);
+    const Planner other(training, kept, evaluator, recompute, kProbing);
     take(Probing(other, evaluator, limits, options.probes / 2).run());
   }
   // Where memory is short for the chain's taste, what it knows too little of matters: copies that
@@ -248,7 +290,7 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   if (!best && options.send) {
     const Strategy frugal = with_rest_sent(training, planner);
     if (frugal.saved != kept.saved) {
-      const Planner other(training, frugal, evaluator, options);
+      const Planner other(training, frugal, evaluator, options, kProbing);
       best = Probing(other, evaluator, limits, options.probes).run();
     }
   }

@@ -25,6 +25,12 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
                                        Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});
 
+// About what best_on_chain() comes to, by the chain alone and with coarse bytes: one or two
+// simulations. None if what is there beside all saved tensors does not fit.
+std::optional<Nanoseconds> estimate_on_chain(const Problem& problem, const TrainingGraph& training,
+                                             const Strategy& base, Evaluator& evaluator,
+                                             const ChainSearchOptions& options = {});
+
 // The fastest on the frontier that fits the machine's limits in the simulator, a little improved;
 // none if nothing fits. About 2 probes + polish + 10 simulations where memory is not free; where it
 // is very short, some more with what people would do, and with what the chain does not decide about

@@ -146,10 +146,10 @@ class ExactSearch {
   void polish_best(const ShardingProblem& sharding) {
     if (!best_) return;
     // Steps of few tasks are simulated often, those of many seldom.
-    constexpr double kTasks = 3e6;
+    const double tasks = 6e5 * std::max(0.1, ledger_.options().effort);
     PolishOptions options;
     options.evaluations =
-        static_cast<int64_t>(kTasks / static_cast<double>(cut_.evaluator->tasks()));
+        static_cast<int64_t>(tasks / static_cast<double>(cut_.evaluator->tasks()));
     options.out_of_time = [this] { return ledger_.over(); };
     best_->time = polish(cut_.training, sharding, all_, *cut_.evaluator, best_->strategy,
                          best_->time, options);

@@ -12,6 +12,7 @@
 // samples, and where their devices are not of one type also more on faster ones.
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include <fmt/format.h>
@@ -22,6 +23,7 @@
 #include "windlass/search/chain/chain_search.h"
 #include "windlass/search/grid/balance.h"
 #include "windlass/search/grid/recut.h"
+#include "windlass/search/grid/remedies.h"
 #include "windlass/search/grid/subsets.h"
 #include "windlass/strategy/replicas.h"
 
@@ -73,20 +75,25 @@ class GridSearch {
         }
         const Nanoseconds before = ledger_.ceiling();
         const int64_t chains = chains_;
+        const size_t first = waiting_.size();
         for (const BaselineSpec& spec : homes(structure.spec)) {
           if (ledger_.over()) break;
           by_chain(spec, structure);
         }
+        // The most promising one at once: what it finds spares most of the others.
+        search_best_waiting(first);
         if (ledger_.ceiling() < before)
           in_vain = 0;
         else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
                  ledger_.beside_answer())
           break;
       }
+    while (search_best_waiting(0)) {
+    }
     if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
     for (const Structure& structure : structures) {
       if (ledger_.beaten(structure.time)) break;
-      for (const BaselineSpec& spec : remedies(structure.spec)) {
+      for (const BaselineSpec& spec : all_remedies(structure.spec, fixed_)) {
         if (ledger_.over()) break;
         consider(spec, structure);
       }
@@ -95,20 +102,7 @@ class GridSearch {
   }
 
  private:
-  // Where weights and optimizer state live, from the mildest to the strongest.
-  static std::vector<BaselineSpec> all_homes(const BaselineSpec& plain) {
-    std::vector<BaselineSpec> list;
-    for (const int home : {0, 1, 2})
-      for (const int zero : {0, 1, 2, 3}) {
-        if (zero > 0 && plain.dp == 1) continue;
-        BaselineSpec spec = plain;
-        spec.zero = zero;
-        spec.host_update = home >= 1;
-        spec.host_weights = home == 2;
-        list.push_back(spec);
-      }
-    return list;
-  }
+  // Those that the user's decisions allow.
   std::vector<BaselineSpec> homes(const BaselineSpec& plain) const {
     BaselineSpec decided = plain;
     if (fixed_.offload) decided.offload = *fixed_.offload;
@@ -136,10 +130,55 @@ class GridSearch {
       if (entry.plain.fits) return;
     }
     add_smaller(list, structure.micro_batches);
-    for (const Considered& entry : list) {
+    for (Considered& entry : list) {
       if (ledger_.over()) return;
-      spare_memory(entry, structure.micro_batches);
+      wait(std::move(entry), structure.micro_batches);
     }
+  }
+
+  // A chain that may be worth solving: by what it says at a coarse resolution.
+  struct Waiting {
+    Considered considered;
+    int64_t micro = 1;
+    Nanoseconds estimate = 0;
+    bool done = false;
+  };
+  // Estimates are off by some per cent.
+  static constexpr double kEstimateError = 1.04;
+
+  ChainSearchOptions chain_options() {
+    return {.send = !fixed_.offload || *fixed_.offload,
+            .compress = ledger_.options().compress,
+            .stop = [this] { return ledger_.over(); }};
+  }
+
+  void wait(Considered considered, int64_t micro) {
+    if (considered.plain.fits || ledger_.beaten(considered.plain.free_time)) return;
+    Cut& cut = ledger_.cut(micro);
+    const std::optional<Nanoseconds> estimate = estimate_on_chain(
+        ledger_.problem(), cut.training, considered.strategy, *cut.evaluator, chain_options());
+    // What does not fit by the chain's own account comes last, and only if there is no answer.
+    waiting_.push_back({.considered = std::move(considered),
+                        .micro = micro,
+                        .estimate = estimate.value_or(std::numeric_limits<Nanoseconds>::max())});
+  }
+
+  // Solves the one with the least estimate of those from an index on; whether there was one that
+  // may be better than what is known.
+  bool search_best_waiting(size_t first) {
+    Waiting* best = nullptr;
+    for (size_t i = first; i < waiting_.size(); ++i)
+      if (!waiting_[i].done && (best == nullptr || waiting_[i].estimate < best->estimate))
+        best = &waiting_[i];
+    if (best == nullptr) return false;
+    const bool late = ledger_.over();
+    if (late && ledger_.answered()) return false;
+    if (ledger_.answered() && ledger_.beaten(static_cast<Nanoseconds>(
+                                  static_cast<double>(best->estimate) / kEstimateError)))
+      return false;
+    best->done = true;
+    spare_memory(best->considered, best->micro);
+    return !late;
   }
 
   void dress(const Structure& structure, const Borders& borders, Strategy& strategy) {
@@ -170,9 +209,7 @@ class GridSearch {
     ++chains_;
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
-    const ChainSearchOptions options = {.send = !fixed_.offload || *fixed_.offload,
-                                        .compress = ledger_.options().compress,
-                                        .stop = [this] { return ledger_.over(); }};
+    const ChainSearchOptions options = chain_options();
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {
@@ -299,22 +336,6 @@ class GridSearch {
         .first->second;
   }
 
-  // From the mildest to the strongest.
-  std::vector<BaselineSpec> remedies(const BaselineSpec& plain) const {
-    std::vector<BaselineSpec> list;
-    for (BaselineSpec spec : all_homes(plain))
-      for (const RecomputePolicy recompute : {RecomputePolicy::None, RecomputePolicy::Selective,
-                                              RecomputePolicy::Sqrt, RecomputePolicy::Full})
-        for (const bool offload : {false, true}) {
-          if (offload && recompute != RecomputePolicy::None && recompute != RecomputePolicy::Full)
-            continue;
-          spec.recompute = recompute;
-          spec.offload = offload;
-          if (fixed_.allows(spec)) list.push_back(spec);
-        }
-    return list;
-  }
-
   void consider(const BaselineSpec& spec, const Structure& structure) {
     const int64_t micro = structure.micro_batches;
     std::optional<Strategy> strategy = ledger_.named(spec, micro, structure.devices);
@@ -332,6 +353,7 @@ class GridSearch {
   const std::vector<std::vector<DeviceId>>& sets_;
   std::map<int64_t, StageCutter> cutters_;  // by micro-batches
   std::vector<Ledger::Entry> fitting_;
+  std::vector<Waiting> waiting_;
   int64_t chains_ = 0;  // searched
 };
 
