@@ -34,5 +34,9 @@ show train "$folder/two.json" --data examples/data/harbour.txt --steps 20 --lr 1
 # A machine that nobody here owns: what fits four 24 GB cards, beside what one would have done.
 expected=2 show simulate gpt2-xl --on 4x3090 --strategy data-parallel --dtype fp16 --batch 16 --top 3
 show compare gpt2-xl --on 4x3090 --dtype fp16 --batch 16
+# The plan as a page for a browser, with what was measured beside it.
+"$program" train "$folder/plan.json" --data examples/data/harbour.txt --steps 6 --lr 1e-3 --json > "$folder/run.jsonl"
+show report "$folder/plan.json" --run "$folder/run.jsonl" -o build/demo_report.html
 # Exact search: the optimum of PaSE's cost model for its language model on 64 devices.
 show plan pase:rnnlm --search exact --cost pase --devices 64
+echo "The plan as a page: $PWD/build/demo_report.html"

@@ -1,4 +1,5 @@
-// windlass as a library: the stages in the order data flows.
+// windlass as a library: the stages, each with what it does. `cmake --install` and then
+// find_package(windlass) give programs the target windlass::windlass; examples/library/ is one.
 #pragma once
 
 #include "windlass/cost/cost_model.h"      // analytic_cost_model() -> CostModel

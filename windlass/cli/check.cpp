@@ -94,7 +94,7 @@ void add_check(CLI::App& program, ExitCode& exit_code) {
       "peak of every memory. Exit code 1 and a list of findings if something is wrong, 2 if the "
       "plan\n"
       "is marked as one that does not fit and all else is right.\n"
-      "Example:\n"
+      "Examples:\n"
       "  windlass simulate gpt2 --on 4x3090 --batch 16 --strategy zero:stage=2 --save plan.json\n"
       "  windlass check plan.json");
   verb->callback([flags, &exit_code] { exit_code = run_check(*flags); });

@@ -89,6 +89,7 @@ int run_program(int argc, char** argv) {
   add_validate(program, exit_code);
   add_calibrate(program, exit_code);
   add_serve(program, exit_code);
+  add_shell(program);
   add_answer(program);
   try {
     if (argc > 1) check_verb(program, argv[1]);

@@ -48,6 +48,7 @@ void add_report(CLI::App& program, ExitCode& exit_code);
 void add_validate(CLI::App& program, ExitCode& exit_code);
 void add_calibrate(CLI::App& program, ExitCode& exit_code);
 void add_serve(CLI::App& program, ExitCode& exit_code);
+void add_shell(CLI::App& program);   // completion and man
 void add_answer(CLI::App& program);  // is not listed
 
 }  // namespace windlass
