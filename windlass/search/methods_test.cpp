@@ -178,6 +178,29 @@ TEST_P(EveryMethod, HoldsAtEveryLimit) {
   }
 }
 
+// What the user has ruled out is in no strategy, however tight memory is. Packs of layers take no
+// decisions.
+TEST_P(EveryMethod, KeepsToDecisions) {
+  if (GetParam() == "harmony") GTEST_SKIP() << "packs take no decisions";
+  for (const MethodCase& at : method_cases()) {
+    const SearchMethod* method = method_for(at);
+    if (method == nullptr) continue;
+    SCOPED_TRACE(at.name);
+    const SearchResult free = method->search(problem(at, at.machine), options());
+    const SimulatedStep step =
+        simulate_step(free.training, free.strategy, at.machine, *cost_, {}, at.reprice);
+    int64_t peak = 0;
+    for (size_t m = 0; m < step.tasks.memories.size(); ++m)
+      if (step.tasks.memories[m].team.valid()) peak = std::max(peak, step.result.peaks[m].bytes);
+    Machine machine = at.machine;
+    for (Device& device : machine.devices) device.limit = Bytes(peak / 2);
+    SearchOptions decided = options();
+    decided.fixed.offload = decided.fixed.host_update = decided.fixed.host_weights = false;
+    const SearchResult found = method->search(problem(at, machine), decided);
+    EXPECT_TRUE(decided.fixed.allows(found.strategy)) << termination_name(found.termination);
+  }
+}
+
 TEST_P(EveryMethod, SameInputsSamePlan) {
   for (const MethodCase& at : method_cases()) {
     const SearchMethod* method = method_for(at);

@@ -2,6 +2,7 @@
 // that fits, or to the reason why there is none.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -63,6 +64,18 @@ struct FixedDecisions {
            (!recompute || *recompute == spec.recompute) && (!offload || *offload == spec.offload) &&
            (!host_update || *host_update == spec.host_update) &&
            (!host_weights || *host_weights == spec.host_weights);
+  }
+  // Whether a strategy leaves out what was ruled out, tensor by tensor and weight by weight.
+  bool allows(const Strategy& strategy) const {
+    const auto ruled_out = [](const std::optional<bool>& decided) { return decided && !*decided; };
+    const auto has = [&](MemoryAction action) {
+      return std::ranges::find(strategy.saved, action) != strategy.saved.end();
+    };
+    return !(ruled_out(offload) && has(MemoryAction::Offload)) &&
+           !(recompute == RecomputePolicy::None && has(MemoryAction::Recompute)) &&
+           !(ruled_out(host_weights) && std::ranges::any_of(strategy.weights, &Residency::host)) &&
+           !(ruled_out(host_update) &&
+             std::ranges::any_of(strategy.weights, &Residency::host_update));
   }
   bool any() const {
     return structure() || zero >= 0 || recompute || offload || host_weights || host_update;

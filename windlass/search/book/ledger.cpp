@@ -214,6 +214,8 @@ void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t
 }
 
 Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
+  if (!options_.fixed.allows(strategy))
+    return {.free_time = std::numeric_limits<Nanoseconds>::max()};
   Evaluator& evaluator = *cut(micro_batches).evaluator;
   try {
     if (fits()) {
@@ -237,6 +239,7 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
 }
 
 void Ledger::add(const Strategy& strategy, int64_t micro_batches, Nanoseconds time) {
+  if (!options_.fixed.allows(strategy)) return;
   const bool better = !fits() || time < best_time();
   const auto same = [&](const Entry& entry) {
     return entry.time == time && entry.micro_batches == micro_batches;
