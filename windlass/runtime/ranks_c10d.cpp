@@ -9,7 +9,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -34,8 +33,6 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 // Waiting for a message ends by a message, or because a rank is lost.
 constexpr Milliseconds kForEver = std::chrono::hours(24 * 365);
-// Of a process that cannot end otherwise: the run has failed.
-constexpr int kLostExit = 3;
 // How long a connection that has broken waits for the reason.
 constexpr double kReasonSeconds = 2;
 
@@ -46,13 +43,17 @@ Milliseconds milliseconds(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-// What libraries say on several lines, with places in their sources: the first line.
+// What libraries say on several lines, with places in their sources before: the first line.
 std::string first_line(const char* text) {
-  const std::string all = text;
-  return all.substr(0, all.find('\n'));
+  std::string line = text;
+  line.resize(std::min(line.size(), line.find('\n')));
+  const size_t place = line.find(".cc:");
+  const size_t end = line.find("] ");
+  return line.starts_with("[") && place < end && end != std::string::npos ? line.substr(end + 2)
+                                                                          : line;
 }
 
-class C10dRanks final : public Ranks {
+class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRanks> {
  public:
   explicit C10dRanks(const RankPlace& place) : Ranks(place.rank, place.ranks), place_(place) {
     meet();
@@ -66,12 +67,16 @@ class C10dRanks final : public Ranks {
       fail_run("the ranks cannot connect: {}", first_line(error.what()));
     }
     last_beats_.resize(static_cast<size_t>(place.ranks));
-    beats_ = std::thread([this] { beat(); });
+  }
+
+  void begin() {
+    // A thread that waits for an answer that does not come keeps what it works with.
+    beats_ = std::thread([self = shared_from_this()] { self->beat(); });
     guard_ = std::thread([this] { guard(); });
   }
 
   // Those who fail say so first.
-  ~C10dRanks() override {
+  void end() {
     {
       std::unique_lock lock(mutex_);
       if (failure_)
@@ -80,10 +85,7 @@ class C10dRanks final : public Ranks {
     }
     changed_.notify_all();
     guard_.join();
-    if (store_hangs_) {
-      // Its thread waits for an answer that does not come, and keeps what it works with.
-      std::quick_exit(kLostExit);
-    }
+    if (store_hangs_) return beats_.detach();
     beats_.join();
     say_goodbye();
   }
@@ -399,10 +401,32 @@ class C10dRanks final : public Ranks {
   std::thread beats_, guard_;
 };
 
+// Ends its threads when it goes; what they still need stays.
+class JoinedRanks final : public Ranks {
+ public:
+  explicit JoinedRanks(const RankPlace& place)
+      : Ranks(place.rank, place.ranks), ranks_(std::make_shared<C10dRanks>(place)) {
+    ranks_->begin();
+  }
+  ~JoinedRanks() override { ranks_->end(); }
+
+  void set_clock() { ranks_->set_clock(); }
+  void exchange(uint32_t tag, std::span<const Transfer> sends,
+                std::span<const Transfer> receives) override {
+    ranks_->exchange(tag, sends, receives);
+  }
+  void fail(const std::string& message) noexcept override { ranks_->fail(message); }
+  bool one_host() const override { return ranks_->one_host(); }
+  double now() const override { return ranks_->now(); }
+
+ private:
+  const std::shared_ptr<C10dRanks> ranks_;
+};
+
 }  // namespace
 
 std::unique_ptr<Ranks> join_ranks(const RankPlace& place) {
-  auto ranks = std::make_unique<C10dRanks>(place);
+  auto ranks = std::make_unique<JoinedRanks>(place);
   ranks->set_clock();
   return ranks;
 }
