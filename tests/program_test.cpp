@@ -95,6 +95,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& arguments,
     // What one test measures is nothing to another one, or to the user.
     const std::string cache = options.cache.empty() ? scratch_cache() : options.cache;
     setenv("XDG_CACHE_HOME", cache.c_str(), 1);
+    for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
     if (!options.folder.empty() && chdir(options.folder.c_str()) != 0) _exit(126);
     execv(argv[0], argv.data());
     _exit(127);
@@ -110,6 +111,8 @@ RunningProgram::~RunningProgram() {
 void RunningProgram::signal(int number) {
   if (!state_->reap(WNOHANG)) kill(state_->child, number);
 }
+
+int RunningProgram::pid() const { return state_->child; }
 
 bool RunningProgram::wait_for_lines(int64_t lines) {
   for (;;) {

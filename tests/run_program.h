@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ struct ProgramOptions {
   std::string program = {};  // another one than was built
   std::string folder = {};   // to run in
   std::string cache = {};    // where caches are; else that of all programs of a test process
+  std::map<std::string, std::string> environment = {};  // beside that of the test
 };
 
 // Runs windlass with the arguments; no shell is involved.
@@ -47,6 +49,7 @@ class RunningProgram {
   RunningProgram& operator=(const RunningProgram&) = delete;
 
   void signal(int number);
+  int pid() const;
   // Until the output so far has `lines` lines; false if the program ended with fewer.
   bool wait_for_lines(int64_t lines);
   ProgramResult wait();

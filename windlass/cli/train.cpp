@@ -216,6 +216,7 @@ void run_on_ranks(const TrainFlags& flags, Ranks& ranks) {
 }
 
 ExitCode run_train(const TrainFlags& flags) {
+  if (flags.rehearse > 0) return run_rehearsal(flags);
   if (starts_ranks(flags)) return start_ranks(flags);
   if (const std::unique_ptr<Ranks> ranks = join_others(flags)) {
     try {

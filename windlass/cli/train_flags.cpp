@@ -90,6 +90,11 @@ void TrainFlags::add_rank_flags(CLI::App& verb) {
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber)
       ->needs(verb.get_option("--checkpoints"));
+  verb.add_option("--rehearse", rehearse,
+                  "train nothing: walk over the programs of so many processes without kernels, and "
+                  "see that messages meet and nobody waits for ever; on any machine")
+      ->type_name("PROCESSES")
+      ->check(CLI::PositiveNumber);
   verb.add_option("--bind", bind, "address of this process, for messages of the others")
       ->type_name("ADDRESS");
 }

@@ -36,6 +36,7 @@ struct TrainFlags {
 
   double time_out = 30;  // of other ranks
   int64_t restarts = 0;
+  int32_t rehearse = 0;  // processes; 0: trains
   std::string bind;
 
   int64_t evaluate_every = 0, evaluate_batches = 10;

@@ -23,6 +23,9 @@ ExitCode start_ranks(const TrainFlags& flags);
 // Meets the others, if this process was started as one of several; else null.
 std::unique_ptr<Ranks> join_others(const TrainFlags& flags);
 
+// --rehearse: exit code 3 if something is wrong.
+ExitCode run_rehearsal(const TrainFlags& flags);
+
 // Throws Error{Runtime} naming the ranks that differ from most others, on all ranks.
 void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
 

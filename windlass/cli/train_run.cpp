@@ -90,9 +90,13 @@ class TrainingRun {
   // All stop after the same step.
   bool stopped() {
     stopped_ = InterruptScope::interrupted();
-    if (ranks_ != nullptr)
+    if (ranks_ == nullptr) return stopped_;
+    try {
       for (const std::string& other : ranks_->tell_all(stopped_ ? "stop" : "go"))
         stopped_ |= other == "stop";
+    } catch (const Error& error) {
+      throw error.within(fmt::format("after step {}", trainer_->steps_done()));
+    }
     return stopped_;
   }
 
@@ -245,7 +249,12 @@ class TrainingRun {
   }
 
   void checkpoint() {
-    trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
+    try {
+      trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
+    } catch (const Error& error) {
+      if (ranks_ == nullptr) throw;
+      throw error.within(fmt::format("checkpoint of step {}", trainer_->steps_done()));
+    }
     if (first_) remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
     last_checkpoint_ = trainer_->steps_done();
   }

@@ -44,6 +44,33 @@ TEST(Local, DevicesShareTheHost) {
   EXPECT_EQ(four.nodes[0].memory.value, 3 * kGiB.value);
 }
 
+// Two processes as hosts: 15 of 16 GiB in six shares of 2.5 GiB, four for devices.
+TEST(Local, HostsShareTheHost) {
+  const Machine machine =
+      local_machine({.devices = 2,
+                     .hosts = 2,
+                     .host = four_cores(),
+                     .loopback = LoopbackFigures{BytesPerSecond(1e9), Seconds(50e-6)}});
+  EXPECT_EQ(machine.name, "local");
+  ASSERT_EQ(machine.nodes.size(), 2u);
+  ASSERT_EQ(machine.devices.size(), 4u);
+  EXPECT_EQ(machine.devices[1].node.index(), 0u);
+  EXPECT_EQ(machine.devices[2].node.index(), 1u);
+  EXPECT_EQ(machine.devices[3].limit.value, 5 * kGiB.value / 2);
+  EXPECT_EQ(machine.nodes[1].memory.value, 5 * kGiB.value / 2);
+  EXPECT_DOUBLE_EQ(machine.device_types[0].peak.at(Precision::Fp32).value, 75e9);  // 300 / 4
+  EXPECT_DOUBLE_EQ(rate(machine, machine.devices[0].endpoint, machine.devices[2].endpoint).value,
+                   1e9);
+  EXPECT_THROW(local_machine({.hosts = 0, .host = four_cores()}), Error);
+  EXPECT_THROW(local_machine({.devices = 4096, .hosts = 2, .host = four_cores()}), Error);
+}
+
+TEST(Local, LoopbackIsMeasured) {
+  const LoopbackFigures found = measure_loopback();
+  EXPECT_GT(found.bandwidth.value, 0);
+  EXPECT_GT(found.latency.value, 0);
+}
+
 TEST(Local, OptionsAreWhatRoutesSay) {
   const Machine machine = local_machine({.devices = 2,
                                          .memory = Bytes(512 * kMiB.value),

@@ -41,4 +41,9 @@ std::unique_ptr<Ranks> Runtime::join(const RankPlace&) {
   fail_unsupported("this runtime knows no other processes");
 }
 
+RehearsalReport Runtime::rehearse(const TrainingGraph&, const SimulatedStep&, const Machine&,
+                                  const std::vector<int32_t>&, int32_t) {
+  fail_unsupported("this runtime does not rehearse");
+}
+
 }  // namespace windlass

@@ -14,6 +14,7 @@
 #include "windlass/plan/step.h"
 #include "windlass/run/kernel_run.h"
 #include "windlass/run/ranks.h"
+#include "windlass/run/rehearsal.h"
 #include "windlass/run/training.h"
 #include "windlass/sim/simulate.h"
 
@@ -67,6 +68,10 @@ class Runtime {
 
   // Meets the other processes of a run (runtime/join_ranks.h).
   virtual std::unique_ptr<Ranks> join(const RankPlace& place);
+  // Walks over the programs of so many processes (runtime/rehearse.h).
+  virtual RehearsalReport rehearse(const TrainingGraph& training, const SimulatedStep& step,
+                                   const Machine& machine, const std::vector<int32_t>& sample_axes,
+                                   int32_t ranks);
 };
 
 // The runtime of this program, opened by the first call. It stays open. The library lies in the

@@ -116,7 +116,12 @@ void Executor::State::tell_outcome(StepOutcome& outcome, double shared_now) {
   for (const LinkLoad& load : outcome.links) mine.put(load);
   mine.put(outcome.parts.size());
   for (const PartTime& part : outcome.parts) mine.put(part);
-  const std::vector<std::string> told = options.ranks->tell_all(mine.text);
+  std::vector<std::string> told;
+  try {
+    told = options.ranks->tell_all(mine.text);
+  } catch (const Error& lost) {
+    throw lost.within("end of the step");
+  }
 
   for (auto& list : losses) std::ranges::fill(list, 0);
   outcome.parts.clear();

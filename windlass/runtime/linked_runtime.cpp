@@ -10,6 +10,7 @@
 #include "windlass/base/version.h"
 #include "windlass/runtime/join_ranks.h"
 #include "windlass/runtime/measure.h"
+#include "windlass/runtime/rehearse.h"
 #include "windlass/runtime/trainer.h"
 
 namespace windlass {
@@ -53,6 +54,11 @@ class LinkedRuntime final : public Runtime {
                                   const SimulatedStep& step, const Machine& machine,
                                   const TrainerOptions& options) override {
     return std::make_unique<Trainer>(model, training, step, machine, options);
+  }
+  RehearsalReport rehearse(const TrainingGraph& training, const SimulatedStep& step,
+                           const Machine& machine, const std::vector<int32_t>& sample_axes,
+                           int32_t ranks) override {
+    return windlass::rehearse(training, step, machine, sample_axes, ranks);
   }
   std::unique_ptr<Ranks> join(const RankPlace& place) override { return join_ranks(place); }
 };

@@ -81,6 +81,13 @@ class ParcelMaker {
       for (int32_t rank : ranks) arrives(owner(slot), rank, {.slot = slot, .bytes = size}, &slot);
   }
 
+  // Of those to whom a rank sends, the ones that this process has to know of.
+  std::vector<int32_t> concerned(int32_t from, const std::set<int32_t>& to) const {
+    if (from == own_.rank) return {to.begin(), to.end()};
+    if (to.contains(own_.rank)) return {own_.rank};
+    return {};
+  }
+
   void sum(const TermSum& sum, int32_t index) {
     std::set<int32_t> all, wanting;
     for (const TermSum::Where& term : sum.terms) all.insert(owner(term.slot));
@@ -93,7 +100,7 @@ class ParcelMaker {
     const int64_t each = element_bytes(sum.dtype);
     if (wanting.size() < 3 || adds) {
       for (const TermSum::Where& term : sum.terms)
-        for (int32_t rank : wanting)
+        for (int32_t rank : concerned(owner(term.slot), wanting))
           arrives(owner(term.slot), rank,
                   {.slot = term.slot, .at = term.at, .bytes = sum.count * each}, &term);
       return;
@@ -107,10 +114,11 @@ class ParcelMaker {
     for (TaskParcels::Chunk& chunk : chunks) {
       const int64_t size = chunk.elements.size() * each;
       for (const TermSum::Where& term : sum.terms)
-        arrives(owner(term.slot), chunk.rank,
-                {.slot = term.slot, .at = term.at + chunk.elements.begin * each, .bytes = size},
-                &term);
-      for (int32_t rank : wanting)
+        if (owner(term.slot) == own_.rank || chunk.rank == own_.rank)
+          arrives(owner(term.slot), chunk.rank,
+                  {.slot = term.slot, .at = term.at + chunk.elements.begin * each, .bytes = size},
+                  &term);
+      for (int32_t rank : concerned(chunk.rank, wanting))
         add(1, chunk.rank, rank, {.sum = index, .bytes = size}, &chunk.place);
     }
     if (wanting.contains(own_.rank)) made_.divided[index] = std::move(chunks);

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
+#include <csignal>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -34,44 +34,41 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 // Waiting for a message ends by a message, or because a rank is lost.
 constexpr Milliseconds kForEver = std::chrono::hours(24 * 365);
-// Of a process that cannot end otherwise: the run has failed.
-constexpr int kLostExit = 3;
+// Programs may take their time to start, whatever the time-out.
+constexpr double kMeetSeconds = 30;
 // How long a connection that has broken waits for the reason.
 constexpr double kReasonSeconds = 2;
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 Milliseconds milliseconds(double seconds) {
   return Milliseconds(static_cast<int64_t>(seconds * 1e3));
 }
 
-// What libraries say on several lines, with places in their sources: the first line.
-std::string first_line(const char* text) {
-  const std::string all = text;
-  return all.substr(0, all.find('\n'));
-}
-
-class C10dRanks final : public Ranks {
+class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRanks> {
  public:
   explicit C10dRanks(const RankPlace& place) : Ranks(place.rank, place.ranks), place_(place) {
     meet();
-    const auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(place.time_out));
-    options->devices = {device()};
+    const auto options = c10d::ProcessGroupGloo::Options::create(milliseconds(patience()));
     options->threads = 1;
     try {
+      options->devices = {device()};
       group_ =
           c10::make_intrusive<c10d::ProcessGroupGloo>(store_, place.rank, place.ranks, options);
     } catch (const std::exception& error) {
-      fail_run("the ranks cannot connect: {}", first_line(error.what()));
+      fail_run("the ranks cannot connect: {}", reason_line(error.what()));
     }
     last_beats_.resize(static_cast<size_t>(place.ranks));
-    beats_ = std::thread([this] { beat(); });
+  }
+
+  void begin() {
+    // A thread that waits for an answer that does not come keeps what it works with.
+    beats_ = std::thread([self = shared_from_this()] { self->beat(); });
     guard_ = std::thread([this] { guard(); });
   }
 
   // Those who fail say so first.
-  ~C10dRanks() override {
+  void end() {
     {
       std::unique_lock lock(mutex_);
       if (failure_)
@@ -80,44 +77,12 @@ class C10dRanks final : public Ranks {
     }
     changed_.notify_all();
     guard_.join();
-    if (store_hangs_) {
-      // Its thread waits for an answer that does not come, and keeps what it works with.
-      std::quick_exit(kLostExit);
-    }
+    if (store_hangs_) return beats_.detach();
     beats_.join();
     say_goodbye();
   }
 
-  // Clocks of hosts differ: the offset to rank 0's, from the quickest of some round trips.
-  void set_clock() {
-    constexpr int kTrips = 5;
-    const auto send = [&](int32_t peer, double& time) {
-      const Transfer one = {peer, std::as_writable_bytes(std::span(&time, 1))};
-      exchange(kControlTag, {&one, 1}, {});
-    };
-    const auto receive = [&](int32_t peer, double& time) {
-      const Transfer one = {peer, std::as_writable_bytes(std::span(&time, 1))};
-      exchange(kControlTag, {}, {&one, 1});
-    };
-    double ignored = 0;
-    for (int32_t peer = 1; rank() == 0 && peer < size(); ++peer)
-      for (int i = 0; i < kTrips; ++i) {
-        receive(peer, ignored);
-        double mine = now();
-        send(peer, mine);
-      }
-    double quickest = 1e9, offset = 0;
-    for (int i = 0; rank() != 0 && i < kTrips; ++i) {
-      double before = now(), there = 0;
-      send(0, before);
-      receive(0, there);
-      const double after = now();
-      if (after - before >= quickest) continue;
-      quickest = after - before;
-      offset = there - (before + after) / 2;
-    }
-    offset_ = offset;
-  }
+  void set_offset(double offset) { offset_ = offset; }
 
   void exchange(uint32_t tag, std::span<const Transfer> sends,
                 std::span<const Transfer> receives) override {
@@ -154,7 +119,7 @@ class C10dRanks final : public Ranks {
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
-        broken(peer, first_line(error.what()));
+        broken(peer, reason_line(error.what()));
       }
       const std::lock_guard lock(mutex_);
       if (failure_) throw_failure();
@@ -230,13 +195,16 @@ class C10dRanks final : public Ranks {
   }
 
   std::shared_ptr<::gloo::transport::Device> device() const {
-    if (!place_.bind.empty()) return c10d::ProcessGroupGloo::createDeviceForHostname(place_.bind);
-    return c10d::ProcessGroupGloo::createDefaultDevice();
+    using Gloo = c10d::ProcessGroupGloo;
+    return place_.bind.empty() ? Gloo::createDefaultDevice()
+                               : Gloo::createDeviceForHostname(place_.bind);
   }
 
   // All come to the store; who does not is named.
   void meet() {
-    const auto limit = milliseconds(place_.time_out);
+    // The store writes to ranks that are gone.
+    std::signal(SIGPIPE, SIG_IGN);
+    const auto limit = milliseconds(patience());
     const bool keeps = rank() == 0 && !place_.met;
     const std::string where =
         place_.file.empty() ? fmt::format("{}:{}", place_.address, place_.port) : place_.file;
@@ -253,9 +221,9 @@ class C10dRanks final : public Ranks {
       }
       meeting_->setTimeout(limit);
     } catch (const std::exception& error) {
-      if (keeps) fail_run("{}: cannot be listened on: {}", where, first_line(error.what()));
-      fail_run("rank 0 was not met at {} within {} s: {}", where, place_.time_out,
-               first_line(error.what()));
+      if (keeps) fail_run("{}: cannot be listened on: {}", where, reason_line(error.what()));
+      fail_run("rank 0 was not met at {} within {} s: {}", where, patience(),
+               reason_line(error.what()));
     }
     store_ = c10::make_intrusive<c10d::PrefixStore>("windlass/" + place_.attempt, meeting_);
     const auto until = SteadyClock::now() + limit;
@@ -269,7 +237,7 @@ class C10dRanks final : public Ranks {
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail_run("{}: the meeting ended: {}", where, first_line(error.what()));
+      fail_run("{}: the meeting ended: {}", where, reason_line(error.what()));
     }
   }
   [[noreturn]] void fail_missing() {
@@ -281,10 +249,10 @@ class C10dRanks final : public Ranks {
         ++count;
       }
     fail_run("rank{} {} of {} {} not come within {} s", count == 1 ? "" : "s", missing, size(),
-             count == 1 ? "has" : "have", place_.time_out);
+             count == 1 ? "has" : "have", patience());
   }
   static std::string beat_key(int32_t rank) { return fmt::format("beat/{}", rank); }
-
+  double patience() const { return std::max(place_.time_out, kMeetSeconds); }
   double interval() const { return std::clamp(place_.time_out / 20, 0.05, 0.5); }
 
   // Counts up, and looks at the others.
@@ -311,7 +279,7 @@ class C10dRanks final : public Ranks {
         for (int32_t peer = 0; peer < size(); ++peer)
           if (peer != rank()) look_at(peer, passed);
       } catch (const std::exception& error) {
-        lose(fmt::format("rank 0, where all meet, is gone ({})", first_line(error.what())));
+        lose(fmt::format("rank 0, where all meet, is gone ({})", reason_line(error.what())));
         return;
       }
       ++rounds_;
@@ -399,10 +367,32 @@ class C10dRanks final : public Ranks {
   std::thread beats_, guard_;
 };
 
+// Ends its threads when it goes; what they still need stays.
+class JoinedRanks final : public Ranks {
+ public:
+  explicit JoinedRanks(const RankPlace& place)
+      : Ranks(place.rank, place.ranks), ranks_(std::make_shared<C10dRanks>(place)) {
+    ranks_->begin();
+  }
+  ~JoinedRanks() override { ranks_->end(); }
+
+  void set_clock() { ranks_->set_offset(clock_offset(*ranks_)); }
+  void exchange(uint32_t tag, std::span<const Transfer> sends,
+                std::span<const Transfer> receives) override {
+    ranks_->exchange(tag, sends, receives);
+  }
+  void fail(const std::string& message) noexcept override { ranks_->fail(message); }
+  bool one_host() const override { return ranks_->one_host(); }
+  double now() const override { return ranks_->now(); }
+
+ private:
+  const std::shared_ptr<C10dRanks> ranks_;
+};
+
 }  // namespace
 
 std::unique_ptr<Ranks> join_ranks(const RankPlace& place) {
-  auto ranks = std::make_unique<C10dRanks>(place);
+  auto ranks = std::make_unique<JoinedRanks>(place);
   ranks->set_clock();
   return ranks;
 }
