@@ -300,7 +300,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "  windlass plan gpt2 --batch 4 --on local --memory 2GiB -o plan.json\n"
       "  windlass plan resnet-50 --batch 16 --on local --memory 600MiB --link-bandwidth 12GB/s\n"
       "  windlass plan gpt2-xl --batch 16 --on 4x3090 --memory 80% -o plan.json\n"
-      "  windlass plan gpt2-xl --batch 16 --on 4x3090 --from plan.json --effort 10\n"
+      "  windlass plan gpt2-xl --batch 16 --on 4x3090 --from plan.json --effort thorough\n"
       "  windlass plan bert-large --batch max --on 4x1080ti\n"
       "  windlass plan bert-large --batch 64 --on 8x1080ti --fix tp=2,recompute=off\n"
       "  windlass plan gpt2-xl --batch 16 --on 4x3090 --for megatron -o plan.json\n"

@@ -180,7 +180,9 @@ bool run_one_device(Ledger& ledger);
 // On each of the sets of devices.
 void run_grid(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets);
 void run_chain(Ledger& ledger);
-void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts);
+// `alone`: with the whole frontier of its sums, whether or not that is of use for the plan.
+void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts,
+               bool alone = false);
 // What the exact search says of its sums, copied from one result to another.
 void take_exact_facts(SearchResult& result, const SearchResult& facts);
 // Whether a machine is one for packs of layers: devices alike, on one node.

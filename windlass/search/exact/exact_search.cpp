@@ -27,10 +27,11 @@ constexpr double kAskEvery = 1024;  // prices
 
 class ExactSearch {
  public:
-  ExactSearch(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts)
+  ExactSearch(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts, bool alone)
       : ledger_(ledger),
         devices_(devices),
         facts_(facts),
+        alone_(alone),
         cuts_(std::max<int64_t>(1, ledger.options().micro_batches)),
         cut_(ledger.cut(cuts_)) {}
 
@@ -98,6 +99,8 @@ class ExactSearch {
     if (ledger_.fits() &&
         static_cast<double>(fastest_) > kFarBehind * static_cast<double>(ledger_.best_time()))
       return;
+    // Beside other methods it is of no use where the fastest sharding fits as it is.
+    if (!alone_ && best_ && best_->time <= fastest_) return;
     // The frontier of the sums; small problems have all of it.
     FrontierOptions frontier;
     frontier.elimination = elimination();
@@ -159,6 +162,7 @@ class ExactSearch {
   Ledger& ledger_;
   const std::vector<DeviceId>& devices_;
   SearchResult& facts_;
+  const bool alone_;
   const int64_t cuts_;
   Cut& cut_;
   std::vector<Strategy> all_;  // simulated
@@ -169,10 +173,11 @@ class ExactSearch {
 
 }  // namespace
 
-void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts) {
+void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResult& facts,
+               bool alone) {
   ledger.begin(ledger.beside_answer() ? "exact search on fewer devices" : "exact search",
                kExactUnits);
-  ExactSearch search(ledger, devices, facts);
+  ExactSearch search(ledger, devices, facts, alone);
   search.run();
   facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
 }
@@ -180,7 +185,7 @@ void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResul
 SearchResult search_exact(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
   SearchResult facts;
-  run_exact(ledger, all_devices(problem.machine), facts);
+  run_exact(ledger, all_devices(problem.machine), facts, true);
   SearchResult result = ledger.finish();
   take_exact_facts(result, facts);
   result.lower_bound = facts.lower_bound;

@@ -13,81 +13,48 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-
-#include <fmt/format.h>
 
 #include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/book/spend_memory.h"
 #include "windlass/search/chain/chain_search.h"
-#include "windlass/search/grid/balance.h"
-#include "windlass/search/grid/recut.h"
 #include "windlass/search/grid/remedies.h"
+#include "windlass/search/grid/structures.h"
 #include "windlass/search/grid/subsets.h"
 #include "windlass/strategy/replicas.h"
 
 namespace windlass {
 namespace {
 
-constexpr int64_t kMostTensorParallel = 16, kMostStages = 32, kMostMicroBatches = 64;
-
-// Who runs which part.
-struct Borders {
-  std::vector<Stage> stages;
-  std::vector<std::vector<DeviceId>> groups;
-  bool operator==(const Borders&) const = default;
-
-  void apply_to(Strategy& strategy) const {
-    strategy.stages = stages;
-    strategy.groups = groups;
-  }
-};
-
-struct Structure {
-  std::vector<DeviceId> devices;
-  BaselineSpec spec;
-  int64_t micro_batches = 1;
-  Nanoseconds time = 0;
-  std::vector<Borders> cuts = {};     // at least one
-  std::vector<int32_t> samples = {};  // of each replica; none: equally many
-};
-
 class GridSearch {
  public:
   GridSearch(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets)
-      : ledger_(ledger), fixed_(ledger.options().fixed), sets_(sets) {}
+      : ledger_(ledger), fixed_(ledger.options().fixed), queue_(ledger, sets) {}
 
   void run() {
-    std::vector<Structure> structures = measured(all_structures());
-    std::ranges::stable_sort(structures, {}, &Structure::time);
+    first_answer();
     // Beside another answer it need not go on for long once it has one that gets no better.
     constexpr int kPatience = 12;
     int in_vain = 0;
-    if (!fixed_.recompute)
-      for (const Structure& structure : structures) {
-        if (ledger_.beaten(structure.time)) break;
-        if (ledger_.over()) {
-          const auto rest =
-              structures.end() - structures.begin() - (&structure - structures.data());
-          ledger_.leave_out(fmt::format("{} of {} structures", rest, structures.size()));
-          break;
-        }
-        const Nanoseconds before = ledger_.ceiling();
-        const int64_t chains = chains_;
-        const size_t first = waiting_.size();
-        for (const BaselineSpec& spec : homes(structure.spec)) {
-          if (ledger_.over()) break;
-          by_chain(spec, structure);
-        }
-        // The most promising one at once: what it finds spares most of the others.
-        search_best_waiting(first);
-        if (ledger_.ceiling() < before)
-          in_vain = 0;
-        else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
-                 ledger_.beside_answer())
-          break;
+    std::vector<Structure> structures;  // the fastest first, by what they take at least
+    while (const std::optional<Structure> next = queue_.next()) {
+      const Structure& structure = structures.emplace_back(*next);
+      if (fixed_.recompute) continue;
+      const Nanoseconds before = ledger_.ceiling();
+      const int64_t chains = chains_;
+      const size_t first = waiting_.size();
+      for (const BaselineSpec& spec : homes(structure.spec)) {
+        if (ledger_.over()) break;
+        by_chain(spec, structure);
       }
+      // The most promising one at once: what it finds spares most of the others.
+      search_best_waiting(first);
+      if (ledger_.ceiling() < before)
+        in_vain = 0;
+      else if (ledger_.fits() && chains_ > chains && ++in_vain == kPatience &&
+               ledger_.beside_answer())
+        break;
+    }
     while (search_best_waiting(0)) {
     }
     if (fixed_.recompute ? ledger_.fits() : ledger_.answered()) return;
@@ -192,7 +159,7 @@ class GridSearch {
   // Borders that fit with everything kept, or else with little kept.
   void add_smaller(std::vector<Considered>& list, int64_t micro) {
     for (const StageMemory memory : {StageMemory::Keep, StageMemory::Least}) {
-      const auto strategy = cutter(micro).recut(list.front().strategy, memory);
+      const auto strategy = queue_.cutter(micro).recut(list.front().strategy, memory);
       if (!strategy) continue;
       const bool known = std::ranges::any_of(list, [&](const Considered& other) {
         return other.strategy.stages == strategy->stages &&
@@ -244,96 +211,17 @@ class GridSearch {
     }
   }
 
-  std::vector<Structure> all_structures() const {
-    std::vector<Structure> list;
-    for (const std::vector<DeviceId>& devices : sets_) add_structures(devices, list);
-    return list;
-  }
-
-  void add_structures(const std::vector<DeviceId>& members, std::vector<Structure>& list) const {
-    const auto devices = static_cast<int64_t>(members.size());
-    const bool any_micro = ledger_.options().micro_batches == 0;
-    const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
-    for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
-      for (int64_t pp = 1; pp <= std::min(devices, kMostStages); ++pp) {
-        if (devices % (tp * pp) != 0) continue;
-        const int64_t dp = devices / (tp * pp);
-        if (!allowed(fixed_.tp, tp) || !allowed(fixed_.pp, pp) || !allowed(fixed_.dp, dp)) continue;
-        for (int64_t m : ledger_.micro_batches(kMostMicroBatches)) {
-          // A pipeline with fewer micro-batches than stages never fills.
-          if (pp > 1 && m < pp && any_micro) continue;
-          for (const bool sequence : {false, true}) {
-            if (sequence && tp == 1) continue;
-            Structure structure;
-            structure.devices = members;
-            structure.spec = parse_baseline("megatron");
-            structure.spec.tp = tp;
-            structure.spec.pp = pp;
-            structure.spec.dp = dp;
-            structure.spec.micro_batches = m;
-            structure.spec.sequence_parallel = sequence;
-            structure.micro_batches = m;
-            list.push_back(structure);
-          }
-        }
+  // Something that fits, if it is easily found: whatever happens later, there is an answer.
+  void first_answer() {
+    if (fixed_.any() || ledger_.beside_answer()) return;
+    const std::vector<int64_t> cuts = ledger_.micro_batches(StructureQueue::kMostMicroBatches);
+    for (const int64_t micro : {cuts.front(), cuts[cuts.size() / 2]})
+      for (const char* name :
+           {"data-parallel", "recompute-all", "zero:stage=3,recompute=full,host-update=on"}) {
+        if (ledger_.fits()) return;
+        if (const auto strategy = ledger_.named(parse_baseline(name), micro))
+          ledger_.consider(*strategy, micro);
       }
-  }
-
-  // Those that are possible, with what they take at least.
-  std::vector<Structure> measured(std::vector<Structure> structures) {
-    std::vector<Structure> result;
-    for (Structure& structure : structures) {
-      if (ledger_.over() && !result.empty()) break;
-      const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
-      if (!named) continue;
-      const Strategy strategy = sort_devices(ledger_.problem().machine, *named);
-      structure.cuts = {{strategy.stages, strategy.groups}};
-      Evaluator& evaluator = *ledger_.cut(structure.micro_batches).evaluator;
-      structure.time = least_time(evaluator, strategy);
-      if (auto better = cutter(structure.micro_batches).recut(strategy, StageMemory::Free)) {
-        const Nanoseconds time = least_time(evaluator, *better);
-        Borders borders = {better->stages, better->groups};
-        if (time < structure.time && borders != structure.cuts[0])
-          structure.cuts.insert(structure.cuts.begin(), std::move(borders));
-        structure.time = std::min(structure.time, time);
-      }
-      result.push_back(structure);
-      add_balanced(strategy, structure, result);
-      ledger_.report();
-    }
-    return result;
-  }
-
-  // The same with more samples on faster devices.
-  void add_balanced(const Strategy& strategy, Structure structure, std::vector<Structure>& result) {
-    const Machine& machine = ledger_.problem().machine;
-    if (structure.spec.dp == 1 || structure.spec.pp > 1 || !mixed(machine, strategy.groups[0]))
-      return;
-    Cut& cut = ledger_.cut(structure.micro_batches);
-    for (const auto& samples :
-         balanced_samples(ledger_.problem(), cut, strategy, structure.spec.dp)) {
-      Strategy sized = strategy;
-      size_replicas(cut.training, cut.batch, {samples}, sized);
-      structure.samples = samples;
-      structure.time = cut.evaluator->evaluate_unlimited(sized).time;
-      result.push_back(structure);
-    }
-  }
-
-  // The bound knows one kind of device in a group. Where many sets of devices compete, those that
-  // mix kinds would all come first.
-  Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const {
-    const bool unlike = std::ranges::any_of(strategy.groups, [&](const auto& group) {
-      return mixed(ledger_.problem().machine, group);
-    });
-    return ledger_.beside_answer() && unlike ? evaluator.evaluate_unlimited(strategy).time
-                                             : evaluator.bound(strategy);
-  }
-
-  StageCutter& cutter(int64_t micro) {
-    Cut& cut = ledger_.cut(micro);
-    return cutters_.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator)
-        .first->second;
   }
 
   void consider(const BaselineSpec& spec, const Structure& structure) {
@@ -350,8 +238,7 @@ class GridSearch {
 
   Ledger& ledger_;
   const FixedDecisions& fixed_;
-  const std::vector<std::vector<DeviceId>>& sets_;
-  std::map<int64_t, StageCutter> cutters_;  // by micro-batches
+  StructureQueue queue_;
   std::vector<Ledger::Entry> fitting_;
   std::vector<Waiting> waiting_;
   int64_t chains_ = 0;  // searched
