@@ -94,8 +94,10 @@ def is_long(command):
 def run_page(name, folder):
     for head, lines in blocks(read(name)):
         if head.startswith("python "):
-            with open(os.path.join(folder, head.split()[1]), "w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
+            script, text = head.split()[1], "\n".join(lines) + "\n"
+            check(f"{name}: {script} is as in examples/tutorial", read("examples/tutorial/" + script) == text)
+            with open(os.path.join(folder, script), "w", encoding="utf-8") as file:
+                file.write(text)
         for command, expected in transcripts(lines):
             # Parts of the demonstration, shortened.
             if command.endswith("...") or " local --memory 1MiB" in command or not command.startswith(("windlass ", "python3 ")):

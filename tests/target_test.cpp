@@ -84,5 +84,36 @@ TEST(Targets, MistakesAreTold) {
   EXPECT_THAT(result.out, HasSubstr("least limit"));
 }
 
+TEST(HostReserve, IsKeptBackAndPrinted) {
+  const Arguments plan = {"plan", kModel, "--seq",    "128",          "--batch",
+                          "16",   "--on", "4x1080ti", "--time-limit", "1"};
+  const auto with = [&](Arguments more) {
+    Arguments all = plan;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto limit_of = [](const nlohmann::json& said) {
+    for (const auto& memory : said["memories"])
+      if (memory["name"] == "host") return memory["limit_bytes"].get<int64_t>();
+    return int64_t{0};
+  };
+  const Arguments moved = {"simulate", kModel, "--seq",    "128",        "--batch",
+                           "16",       "--on", "4x1080ti", "--strategy", "offload-all"};
+  Arguments all_of_it = moved;
+  all_of_it.insert(all_of_it.end(), {"--host-reserve", "0"});
+  const int64_t whole = limit_of(windlass_json(all_of_it)), less = limit_of(windlass_json(moved));
+  ASSERT_GT(whole, 0);
+  EXPECT_NEAR(static_cast<double>(less), 0.85 * static_cast<double>(whole), 2);
+  EXPECT_THAT(run_windlass(plan).out, HasSubstr("15 % kept back (--host-reserve)"));
+  EXPECT_EQ(windlass_json(with({"--host-reserve", "20"}))["host_reserve_percent"], 20);
+  EXPECT_EQ(run_windlass(with({"--host-memory", "10GiB"})).out.find("kept back"),
+            std::string::npos);
+  EXPECT_EQ(run_windlass(with({"--host-reserve", "100"})).exit_code, 1);
+  // A machine that is written to a file is the whole machine.
+  EXPECT_EQ(
+      windlass_json({"machine", "show", "4x1080ti"})["nodes"][0]["host"]["memory"].get<int64_t>(),
+      whole);
+}
+
 }  // namespace
 }  // namespace windlass

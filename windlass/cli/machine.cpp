@@ -12,6 +12,7 @@
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/machine_flags.h"
+#include "windlass/cli/number_in.h"
 #include "windlass/machine/probe.h"
 #include "windlass/machine/write_machine.h"
 
@@ -152,6 +153,11 @@ void MachineFlags::add_to(CLI::App& verb) {
 
 void MachineFlags::add_to(CLI::App& verb, const std::string& machines) {
   verb.add_option("--on", machine, machines)->type_name("MACHINE");
+  verb.add_option("--host-reserve", host_reserve,
+                  "percent of each host's memory that is kept back for the system")
+      ->capture_default_str()
+      ->check(number_in(0, 99))
+      ->type_name("PERCENT");
   add_to(verb);
 }
 
@@ -176,6 +182,10 @@ MachineOptions MachineFlags::machine_options() const {
 
 Machine MachineFlags::load() const {
   Machine loaded = load_machine(machine, machine_options());
+  if (loaded.name != "local")
+    for (Node& node : loaded.nodes)
+      node.memory = Bytes(
+          static_cast<int64_t>(static_cast<double>(node.memory.value) * (1 - host_reserve / 100)));
   if (memory.ends_with('%')) {
     const double share = parse_percent(memory);
     for (Device& device : loaded.devices)
@@ -188,6 +198,7 @@ void add_machine(CLI::App& program) {
   CLI::App* verb = program.add_subcommand("machine", "Machines that can be planned for.");
   verb->require_subcommand(1);
   auto values = std::make_shared<MachineVerb>();
+  values->flags.host_reserve = 0;  // machines are shown as they are
   CLI::App* list = verb->add_subcommand("list", "Names and descriptions of the presets.");
   list->add_flag("--json", values->json, "print for programs");
   list->callback([values] { list_machines(values->json); });

@@ -21,6 +21,9 @@ struct MachineFlags {
   std::string memory;
   std::string link_bandwidth;
   std::optional<int64_t> devices, hosts;
+  // Percent of each host's memory that is kept back for the system and whatever else runs there. Of
+  // "local" what is free was measured, and a share of that is kept back already.
+  double host_reserve = 15;
   int threads = 1;  // that the kernels of each device of "local" use; set by the verb
 
   void add_to(CLI::App& verb);

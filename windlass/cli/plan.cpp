@@ -203,6 +203,8 @@ ExitCode run_plan(const PlanFlags& flags) {
     json["gap"] = gap;
     json["decisions"] = decisions_json(subject.training, subject.strategy, subject.machine);
     add_search(json, planned);
+    if (!runs_here(subject.machine) && flags.host_memory.empty())
+      json["host_reserve_percent"] = flags.machine.host_reserve;
     if (!flags.output.empty()) json["plan"] = flags.output;
     fmt::print("{}", json_text(with_packs(std::move(json), subject, pricing.cost(), true)));
     return ExitCode::Done;
@@ -226,6 +228,9 @@ ExitCode run_plan(const PlanFlags& flags) {
   fmt::print("{}{}{}", simulation_text(report, flags.top),
              long_run_text_of(subject, pricing.cost(), true),
              frontier_text(planned.search.frontier));
+  if (!runs_here(subject.machine) && flags.host_memory.empty())
+    fmt::print("\nhost memory: {} of each host, {:g} % kept back (--host-reserve)\n",
+               format_bytes(subject.machine.nodes[0].memory), flags.machine.host_reserve);
   const bool trains = runs_here(subject.machine) && is_windlass(runner);
   if (!flags.output.empty() && !flags.target.empty())
     fmt::print("\nwritten to {}; take it along with: windlass export {} --to {}\n", flags.output,
@@ -265,7 +270,8 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--prefetch", flags->prefetch, "of --cost harmony: on or off")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
-  verb->add_option("--host-memory", flags->host_memory, "of each node, instead of the machine's")
+  verb->add_option("--host-memory", flags->host_memory,
+                   "of each node, all of it, instead of the machine's")
       ->type_name("BYTES");
   verb->add_option("--pase-teraflops", flags->pase.teraflops, "of a device, for --cost pase")
       ->capture_default_str()
