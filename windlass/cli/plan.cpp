@@ -47,6 +47,7 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
   auto& entry = json["search"] = {
       {"method", planned.method}, {"seconds", search.seconds.value}, {"simulated", search.tried}};
   if (planned.measuring) entry["measuring_seconds"] = planned.measuring->value;
+  if (search.passed_over) entry["passed_over_s"] = search.passed_over->value;
   if (search.proposals > 0) json["search"]["proposals"] = search.proposals;
   if (search.objective) {
     entry["objective_s"] = search.objective->value;
@@ -218,6 +219,10 @@ ExitCode run_plan(const PlanFlags& flags) {
           ? fmt::format(", {} of it to measure kernels", format_seconds(*planned.measuring))
           : "",
       decisions_text(subject.training, subject.strategy, subject.machine, true));
+  if (planned.search.passed_over)
+    fmt::print(
+        "  packs of layers would take {}: no more than noise, so the simpler plan is taken\n",
+        format_seconds(*planned.search.passed_over));
   fmt::print("{}", cut_text(planned.search));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",

@@ -10,7 +10,7 @@
 #include "windlass/graph/samples.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
-#include "windlass/search/search.h"
+#include "windlass/search/book/ledger.h"
 #include "windlass/sim/reference/naive.h"
 
 namespace windlass {
@@ -288,6 +288,30 @@ TEST(LeastLimit, PacksAreInTheBook) {
   const SearchResult found = search_all(again, {.effort = 0.02});
   ASSERT_NE(found.termination, Termination::Infeasible);
   expect_plan_holds(again, found);
+}
+
+// Packs have to be faster by more than noise; where they are not, that is said.
+TEST(Noise, GoesToTheSimplerPlan) {
+  const Graph network = cases::mlp(16, 3);
+  const Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  const SearchOptions options = {.effort = 0.02};
+  const Strategy packs = search_harmony(problem, options).strategy;
+  ASSERT_TRUE(packs.packs);
+  for (const bool noise : {true, false}) {
+    Ledger ledger(problem, options);
+    const auto plain = ledger.named(parse_baseline("data-parallel"), 1);
+    ASSERT_TRUE(plain && ledger.consider(*plain, 1).fits);
+    const Nanoseconds time = ledger.best_time();
+    ledger.add(packs, 1, noise ? time - time / 200 : time / 2);
+    const SearchResult found = ledger.finish();
+    EXPECT_EQ(found.strategy.packs.has_value(), !noise);
+    EXPECT_EQ(found.passed_over.has_value(), noise);
+    if (noise) {
+      EXPECT_LT(*found.passed_over, found.step_time);
+    }
+  }
 }
 
 std::vector<std::string> method_names() {

@@ -112,6 +112,8 @@ struct SearchResult {
   TrainingGraph training;  // that the strategy is for: of one micro-batch, for packs of the batch
   Strategy strategy;       // if infeasible: the one that needs least
   Seconds step_time;
+  // A plan with more moving parts (packs of layers) that is faster by no more than noise.
+  std::optional<Seconds> passed_over = {};
   Seconds lower_bound;
   // The least limit of each device at which something that was tried runs. Exact to the byte for
   // that strategy. Always there when nothing fits, unless a host is too small.

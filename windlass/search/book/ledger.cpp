@@ -12,6 +12,9 @@ namespace {
 constexpr size_t kFrugal = 8;
 // A little slower ones may become faster when some of what they give up is kept.
 constexpr double kPromising = 1.3;
+// Packs of layers have more moving parts than other plans: they are worth it if they are faster by
+// more than this.
+constexpr double kNoise = 1.01;
 
 }  // namespace
 
@@ -263,9 +266,22 @@ void Ledger::drop_refused() {
   }
 }
 
+std::optional<Seconds> Ledger::prefer_simpler() {
+  if (!fits() || !entries_.front().strategy.packs) return std::nullopt;
+  const Entry packs = entries_.front();
+  const auto other =
+      std::ranges::find_if(entries_, [](const Entry& entry) { return !entry.strategy.packs; });
+  if (other == entries_.end() ||
+      static_cast<double>(other->time) > kNoise * static_cast<double>(packs.time))
+    return std::nullopt;
+  std::rotate(entries_.begin(), other, other + 1);
+  return step_time(problem_, packs.time - spared_on_host(problem_, packs.strategy));
+}
+
 SearchResult Ledger::finish() {
   SearchResult result;
   begin("end", 1);
+  result.passed_over = prefer_simpler();
   drop_refused();
   result.samples = batch_.samples;
   int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
@@ -275,6 +291,7 @@ SearchResult Ledger::finish() {
     result.termination = limited ? Termination::Limit : Termination::Feasible;
     result.strategy = best.strategy;
     result.step_time = step_time(problem_, best.time - spared_on_host(problem_, best.strategy));
+    if (best.strategy.packs) result.passed_over.reset();  // the simpler one was refused
     micro = best.micro_batches;
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
     add_point(best.strategy, free);

@@ -154,6 +154,8 @@ class Ledger {
   double measuring() const;
   void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
+  // Puts another plan before packs that are faster by no more than noise; what those take.
+  std::optional<Seconds> prefer_simpler();
   void add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak);
 
   const Problem& problem_;
