@@ -2,6 +2,7 @@
 // that fits at once, better ones as they are found, each as a line of JSON for the page.
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <sys/prctl.h>
