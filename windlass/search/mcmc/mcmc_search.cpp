@@ -10,8 +10,8 @@ namespace windlass {
 namespace {
 
 // Tasks that the simulations of all chains together may have, and proposals of each chain.
-constexpr double kTasks = 1.2e6;
-constexpr double kProposals = 6000;
+constexpr double kTasks = 2e6;
+constexpr double kProposals = 12000;
 constexpr int kChains = 4;
 
 bool same_structure(const Strategy& a, const Strategy& b) {
