@@ -60,7 +60,8 @@ PreparedRun prepare(const TrainFlags& flags, int& threads, const Ranks* ranks, s
   const auto check_machine = [](const Machine& machine) {
     if (!runs_here(machine))
       fail_unsupported(
-          "{}: training runs on CPU devices: plan with --on local --devices N (or --hosts N), or on "
+          "{}: training runs on CPU devices: plan with --on local --devices N (or --hosts N), or "
+          "on "
           "a file of windlass calibrate",
           machine.name);
   };
