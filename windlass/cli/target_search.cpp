@@ -75,7 +75,7 @@ class TargetSearch {
     std::vector<Shape> shapes = all_shapes();
     // What the user rules out plainly may be allowed with remedies: nothing is known of its time.
     for (Shape& shape : shapes) {
-      if (ledger_.interrupted()) break;
+      if (ledger_.fits() && ledger_.interrupted()) break;
       if (const auto found = consider(shape, {})) shape.time = found->free_time;
     }
     std::ranges::stable_sort(shapes, {}, &Shape::time);
