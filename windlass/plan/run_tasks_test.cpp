@@ -312,6 +312,26 @@ TEST(RunTasks, SplitExperts) {
   expect_same_step(training, machine, strategy, 1);
 }
 
+// Inside of every expert, as inside of any layer: the layer before is cut by its outputs, so the
+// first experts are cut by their inputs.
+TEST(RunTasks, TensorParallelExperts) {
+  const Machine machine = cases::machine(2);
+  const Graph graph = cases::mixture(4);
+  const TrainingGraph training = differentiate(graph);
+  BaselineSpec spec = parse_baseline("megatron:tp=2");
+  resolve(spec, machine, 4);
+  const Strategy strategy = make_baseline(spec, training, find_batch(graph), machine);
+  std::vector<std::string> cut;
+  for (size_t i = 0; i < training.forward_ops; ++i) {
+    if (training.graph.ops[i].kind != OpKind::GroupedLinear) continue;
+    const LoopNest nest = loops_of(training.graph, training.graph.ops[i]);
+    for (const Split& split : strategy.shardings[static_cast<size_t>(strategy.ops[i])].splits)
+      if (split.loop >= 0) cut.push_back(nest.loops[static_cast<size_t>(split.loop)].name);
+  }
+  EXPECT_EQ(cut, std::vector<std::string>{"k"});
+  expect_same_step(training, machine, strategy, 1);
+}
+
 // Every element of every gradient counts once in the norm, wherever it lies and whoever updates.
 TEST(RunTasks, Clipping) {
   const Graph graph = cases::transformer(4, 1, true);

@@ -52,7 +52,8 @@ class Megatron {
   bool has_weight(size_t i) const { return op(i).inputs.size() > 1 && is_weight(op(i).inputs[1]); }
   bool is_product(size_t i) const {
     const OpKind kind = op(i).kind;
-    return (kind == OpKind::Linear || kind == OpKind::MatMul || kind == OpKind::Conv) &&
+    return (kind == OpKind::Linear || kind == OpKind::MatMul || kind == OpKind::Conv ||
+            kind == OpKind::GroupedLinear) &&
            has_weight(i);
   }
 
