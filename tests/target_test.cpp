@@ -14,12 +14,12 @@ namespace {
 using testing::HasSubstr;
 using Arguments = std::vector<std::string>;
 
-const std::string kModel = "gpt2:layers=4,hidden=256,heads=4,vocab=1024,dropout=0";
+const std::string kTargetModel = "gpt2:layers=4,hidden=256,heads=4,vocab=1024,dropout=0";
 
 Arguments planned_for(const std::string& system, const std::string& memory, const std::string& path,
                       const Arguments& more = {}) {
-  Arguments arguments = {"plan",     kModel,  "--seq", "128",      "--batch", "16", "--on",
-                         "4x1080ti", "--for", system,  "--memory", memory,    "-o", path};
+  Arguments arguments = {"plan",     kTargetModel, "--seq", "128",      "--batch", "16", "--on",
+                         "4x1080ti", "--for",      system,  "--memory", memory,    "-o", path};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -85,8 +85,8 @@ TEST(Targets, MistakesAreTold) {
 }
 
 TEST(HostReserve, IsKeptBackAndPrinted) {
-  const Arguments plan = {"plan", kModel, "--seq",    "128",          "--batch",
-                          "16",   "--on", "4x1080ti", "--time-limit", "1"};
+  const Arguments plan = {"plan", kTargetModel, "--seq",    "128",          "--batch",
+                          "16",   "--on",       "4x1080ti", "--time-limit", "1"};
   const auto with = [&](Arguments more) {
     Arguments all = plan;
     all.insert(all.end(), more.begin(), more.end());
@@ -97,8 +97,8 @@ TEST(HostReserve, IsKeptBackAndPrinted) {
       if (memory["name"] == "host") return memory["limit_bytes"].get<int64_t>();
     return int64_t{0};
   };
-  const Arguments moved = {"simulate", kModel, "--seq",    "128",        "--batch",
-                           "16",       "--on", "4x1080ti", "--strategy", "offload-all"};
+  const Arguments moved = {"simulate", kTargetModel, "--seq",    "128",        "--batch",
+                           "16",       "--on",       "4x1080ti", "--strategy", "offload-all"};
   Arguments all_of_it = moved;
   all_of_it.insert(all_of_it.end(), {"--host-reserve", "0"});
   const int64_t whole = limit_of(windlass_json(all_of_it)), less = limit_of(windlass_json(moved));

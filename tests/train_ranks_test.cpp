@@ -26,7 +26,7 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-const std::string kText = source_folder() + "/examples/data/harbour.txt";
+const std::string kRankText = source_folder() + "/examples/data/harbour.txt";
 const std::string kTiny = "gpt2:layers=2,hidden=32,heads=2,vocab=256";
 
 Words joined(Words all, const Words& more) {
@@ -35,7 +35,7 @@ Words joined(Words all, const Words& more) {
 }
 
 Words training(const std::string& what, const Words& more) {
-  return joined({"train", what, "--data", kText, "--lr", "3e-3"}, more);
+  return joined({"train", what, "--data", kRankText, "--lr", "3e-3"}, more);
 }
 
 Words tiny(const std::string& strategy, const Words& more) {
