@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unistd.h>
 #include <vector>
 
 #include "windlass/base/error.h"
@@ -21,6 +22,14 @@ constexpr Nanoseconds kLong = 1'000'000'000;
 // kernel needs most memory.
 enum class Routing : uint8_t { Even, Crowded };
 
+// Bytes that the cache next to memory holds, as far as the system tells; of one that many cores
+// share, a moderate part.
+int64_t last_cache() {
+  static const int64_t bytes =
+      std::clamp<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 16 << 20, 48 << 20);
+  return bytes;
+}
+
 // A kernel with operands made up for it, ready to be run again and again.
 //
 // In a step, what the op before has made is still in a cache; weights, sums of gradients and what
@@ -38,9 +47,9 @@ class Rehearsal {
       if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
     for (const TensorType& type : types_)
       if (type.present()) bytes += byte_size(type).value;
-    constexpr int64_t kCache = 16 << 20, kMost = 32;
-    sets_.resize(
-        static_cast<size_t>(std::clamp<int64_t>(kCache / std::max<int64_t>(1, bytes), 1, kMost)));
+    constexpr int64_t kMost = 32;
+    const int64_t beyond = last_cache() / std::max<int64_t>(1, bytes) + 1;
+    sets_.resize(static_cast<size_t>(std::clamp<int64_t>(beyond, 1, kMost)));
     for (size_t i = 1; i < sets_.size(); ++i) make(operands, routing, sets_[i]);
     exchange_ = run.exchange();
     if (exchange_.needed() && !run.begins) statistics_ = operand(exchange_.type);

@@ -5,8 +5,13 @@
 #include <dlfcn.h>
 #include <mutex>
 
+#include <ATen/Config.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+
+#if AT_PARALLEL_OPENMP
+#include <omp.h>
+#endif
 
 namespace windlass {
 namespace {
@@ -74,7 +79,13 @@ void use_threads(int threads) {
   // A thread that asks for the first time takes what any thread has set last: it must have asked
   // before it says what it wants itself.
   at::get_num_threads();
+#if AT_PARALLEL_OPENMP
+  // libtorch's own way makes a second pool of threads anew, which nothing here uses and which spins
+  // for some 40 ms.
+  omp_set_num_threads(threads);
+#else
   at::set_num_threads(threads);
+#endif
 }
 
 void set_blas_threads(int threads) {
