@@ -1,6 +1,7 @@
 #include "windlass/runtime/memory/address_space.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <sys/mman.h>
 
 #include "windlass/base/error.h"
@@ -20,6 +21,8 @@ namespace windlass {
 namespace {
 
 constexpr size_t kPage = 4096, kLine = 64;
+// What is shorter goes where the least is left over: it must not lie across the room of others.
+constexpr size_t kManyPages = 16 * kPage;
 // Addresses of a segment: those of the pages allowed, several times, so that what is left between
 // ranges does not matter; within reason.
 constexpr size_t kLeastSegment = size_t{16} << 20, kMostSegment = size_t{1} << 36, kTimes = 4;
@@ -67,19 +70,47 @@ void AddressSpace::erase(std::byte* begin, size_t size) {
   idle_by_size_.erase({size, begin});
 }
 
-// The first `bytes` of an idle range; the rest stays idle.
-std::byte* AddressSpace::take(std::byte* begin, size_t size, size_t bytes) {
+// `bytes` of an idle range, from its beginning or up to its end; the rest stays idle.
+std::byte* AddressSpace::take(std::byte* begin, size_t size, size_t bytes, bool at_end) {
   erase(begin, size);
-  if (size > bytes) insert(begin + bytes, size - bytes);
-  note_pages(begin, bytes);
-  allow(begin, bytes);
-  return begin;
+  std::byte* taken = at_end ? begin + (size - bytes) : begin;
+  if (size > bytes) insert(at_end ? begin : begin + bytes, size - bytes);
+  note_pages(taken, bytes);
+  allow(taken, bytes);
+  return taken;
 }
 
 std::byte* AddressSpace::reuse(size_t bytes) {
   bytes = round_up(bytes, kLine);
-  const auto found = idle_by_size_.lower_bound({bytes, nullptr});
-  return found == idle_by_size_.end() ? nullptr : take(found->second, found->first, bytes);
+  const auto shortest = idle_by_size_.lower_bound({bytes, nullptr});
+  if (shortest == idle_by_size_.end()) return nullptr;
+  const auto left = static_cast<size_t>(allowed_ - std::min(allowed_, resident_));
+  if (bytes < kManyPages || bytes + kPage <= left)
+    return take(shortest->second, shortest->first, bytes);
+  // Every page that is not there costs one that is: the range, and the end of it, where fewest are
+  // missing; of those the shortest.
+  auto best = shortest;
+  size_t fewest = SIZE_MAX;
+  bool at_end = false;
+  for (auto range = shortest; range != idle_by_size_.end() && fewest > 0; ++range)
+    for (const bool end : {false, true}) {
+      const size_t missing =
+          missing_pages(end ? range->second + (range->first - bytes) : range->second, bytes);
+      if (missing >= fewest) continue;
+      best = range;
+      fewest = missing;
+      at_end = end;
+    }
+  return take(best->second, best->first, bytes, at_end);
+}
+
+size_t AddressSpace::missing_pages(const std::byte* begin, size_t bytes) {
+  const Segment& segment = segment_of(begin);
+  const auto offset = static_cast<size_t>(begin - segment.begin);
+  size_t missing = 0;
+  for (size_t page = offset / kPage; page < round_up(offset + bytes, kPage) / kPage; ++page)
+    missing += page < segment.pages.size() && segment.pages[page] ? 0 : 1;
+  return missing;
 }
 
 std::byte* AddressSpace::extend(size_t bytes) {

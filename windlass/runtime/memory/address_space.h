@@ -51,7 +51,8 @@ class AddressSpace {
   };
   Segment& segment_of(const std::byte* address);
   bool add_segment(size_t bytes);
-  std::byte* take(std::byte* begin, size_t size, size_t bytes);
+  std::byte* take(std::byte* begin, size_t size, size_t bytes, bool at_end = false);
+  size_t missing_pages(const std::byte* begin, size_t bytes);
   void note_pages(std::byte* begin, size_t bytes);
   void drop_pages(int64_t bytes);
   int64_t drop_pages_of(std::byte* begin, size_t size, int64_t most);

@@ -88,29 +88,25 @@ void* Arena::take_guarded(int64_t size, size_t bytes) {
   return block;
 }
 
-// Where blocks of other sizes were before if it can be: those that are kept give way.
+// Where blocks of other sizes were before if it can be. Blocks that are kept for their size give
+// way when the memory is full, all of them: only with its neighbours is one of them room for a
+// larger one, and pages that would have to be taken elsewhere cost more than looking for a range.
 void* Arena::take_new(int64_t size) {
   const size_t whole = sizeof(Header) + static_cast<size_t>(size);
-  drop_kept(limit_ - statistics_.live - size);
   std::byte* memory = space_.reuse(whole);
-  if (memory == nullptr && kept_bytes_ > 0 && space_.resident() + size > limit_) {
-    drop_kept(0);
+  if (memory == nullptr && kept_bytes_ > 0 && size > limit_ - space_.resident()) {
+    drop_kept();
     memory = space_.reuse(whole);
   }
   if (memory == nullptr) memory = space_.extend(whole);
   return memory == nullptr ? nullptr : new (memory) Header{this, size} + 1;
 }
 
-// Until not more than `most` bytes of them are left: the largest ones go first.
-void Arena::drop_kept(int64_t most) {
-  while (kept_bytes_ > most) {
-    const auto last = std::prev(kept_.end());
-    for (; kept_bytes_ > most && !last->second.empty(); last->second.pop_back()) {
-      put_back(last->second.back());
-      kept_bytes_ -= last->first;
-    }
-    if (last->second.empty()) kept_.erase(last);
-  }
+void Arena::drop_kept() {
+  for (const auto& [size, headers] : kept_)
+    for (Header* header : headers) put_back(header);
+  kept_.clear();
+  kept_bytes_ = 0;
 }
 
 void Arena::put_back(Header* header) {
@@ -120,7 +116,7 @@ void Arena::put_back(Header* header) {
 
 void Arena::trim() {
   const std::lock_guard lock(mutex_);
-  drop_kept(0);
+  drop_kept();
   space_.trim();
 }
 

@@ -1,9 +1,9 @@
 // An arena: a memory with a limit. Every byte of it that somebody holds is counted.
 //
-// Blocks that come back are kept for the next request of the same size, as long as what is held
-// and what is kept stay below the limit together, and give way to others then. The process never
-// has more pages of this memory than the limit says, but for those that blocks have in part; and
-// they are kept (address_space.h), so that a step costs no page faults.
+// Blocks that come back are kept for the next request of the same size, until the memory is full:
+// then all of them are joined and given out again by length. The process never has more pages of
+// this memory than the limit says, but for those that blocks have in part; and they are kept
+// (address_space.h), so that a step costs few page faults or none.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,7 @@ class Arena {
   void* take_guarded(int64_t size, size_t bytes);
   void* take_kept(int64_t size);
   void* take_new(int64_t size);
-  void drop_kept(int64_t most);
+  void drop_kept();
   void put_back(Header* header);
 
   const std::string name_;

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <sys/resource.h>
 #include <thread>
 #include <vector>
 
@@ -141,6 +142,43 @@ TEST(TorchAllocator, CountsWhatLibtorchTakesForTheThread) {
   EXPECT_EQ(arena.statistics().live, 0);
   const at::Tensor after = at::ones({1000});
   EXPECT_EQ(arena.statistics().live, 0);
+}
+
+// Steps of a network in exactly the memory they need: activations come and go, gradients take their
+// place. Once ranges have found where they fit, few pages are given back and taken anew.
+TEST(Arena, FullMemoryCostsFewPagesInTheLongRun) {
+  const auto step = [](Arena& arena, bool writes) {
+    constexpr size_t kKilo = 1000;
+    const auto take = [&](size_t bytes) {
+      void* block = arena.allocate(bytes);
+      if (writes) std::memset(block, 1, bytes);
+      return block;
+    };
+    std::vector<void*> activations, gradients;
+    for (size_t layer = 0; layer < 12; ++layer)
+      activations.push_back(take((130 + 17 * (layer % 5)) * kKilo));
+    for (size_t layer = 12; layer-- > 0;) {
+      void* workspace = take((90 + 31 * (layer % 3)) * kKilo);
+      gradients.push_back(take((70 * (layer + 1)) * kKilo));
+      Arena::release(workspace);
+      Arena::release(activations[layer]);
+    }
+    for (void* gradient : gradients) Arena::release(gradient);
+  };
+  Arena free("free", kNoLimit, 4096);
+  step(free, false);
+  Arena full("full", free.statistics().peak, 4096);
+  const auto faults_of = [&](int steps) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < steps; ++i) step(full, true);
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  const int64_t pages = free.statistics().peak / 4096;
+  EXPECT_GE(faults_of(1), pages / 2);
+  faults_of(40);
+  EXPECT_LE(faults_of(10), 10 * pages / 5);
 }
 
 TEST(ParallelLoops, ThreadsBelongToTheirMaster) {
