@@ -8,8 +8,8 @@ namespace {
 
 // Times are the host's business; bytes are not.
 TEST(ValidateMeasuredSlow, PeaksAreThoseOfTheRun) {
-  const ProgramResult result =
-      run_windlass({"validate", "--measured", "--only", "gpt2", "--steps", "1", "--json"});
+  const ProgramResult result = run_windlass(
+      {"validate", "--measured", "--only", "gpt2", "--steps", "1", "--rounds", "1", "--json"});
   ASSERT_TRUE(result.exit_code == 0 || result.exit_code == 3) << result.err;
   const nlohmann::json parsed = nlohmann::json::parse(result.out);
   for (const nlohmann::json& model : parsed["models"])

@@ -29,7 +29,8 @@ namespace {
 struct ValidateFlags {
   std::string only;
   bool measured = false, full = false;
-  int64_t steps = 7;
+  int64_t steps = 5;
+  int64_t rounds = 3;
   std::optional<double> minutes;
   std::string link_bandwidth = "2GB/s";
   bool json = false;
@@ -142,6 +143,7 @@ ExitCode run_measured(const ValidateFlags& flags) {
                  .threads = std::max(1, static_cast<int>(flags.threads)),
                  .link_bandwidth = flags.link_bandwidth,
                  .steps = flags.steps,
+                 .rounds = flags.rounds,
                  .stop = [&] { return cut = cut || InterruptScope::interrupted() || late(); },
                  .progress =
                      [&](const std::string& what, double done) {
@@ -204,9 +206,15 @@ void add_validate(CLI::App& program, ExitCode& exit_code) {
                  "instead of tables: steps of small models, predicted and then run on this host");
   verb->add_flag("--full", flags->full,
                  "with --measured: ResNet-50, Wide-ResNet, BERT, ViT and GPT-2");
-  verb->add_option("--steps", flags->steps, "with --measured: steps that are timed for a point")
+  verb->add_option("--steps", flags->steps,
+                   "with --measured: steps that are timed for a point in a round")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  verb->add_option("--rounds", flags->rounds,
+                   "with --measured: times that all kernels, and then all points of a model, are "
+                   "measured")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{100}));
   verb->add_option("--minutes", flags->minutes,
                    "with --measured: nothing new is begun after that; what there is by then is "
                    "reported")

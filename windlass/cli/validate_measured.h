@@ -15,7 +15,8 @@ struct SweepOptions {
   std::string only = {};       // models whose name begins so
   int threads = 1;             // that kernels use
   std::string link_bandwidth;  // of the device's link to host memory
-  int64_t steps = 7;           // that are timed for each point
+  int64_t steps = 5;           // that are timed for each point in a round
+  int64_t rounds = 3;          // over all kernels, and over all points of a model
   std::function<bool()> stop = {};
   std::function<void(const std::string& what, double done)> progress = {};
 };

@@ -48,7 +48,7 @@ class Rehearsal {
     for (const TensorType& type : types_)
       if (type.present()) bytes += byte_size(type).value;
     constexpr int64_t kMost = 32;
-    const int64_t beyond = last_cache() / std::max<int64_t>(1, bytes) + 1;
+    const int64_t beyond = 2 * last_cache() / std::max<int64_t>(1, bytes) + 1;
     sets_.resize(static_cast<size_t>(std::clamp<int64_t>(beyond, 1, kMost)));
     for (size_t i = 1; i < sets_.size(); ++i) make(operands, routing, sets_[i]);
     exchange_ = run.exchange();
