@@ -184,5 +184,38 @@ TEST(Planning, SaysHowLongItMeasured) {
   }
 }
 
+// How many cards of which size: a table and the same for programs; mistakes are named.
+TEST(PlanFrontier, SaysWhatDevicesAndLimitsGive) {
+  const std::vector<std::string> asked = {"plan",       "gpt2:layers=2,hidden=64,heads=2,vocab=100",
+                                          "--seq",      "32",
+                                          "--batch",    "8",
+                                          "--on",       "4x1080ti",
+                                          "--frontier", "--effort",
+                                          "0.02"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = asked;
+    all.insert(all.end(), more.begin(), more.end());
+    return run_windlass(all);
+  };
+  const ProgramResult printed = with({"--limits", "1KiB", "100%", "2MiB", "--json"});
+  ASSERT_EQ(printed.exit_code, 0) << printed.err;
+  const nlohmann::json cells = nlohmann::json::parse(printed.out)["cells"];
+  ASSERT_EQ(cells.size(), 9u);
+  EXPECT_EQ(cells[0]["limit_bytes"], 1024);
+  EXPECT_EQ(cells[0]["fits"], false);
+  EXPECT_GT(cells[0]["least_limit_bytes"], 1024);
+  EXPECT_LE(cells[6]["least_limit_bytes"], cells[0]["least_limit_bytes"]);
+  EXPECT_EQ(cells[8]["devices"], 4);
+  EXPECT_EQ(cells[8]["fits"], true);
+  EXPECT_LE(cells[8]["step_time_s"], cells[2]["step_time_s"]);
+  const ProgramResult text = with({"--limits", "1KiB"});
+  EXPECT_EQ(text.exit_code, 2);
+  EXPECT_NE(text.out.find("4 devices"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("nothing was found below"), std::string::npos) << text.out;
+  EXPECT_EQ(with({"--limits", "0"}).exit_code, 1);
+  EXPECT_EQ(with({"--limits", "much"}).exit_code, 1);
+  EXPECT_EQ(with({"-o", "plan.json"}).exit_code, 1);
+}
+
 }  // namespace
 }  // namespace windlass

@@ -14,6 +14,7 @@
 #include "windlass/cli/layer_graphs.h"
 #include "windlass/cli/number_in.h"
 #include "windlass/cli/pack_plans.h"
+#include "windlass/cli/plan_frontier.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/target_search.h"
@@ -38,6 +39,8 @@ struct PlanFlags {
   PaseMachine pase;             // for PaSE's cost model
   std::string prefetch = "on";  // of Harmony's estimate
   std::string host_memory;
+  bool frontier = false;
+  std::vector<std::string> limits;  // of the frontier
   bool json = false;
   size_t top = 8;
 };
@@ -166,6 +169,19 @@ void save_plan(const PlanFlags& flags, const PlannedSubject& planned, Pricing& p
   write_plan(plan, flags.output);
 }
 
+ExitCode plan_frontier(const PlanFlags& flags) {
+  if (!flags.output.empty())
+    fail_input("-o: a frontier is many plans; choose one, and plan it with --memory");
+  if (!flags.from.empty()) fail_input("--from: a plan is of one number of devices; not a frontier");
+  return run_plan_frontier({.model = flags.model,
+                            .machine = flags.machine,
+                            .search = flags.search,
+                            .host_memory = flags.host_memory,
+                            .limits = flags.limits,
+                            .method = flags.target.empty() ? nullptr : &target_search(flags.target),
+                            .json = flags.json});
+}
+
 ExitCode run_plan(const PlanFlags& flags) {
   if (const auto done = plan_layer_graph(flags)) return *done;
   if (const auto done = plan_by_layers(flags)) return *done;
@@ -177,6 +193,8 @@ ExitCode run_plan(const PlanFlags& flags) {
     fail_input("--for {} is a search of its own; leave --search out", flags.target);
   if (!flags.target.empty() && flags.search.allow.compress() > 0)
     fail_unsupported("--allow compress: {} does not store activations in fewer bits", flags.target);
+  if (flags.frontier) return plan_frontier(flags);
+  if (!flags.limits.empty()) fail_input("--limits: is for --frontier");
   MachineFlags named = flags.machine;
   const size_t devices = named.local_devices();
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
@@ -285,6 +303,14 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->capture_default_str()
       ->check(number_in(1e-6, 1e9));
   flags->search.add_to(*verb);
+  verb->add_flag(
+      "--frontier", flags->frontier,
+      "the best plan for 1, 2, 4, ... devices and each of some limits, by figures of "
+      "the machine:\nhow many cards it takes, and of which size; effort quick unless given");
+  verb->add_option("--limits", flags->limits,
+                   "with --frontier: of each device, e.g. 16GiB 24GiB 80% (default: quarters of "
+                   "what it has)")
+      ->type_name("BYTES");
   verb->add_option("--from", flags->from, "start from the strategy of another plan of this model")
       ->type_name("PLAN");
   verb->add_option("--top", flags->top, "how many tensors and links to list")
@@ -314,13 +340,17 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       "  windlass plan gpt2-xl --batch 16 --on 4x3090 --from plan.json --effort thorough\n"
       "  windlass plan bert-large --batch max --on 4x1080ti\n"
       "  windlass plan bert-large --batch 64 --on 8x1080ti --fix tp=2,recompute=off\n"
+      "  windlass plan gpt2-xl --batch 16 --on 8xa100-80g --frontier --limits 16GiB 24GiB 80GiB\n"
       "  windlass plan gpt2-xl --batch 16 --on 4x3090 --for megatron -o plan.json\n"
       "  windlass plan inception-v3 --batch 128 --on 8x1080ti --search exact\n"
       "  windlass plan gpt2-xl --batch 16 --on 4x1080ti --search harmony\n"
       "  windlass plan profile.json --batch 16 --on 4x1080ti --search harmony --cost harmony\n"
       "  windlass plan pase:transformer --search exact --cost pase --devices 64 --json\n"
       "  windlass train plan.json --data text.txt --steps 100");
-  verb->callback([flags, &exit_code] { exit_code = run_plan(*flags); });
+  verb->callback([flags, verb, &exit_code] {
+    if (flags->frontier && verb->count("--effort") == 0) flags->search.effort = "quick";
+    exit_code = run_plan(*flags);
+  });
 }
 
 }  // namespace windlass

@@ -3,10 +3,12 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
 #include "windlass/machine/device_names.h"
+#include "windlass/machine/first_devices.h"
 #include "windlass/machine/read_machine.h"
 
 namespace windlass {
@@ -232,6 +234,39 @@ TEST(Machine, UnknownNamesGetTheNearestPreset) {
     EXPECT_NE(error.message().find("did you mean \"4x1080ti\""), std::string::npos)
         << error.message();
   }
+}
+
+TEST(Machine, FirstDevicesAreAMachine) {
+  for (const MachinePreset& preset : machine_presets()) {
+    const Machine machine = load_machine(std::string(preset.name));
+    for (size_t count = 1; count <= machine.devices.size(); ++count) {
+      SCOPED_TRACE(fmt::format("{} of {}", count, preset.name));
+      const Machine part = first_devices(machine, count);
+      EXPECT_NO_THROW(check_machine(part));
+      ASSERT_EQ(part.devices.size(), count);
+      for (size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(part.devices[i].name, machine.devices[i].name);
+        EXPECT_EQ(part[part.devices[i].endpoint].index, static_cast<int32_t>(i));
+        // Routes are those of the whole machine.
+        const Route here = between(part, 0, i), there = between(machine, 0, i);
+        EXPECT_EQ(here.bandwidth, there.bandwidth);
+        EXPECT_EQ(here.latency, there.latency);
+        EXPECT_EQ(here.staged, there.staged);
+      }
+    }
+  }
+}
+
+// A host without devices goes, with its links.
+TEST(Machine, FirstDevicesOfSeveralHosts) {
+  const Machine machine = load_machine("8xa100-80g*3");
+  ASSERT_EQ(machine.devices.size(), 24u);
+  EXPECT_EQ(first_devices(machine, 8).nodes.size(), 1u);
+  const Machine two = first_devices(machine, 11);
+  EXPECT_EQ(two.nodes.size(), 2u);
+  EXPECT_NO_THROW(check_machine(two));
+  EXPECT_EQ(between(two, 0, 10).bandwidth, between(machine, 0, 10).bandwidth);
+  EXPECT_LT(two.links.size(), machine.links.size());
 }
 
 TEST(DeviceNames, InAFewWords) {

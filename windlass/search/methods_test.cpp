@@ -8,8 +8,10 @@
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
 #include "windlass/graph/samples.h"
+#include "windlass/machine/first_devices.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
+#include "windlass/search/advice/device_frontier.h"
 #include "windlass/search/book/ledger.h"
 #include "windlass/sim/reference/naive.h"
 
@@ -288,6 +290,53 @@ TEST(LeastLimit, PacksAreInTheBook) {
   const SearchResult found = search_all(again, {.effort = 0.02});
   ASSERT_NE(found.termination, Termination::Infeasible);
   expect_plan_holds(again, found);
+}
+
+// More devices and more memory never make a plan slower, and what stands in a cell fits there.
+TEST(DeviceFrontier, IsMonotoneAndTrue) {
+  const auto cost = analytic_cost_model();
+  const Graph network = cases::transformer(8, 2, false);
+  const Machine machine = cases::machine(4);
+  const auto at = [&](size_t devices, Bytes limit) {
+    Machine part = first_devices(machine, devices);
+    for (Device& device : part.devices) device.limit = limit;
+    return part;
+  };
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  const SearchResult free =
+      search_all({.network = network, .machine = at(1, Bytes(int64_t{1} << 40)), .cost = *cost});
+  const SimulatedStep whole =
+      simulate_step(free.training, free.strategy, at(1, Bytes(int64_t{1} << 40)), *cost, {}, {});
+  const int64_t peak = whole.whole().peaks[0].bytes;
+  FrontierOptions options = {
+      .devices = usual_device_counts(4), .limits = {}, .search = {.effort = 0.1}};
+  for (int64_t part : {1, 6, 24}) options.limits.push_back(Bytes(peak * part / 12));
+  const std::vector<FrontierCell> cells = device_frontier(problem, nullptr, options);
+  ASSERT_EQ(cells.size(), 9u);
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const FrontierCell& cell = cells[i];
+    EXPECT_EQ(cell.devices, options.devices[i / 3]);
+    EXPECT_EQ(cell.limit, options.limits[i % 3]);
+    for (size_t less = 0; less < i; ++less) {
+      if (cells[less].devices > cell.devices || cells[less].limit > cell.limit) continue;
+      EXPECT_TRUE(cell.fits || !cells[less].fits);
+      if (cells[less].fits) {
+        EXPECT_LE(cell.step_time, cells[less].step_time);
+      }
+    }
+    if (!cell.fits) {
+      ASSERT_TRUE(cell.least_limit.has_value());
+      EXPECT_GT(*cell.least_limit, cell.limit);
+      continue;
+    }
+    EXPECT_LE(cell.peak, cell.limit);
+    EXPECT_LE(cell.found_for_devices, cell.devices);
+    EXPECT_GE(
+        cell.step_time,
+        work_bound({.network = network, .machine = at(cell.devices, cell.limit), .cost = *cost}));
+  }
+  EXPECT_TRUE(cells.back().fits);
+  EXPECT_FALSE(cells.front().fits);  // a twelfth of it on one device
 }
 
 // Packs have to be faster by more than noise; where they are not, that is said.
