@@ -1,36 +1,22 @@
 # windlass_unity(<target> [TOGETHER] <file>...)
 #
-# With CMAKE_UNITY_BUILD, up to sixteen neighbours of one folder are compiled as one: what they include is read
+# With CMAKE_UNITY_BUILD, twelve neighbours of one folder are compiled as one: what they include is read
 # once. Names in their unnamed namespaces must differ; with TOGETHER in all folders, which are then taken for one.
-# Files with options of their own stay alone, and those that another target has as well stay with its.
+# Files with options of their own stay alone.
 function(windlass_unity target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TOGETHER" "" "")
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-  set(folders "")
   foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
-    get_source_file_property(known "${source}" UNITY_GROUP)
-    if(known)
-      continue()
-    endif()
     set(folder "${target}")
     if(NOT arg_TOGETHER)
       get_filename_component(folder "${source}" DIRECTORY)
       string(REPLACE "${CMAKE_SOURCE_DIR}/" "" folder "${folder}")
       string(MAKE_C_IDENTIFIER "${folder}" folder)
     endif()
-    list(APPEND folders "${folder}")
-    list(APPEND of_${folder} "${source}")
-  endforeach()
-  list(REMOVE_DUPLICATES folders)
-  foreach(folder IN LISTS folders)
-    list(LENGTH of_${folder} count)
-    math(EXPR groups "(${count} + 15) / 16")
-    set(number 0)
-    foreach(source IN LISTS of_${folder})
-      math(EXPR group "${number} * ${groups} / ${count}")
-      set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
-      math(EXPR number "${number} + 1")
-    endforeach()
+    math(EXPR number "${count_${folder}} + 0")
+    math(EXPR group "${number} / 12")
+    math(EXPR count_${folder} "${number} + 1")
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
   endforeach()
 endfunction()
 

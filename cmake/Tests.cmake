@@ -102,7 +102,7 @@ function(windlass_python_tests)
   endif()
   file(GLOB scripts CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.py")
   set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1
-    "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/test_cache"
+    OMP_WAIT_POLICY=passive "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/test_cache"
     "WINDLASS_RUN_REFERENCE=$<TARGET_FILE:windlass_run_reference>"
     "WINDLASS_RUN_TRAINING=$<TARGET_FILE:windlass_run_training>")
   if(DEFINED WINDLASS_DATA)
