@@ -8,6 +8,9 @@ set(WINDLASS_NETWORKS 0 CACHE STRING
   "Generated networks of the slow test python.networks; 0: only the sample of python.network_sample_test")
 set(WINDLASS_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
+set(WINDLASS_SANITIZE_READERS "" CACHE STRING
+  "Checks of these sanitizers that only what reads files has (libraries of fuzz targets)")
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -64,6 +67,10 @@ if(WINDLASS_SANITIZE)
   set(flags "-fsanitize=${WINDLASS_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_compile_options(windlass_options INTERFACE ${flags})
   target_link_options(windlass_options INTERFACE ${flags} ${WINDLASS_TEST_LINK})
+  if(WINDLASS_SANITIZE_READERS)
+    target_compile_options(windlass_options INTERFACE
+      "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:WINDLASS_READS_FILES>>>:-fno-sanitize=${WINDLASS_SANITIZE_READERS}>")
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Instrumentation confuses g++'s flow analysis; the release build keeps this warning.
     target_compile_options(windlass_options INTERFACE -Wno-maybe-uninitialized)
