@@ -8,6 +8,7 @@ function(windlass_fuzzers)
   file(GLOB corpora CONFIGURE_DEPENDS LIST_DIRECTORIES true "${CMAKE_SOURCE_DIR}/fuzz/corpus/*")
   # All that reads files.
   set(libraries windlass_model windlass_machine windlass_plan windlass_data windlass_run)
+  set_target_properties(${libraries} windlass_base PROPERTIES WINDLASS_READS_FILES ON)
   if(WINDLASS_FUZZ)
     # What libFuzzer sees of a run: these, and what becomes of a file that was read. Tests are linked
     # with the same objects, so that code which reads no files stays as fast as it was.
@@ -22,6 +23,7 @@ function(windlass_fuzzers)
     set(corpus "${CMAKE_SOURCE_DIR}/fuzz/corpus/${name}")
     add_executable(${target} "${source}")
     target_link_libraries(${target} PRIVATE windlass_options ${libraries})
+    set_target_properties(${target} PROPERTIES WINDLASS_READS_FILES ON)
     add_dependencies(fuzzers ${target})
     set(replay ${target})
     if(WINDLASS_FUZZ)

@@ -1,13 +1,18 @@
-# windlass_unity(<target> <file>...)
+# windlass_unity(<target> [TOGETHER] <file>...)
 #
 # With CMAKE_UNITY_BUILD, twelve neighbours of one folder are compiled as one: what they include is read
-# once. Names in their unnamed namespaces must differ. Files with options of their own stay alone.
+# once. Names in their unnamed namespaces must differ; with TOGETHER in all folders, which are then taken for one.
+# Files with options of their own stay alone.
 function(windlass_unity target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TOGETHER" "" "")
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-  foreach(source IN LISTS ARGN)
-    get_filename_component(folder "${source}" DIRECTORY)
-    string(REPLACE "${CMAKE_SOURCE_DIR}/" "" folder "${folder}")
-    string(MAKE_C_IDENTIFIER "${folder}" folder)
+  foreach(source IN LISTS arg_UNPARSED_ARGUMENTS)
+    set(folder "${target}")
+    if(NOT arg_TOGETHER)
+      get_filename_component(folder "${source}" DIRECTORY)
+      string(REPLACE "${CMAKE_SOURCE_DIR}/" "" folder "${folder}")
+      string(MAKE_C_IDENTIFIER "${folder}" folder)
+    endif()
     math(EXPR number "${count_${folder}} + 0")
     math(EXPR group "${number} / 12")
     math(EXPR count_${folder} "${number} + 1")
@@ -15,14 +20,18 @@ function(windlass_unity target)
   endforeach()
 endfunction()
 
-# windlass_library(<folder> [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...]
+# windlass_library(<folder> [TOGETHER] [DEPENDS <folder>...] [PUBLIC <package>...] [PRIVATE <package>...]
 #                  [TEST_SOURCES <file>...])
 #
 # Makes library windlass_<folder> of windlass/<folder>/**.cpp and, of the *_test.cpp among them, the
 # test program windlass_<folder>_test. main.cpp belongs to neither. TEST_SOURCES are files of other
-# folders that the tests share.
+# folders that the tests share. TOGETHER: it has many small folders (see windlass_unity).
 function(windlass_library folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "DEPENDS;PUBLIC;PRIVATE;TEST_SOURCES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TOGETHER" "" "DEPENDS;PUBLIC;PRIVATE;TEST_SOURCES")
+  set(together "")
+  if(arg_TOGETHER)
+    set(together TOGETHER)
+  endif()
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/windlass/${folder}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
   set(tests ${sources})
@@ -31,13 +40,13 @@ function(windlass_library folder)
   list(TRANSFORM arg_DEPENDS PREPEND windlass_)
 
   add_library(windlass_${folder} STATIC ${sources})
-  windlass_unity(windlass_${folder} ${sources})
+  windlass_unity(windlass_${folder} ${together} ${sources})
   target_link_libraries(windlass_${folder}
     PUBLIC ${arg_DEPENDS} ${arg_PUBLIC}
     PRIVATE windlass_options ${arg_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY WINDLASS_LIBRARIES windlass_${folder})
 
-  windlass_test_program(windlass_${folder}_test PREFIX ${folder}
+  windlass_test_program(windlass_${folder}_test ${together} PREFIX ${folder}
     SOURCES ${tests} ${arg_TEST_SOURCES} LIBRARIES windlass_${folder})
 endfunction()
 

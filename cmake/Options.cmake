@@ -8,6 +8,9 @@ set(WINDLASS_NETWORKS 0 CACHE STRING
   "Generated networks of the slow test python.networks; 0: only the sample of python.network_sample_test")
 set(WINDLASS_SANITIZE "" CACHE STRING "Sanitizers, comma-separated: address,undefined or thread")
 
+set(WINDLASS_SANITIZE_READERS "" CACHE STRING
+  "Checks of these sanitizers that only what reads files has (libraries of fuzz targets)")
+
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -50,13 +53,24 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(windlass_options INTERFACE -Wno-subobject-linkage)
 endif()
 
+# A faster linker, where it is installed: for tests, and for all programs of a sanitizer's tree.
+find_program(WINDLASS_LLD ld.lld)
+set(WINDLASS_TEST_LINK "")
+if(WINDLASS_LLD)
+  set(WINDLASS_TEST_LINK -fuse-ld=lld)
+endif()
+
 if(WINDLASS_FUZZ AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "WINDLASS_FUZZ needs clang++ (libFuzzer); found ${CMAKE_CXX_COMPILER}")
 endif()
 if(WINDLASS_SANITIZE)
   set(flags "-fsanitize=${WINDLASS_SANITIZE}" -fno-sanitize-recover=all -fno-omit-frame-pointer)
   target_compile_options(windlass_options INTERFACE ${flags})
-  target_link_options(windlass_options INTERFACE ${flags})
+  target_link_options(windlass_options INTERFACE ${flags} ${WINDLASS_TEST_LINK})
+  if(WINDLASS_SANITIZE_READERS)
+    target_compile_options(windlass_options INTERFACE
+      "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:WINDLASS_READS_FILES>>>:-fno-sanitize=${WINDLASS_SANITIZE_READERS}>")
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Instrumentation confuses g++'s flow analysis; the release build keeps this warning.
     target_compile_options(windlass_options INTERFACE -Wno-maybe-uninitialized)

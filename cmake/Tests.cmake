@@ -1,18 +1,27 @@
-# windlass_test_program(<target> PREFIX <name> SOURCES <file>... LIBRARIES <library>...)
+# windlass_test_program(<target> [TOGETHER] PREFIX <name> SOURCES <file>... LIBRARIES <library>...)
 #
 # A GoogleTest program; each suite becomes the CTest test <name>.<Suite>: one process, for loading
 # libtorch takes longer than most cases. Suites whose name ends in Slow become a test a case,
-# <name>.<Suite>.<Case>, with the label `slow`. Sources find checkout and program by
+# <name>.<Suite>.<Case>, with the label `slow` (cmake/Suites.cmake). The target `test_programs` builds all of them. Sources find checkout and program by
 # windlass/base/test_places.h. No sources, no target.
 function(windlass_test_program target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "PREFIX" "SOURCES;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TOGETHER" "PREFIX" "SOURCES;LIBRARIES")
   if(NOT WINDLASS_TESTS OR NOT arg_SOURCES)
     return()
   endif()
   add_executable(${target} ${arg_SOURCES})
-  windlass_unity(${target} ${arg_SOURCES})
+  if(NOT TARGET test_programs)
+    add_custom_target(test_programs)
+  endif()
+  add_dependencies(test_programs ${target})
+  if(arg_TOGETHER)
+    windlass_unity(${target} TOGETHER ${arg_SOURCES})
+  else()
+    windlass_unity(${target} ${arg_SOURCES})
+  endif()
   target_link_libraries(${target} PRIVATE
     windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  target_link_options(${target} PRIVATE ${WINDLASS_TEST_LINK})
   windlass_test_places()
   target_link_libraries(${target} PRIVATE windlass_test_places)
   if(WINDLASS_SANITIZE)
@@ -21,6 +30,7 @@ function(windlass_test_program target)
   set(suites "${CMAKE_BINARY_DIR}/${target}_suites.cmake")
   file(GENERATE OUTPUT "${suites}" CONTENT "set(program \"$<TARGET_FILE:${target}>\")
 set(prefix \"${arg_PREFIX}\")
+set(sanitized \"${WINDLASS_SANITIZE}\")
 include(\"${CMAKE_SOURCE_DIR}/cmake/Suites.cmake\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${suites}")
@@ -38,10 +48,14 @@ function(windlass_test_places)
   target_link_libraries(windlass_test_places PRIVATE windlass_options)
 endfunction()
 
-# tests/*_test.cpp: the tests that cross folders, linked with every library.
+# The tests that cross folders. tests/*_test.cpp: linked with every library but the runtime, for loading libtorch
+# takes longer than most of them. tests/runs/*_test.cpp: those that run kernels in their own process.
 function(windlass_cross_tests)
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.cpp")
   get_property(libraries GLOBAL PROPERTY WINDLASS_LIBRARIES)
+  file(GLOB runs CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/runs/*_test.cpp")
+  windlass_test_program(windlass_runs_tests PREFIX runs SOURCES ${runs} LIBRARIES ${libraries})
+  list(REMOVE_ITEM libraries windlass_runtime)
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.cpp")
   windlass_test_program(windlass_tests PREFIX tests SOURCES ${sources} LIBRARIES ${libraries})
   if(TARGET windlass_tests)
     add_dependencies(windlass_tests windlass)
@@ -78,6 +92,7 @@ function(windlass_test_tool name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
   add_executable(windlass_${name} "${CMAKE_SOURCE_DIR}/tests/tools/${name}.cpp")
   target_link_libraries(windlass_${name} PRIVATE windlass_options ${arg_LIBRARIES})
+  target_link_options(windlass_${name} PRIVATE ${WINDLASS_TEST_LINK})
 endfunction()
 
 # tests/*_test.py: checks against PyTorch and ONNX in Python. Exit code 77 means skipped.
@@ -87,7 +102,7 @@ function(windlass_python_tests)
   endif()
   file(GLOB scripts CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.py")
   set(environment "WINDLASS_PROGRAM=$<TARGET_FILE:windlass>" PYTHONDONTWRITEBYTECODE=1
-    "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/test_cache"
+    OMP_WAIT_POLICY=passive "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/test_cache"
     "WINDLASS_RUN_REFERENCE=$<TARGET_FILE:windlass_run_reference>"
     "WINDLASS_RUN_TRAINING=$<TARGET_FILE:windlass_run_training>")
   if(DEFINED WINDLASS_DATA)

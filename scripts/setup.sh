@@ -11,7 +11,7 @@ build_packages=(
   nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
-test_packages=(clang clang-format clang-tidy libomp-dev python3)
+test_packages=(clang lld clang-format clang-tidy libomp-dev python3)
 # Tests that need these are left out where the distribution does not have them.
 optional_packages=(chromium chromium-driver fish zsh groff-base python3-torch python3-torchvision python3-onnx libonnx-testdata toulbar2)
 

@@ -8,7 +8,8 @@ predicted peak. A strategy that does not suit a network (a batch norm that canno
 with a word; of each network most must run.
 
 Arguments choose models by the beginning of their names. Without any, a sample of the models is
-trained, and the six of the first parity test with WINDLASS_THOROUGH (make test-slow).
+trained, each with half of the strategies, so that each strategy is tried by some; with WINDLASS_THOROUGH
+(make test-slow) the six of the first parity test with all.
 """
 
 import json
@@ -34,7 +35,7 @@ STRATEGIES = {
     4: ["data-parallel:recompute=full", "zero:stage=2,offload=on", "megatron:tp=2", "1f1b:micro-batches=2",
         "harmony:mode=dp,packs=6", "lru:pp=4"],
 }
-LEAST = 3  # of the strategies, that must run
+LEAST = 0.5  # of the strategies, that must run
 REFUSED = 1
 
 
@@ -64,14 +65,17 @@ def main():
     names = CASES if sys.argv[1:] else THOROUGH if "WINDLASS_THOROUGH" in os.environ else SAMPLE
     chosen = [n for n in names if not sys.argv[1:] or n.startswith(tuple(sys.argv[1:]))]
     failures, runs = [], 0
-    for name in chosen:
+    whole = bool(sys.argv[1:]) or "WINDLASS_THOROUGH" in os.environ
+    for number, name in enumerate(chosen):
         with tempfile.TemporaryDirectory() as temporary:
             folder = pathlib.Path(temporary)
             model, data = export(name, folder)
             check = Check(name, "momentum", reordered=True)
             for devices, strategies in STRATEGIES.items():
+                if not whole:
+                    strategies = strategies[number % 2::2]
                 ran = sum(train(check, model, data, devices, strategy) for strategy in strategies)
-                if ran < LEAST:
+                if ran < LEAST * len(strategies):
                     check.fail(f"{devices} devices", f"only {ran} of {len(strategies)} strategies ran")
                 runs += ran
             failures += check.failures

@@ -7,7 +7,7 @@ file(RENAME "${scratch}/first" "${scratch}/moved")
 set(program "${scratch}/moved/bin/windlass")
 
 function(run)
-  execute_process(COMMAND env -i "ASAN_OPTIONS=$ENV{ASAN_OPTIONS}" "${program}" ${ARGN} WORKING_DIRECTORY /
+  execute_process(COMMAND env -i OMP_WAIT_POLICY=passive "ASAN_OPTIONS=$ENV{ASAN_OPTIONS}" "${program}" ${ARGN} WORKING_DIRECTORY /
     OUTPUT_VARIABLE text ERROR_VARIABLE text RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     message(FATAL_ERROR "windlass ${ARGN}: exit code ${result}\n${text}")

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """A fixed sample of generated networks, as PyTorch trains them: tests/network_fuzz.py says what is compared.
 
-The first networks go through the program itself as well. WINDLASS_NETWORKS="FIRST COUNT" chooses others.
+The first networks go through the program itself as well; with WINDLASS_THOROUGH (make test-slow) there are more of
+both. WINDLASS_NETWORKS="FIRST COUNT" chooses others.
 """
 
 import os
@@ -9,8 +10,9 @@ import sys
 
 from network_fuzz import Campaign, Program, draw, limit_threads
 
-FIRST, COUNT = (int(n) for n in os.environ.get("WINDLASS_NETWORKS", "1 40").split())
-THROUGH_THE_PROGRAM = 3
+THOROUGH = "WINDLASS_THOROUGH" in os.environ
+FIRST, COUNT = (int(n) for n in os.environ.get("WINDLASS_NETWORKS", "1 40" if THOROUGH else "1 20").split())
+THROUGH_THE_PROGRAM = 3 if THOROUGH else 1
 
 
 def main():

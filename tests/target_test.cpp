@@ -85,8 +85,8 @@ TEST(Targets, MistakesAreTold) {
 }
 
 TEST(HostReserve, IsKeptBackAndPrinted) {
-  const Arguments plan = {"plan", kTargetModel, "--seq",    "128",          "--batch",
-                          "16",   "--on",       "4x1080ti", "--time-limit", "1"};
+  const Arguments plan = {"plan", kTargetModel, "--seq",        "128", "--batch",  "16",
+                          "--on", "4x1080ti",   "--time-limit", "1",   "--effort", "0.02"};
   const auto with = [&](Arguments more) {
     Arguments all = plan;
     all.insert(all.end(), more.begin(), more.end());

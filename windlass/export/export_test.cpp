@@ -13,6 +13,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/base/test_places.h"
 #include "windlass/export/torch_script.h"
 #include "windlass/plan/cases.h"
@@ -123,10 +124,11 @@ void expect_texts_agree(const ExportSubject& subject, int64_t devices, const std
   }
 }
 
-// 500 plans: named strategies with random parameters, and every fourth one with random decisions.
+// Up to 500 plans: named strategies with random parameters, and every fourth one with random
+// decisions.
 TEST(Export, SettingsKeepTheirProducts) {
   int done = 0, refused = 0;
-  for (uint64_t seed = 0; done + refused < 500; ++seed) {
+  for (uint64_t seed = 0; done + refused < sampled(500); ++seed) {
     Rng rng(seed);
     const auto pick = [&](int64_t most) { return int64_t{1} << rng.integer(0, most); };
     const int64_t dp = pick(2), tp = pick(1), pp = pick(1);
@@ -155,7 +157,7 @@ TEST(Export, SettingsKeepTheirProducts) {
       ++refused;
     }
   }
-  EXPECT_GT(done, 300) << refused << " were refused";
+  EXPECT_GT(done, sampled(300)) << refused << " were refused";
 }
 
 TEST(Export, NothingIsLostOfWhatATargetCanSay) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "windlass/base/test_effort.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/random_mutations.h"
 #include "windlass/plan/random_packs.h"
@@ -15,7 +16,7 @@ using cases::number_from;
 
 TEST(RandomMutation, FoundOrHarmless) {
   const uint64_t first = number_from("WINDLASS_RANDOM_SEED", 1);
-  const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", 25);
+  const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(25));
   const uint64_t each = number_from("WINDLASS_MUTATIONS", 4);
   cases::Mutations mutations;
   int steps = 0;
@@ -39,7 +40,7 @@ TEST(RandomMutation, FoundOrHarmless) {
 // The same of packs of layers at the grain of ops.
 TEST(RandomMutation, OfPacksFoundOrHarmless) {
   const uint64_t first = number_from("WINDLASS_RANDOM_SEED", 1);
-  const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", 25);
+  const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(25));
   const uint64_t each = number_from("WINDLASS_MUTATIONS", 4);
   cases::Mutations mutations;
   for (uint64_t seed = first; seed < first + count; ++seed) {

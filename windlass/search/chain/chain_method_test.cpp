@@ -9,7 +9,7 @@
 namespace windlass {
 namespace {
 
-Machine with_limit(const Machine& machine, int64_t limit) {
+Machine chain_machine(const Machine& machine, int64_t limit) {
   Machine result = machine;
   for (Device& device : result.devices) device.limit = Bytes(limit);
   return result;
@@ -32,7 +32,7 @@ TEST(ChainMethod, HoldsAtEveryLimit) {
       Seconds fastest = kept.step_time;
       bool infeasible = false;
       for (const double part : {1.0, 0.8, 0.6, 0.4, 0.2, 0.1, 0.02}) {
-        const Machine limited = with_limit(machine, static_cast<int64_t>(part * most));
+        const Machine limited = chain_machine(machine, static_cast<int64_t>(part * most));
         const Problem problem = {.network = network, .machine = limited, .cost = *cost};
         const SearchResult found = search_chain(problem);
         SCOPED_TRACE(network.name + " " + std::to_string(part));
@@ -40,7 +40,7 @@ TEST(ChainMethod, HoldsAtEveryLimit) {
           infeasible = true;
           ASSERT_TRUE(found.least_limit.has_value());
           EXPECT_GT(*found.least_limit, limited.devices[0].limit);
-          const Machine enough = with_limit(machine, found.least_limit->value);
+          const Machine enough = chain_machine(machine, found.least_limit->value);
           const SimulatedStep step = simulate_step(found.training, found.strategy, enough, *cost);
           EXPECT_EQ(step.result.status, SimStatus::Done);
           continue;

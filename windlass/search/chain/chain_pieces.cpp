@@ -7,9 +7,9 @@
 namespace windlass {
 namespace {
 
-class Cutting {
+class PieceCutting {
  public:
-  Cutting(const TrainingGraph& training, const TrainingFacts& facts, const Strategy& strategy)
+  PieceCutting(const TrainingGraph& training, const TrainingFacts& facts, const Strategy& strategy)
       : training_(training),
         facts_(facts),
         strategy_(strategy),
@@ -126,7 +126,7 @@ class Cutting {
 std::vector<std::vector<ChainPiece>> chain_pieces(const TrainingGraph& training,
                                                   const TrainingFacts& facts,
                                                   const Strategy& strategy, size_t most) {
-  return Cutting(training, facts, strategy).run(most);
+  return PieceCutting(training, facts, strategy).run(most);
 }
 
 }  // namespace windlass

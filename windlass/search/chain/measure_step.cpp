@@ -23,10 +23,10 @@ MemoryId memory_of(const TaskGraph& tasks, TaskId task) {
   return team.valid() ? tasks[team].memory : MemoryId();
 }
 
-class Measuring {
+class StepMeasuring {
  public:
-  Measuring(const TrainingFacts& facts, const Strategy& strategy, const std::vector<bool>& decides,
-            const Evaluator::Run& run)
+  StepMeasuring(const TrainingFacts& facts, const Strategy& strategy,
+                const std::vector<bool>& decides, const Evaluator::Run& run)
       : facts_(facts),
         decides_(decides),
         tasks_(run.tasks),
@@ -202,7 +202,7 @@ class Measuring {
 
 StepMeasure measure_step(const TrainingFacts& facts, const Strategy& strategy,
                          const std::vector<bool>& decides, const Evaluator::Run& run) {
-  return Measuring(facts, strategy, decides, run).run();
+  return StepMeasuring(facts, strategy, decides, run).run();
 }
 
 std::vector<double> byte_times(const Strategy& strategy, const Evaluator::Run& run, TaskKind kind) {

@@ -68,10 +68,10 @@ int64_t standing_bytes(const TaskGraph& tasks) {
 }
 
 // One micro-batch of everything on one group, as a simulated step says.
-class Measuring {
+class PieceMeasuring {
  public:
-  Measuring(const TrainingGraph& training, const TrainingFacts& facts,
-            const std::vector<ChainPiece>& pieces, const std::vector<size_t>& piece_of)
+  PieceMeasuring(const TrainingGraph& training, const TrainingFacts& facts,
+                 const std::vector<ChainPiece>& pieces, const std::vector<size_t>& piece_of)
       : training_(training), facts_(facts), pieces_(pieces), piece_of_(piece_of) {}
 
   StageProblem::Kind run(Evaluator& evaluator, const Strategy& pipeline, size_t group,
@@ -171,7 +171,7 @@ std::optional<Strategy> StageCutter::recut(const Strategy& strategy, StageMemory
   if (!has_one_stage_a_group(strategy)) return std::nullopt;
   const Machine& machine = problem_.machine;
   StageProblem stages = {.passed = passed_, .passes = {}, .micro_batches = strategy.micro_batches};
-  Measuring measuring(training_, facts_, pieces_, piece_of_);
+  PieceMeasuring measuring(training_, facts_, pieces_, piece_of_);
   std::map<std::vector<DeviceKind>, size_t> known;
   for (size_t g = 0; g < strategy.groups.size(); ++g) {
     std::vector<DeviceKind> devices;

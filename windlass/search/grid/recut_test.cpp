@@ -28,8 +28,8 @@ Machine mixed_machine(const char* name, double speed, double memory) {
   return machine;
 }
 
-struct Bench {
-  Bench(const char* model, int64_t batch, Machine on, const char* strategy)
+struct RecutBench {
+  RecutBench(const char* model, int64_t batch, Machine on, const char* strategy)
       : network(load_model(model, {.batch = batch}).graph),
         machine(std::move(on)),
         step(prepare_step(network, parse_baseline(strategy), machine, {})),
@@ -46,8 +46,8 @@ struct Bench {
 };
 
 TEST(Recut, SlowDevicesGetLess) {
-  Bench bench("gpt2:layers=12", 16, mixed_machine("4x3090", 0.5, 1),
-              "1f1b:stages=4,micro-batches=16");
+  RecutBench bench("gpt2:layers=12", 16, mixed_machine("4x3090", 0.5, 1),
+                   "1f1b:stages=4,micro-batches=16");
   const Strategy even = bench.step.strategy;
   const auto found = bench.cutter.recut(even, StageMemory::Free);
   ASSERT_TRUE(found);
@@ -68,11 +68,11 @@ TEST(Recut, SlowDevicesGetLess) {
 TEST(Recut, EarlyStagesHoldMore) {
   const char* const pipeline = "1f1b:stages=4,micro-batches=8";
   Machine machine = load_machine("4x3090");
-  Bench plenty("gpt2:layers=16", 32, machine, pipeline);
+  RecutBench plenty("gpt2:layers=16", 32, machine, pipeline);
   const int64_t peak = plenty.evaluator.evaluate_unlimited(plenty.step.strategy).peak;
   for (Device& device : machine.devices)
     device.limit = Bytes(static_cast<int64_t>(0.85 * static_cast<double>(peak)));
-  Bench bench("gpt2:layers=16", 32, machine, pipeline);
+  RecutBench bench("gpt2:layers=16", 32, machine, pipeline);
   const Strategy even = bench.step.strategy;
   EXPECT_FALSE(bench.evaluator.evaluate(even).fits);
   const auto found = bench.cutter.recut(even, StageMemory::Keep);
@@ -91,8 +91,8 @@ TEST(Recut, WhatItReturnsIsChecked) {
   int found = 0;
   for (const char* model : models)
     for (const char* strategy : strategies) {
-      Bench bench(model, 16, mixed_machine("4x3090", rng.uniform(0.3, 1), rng.uniform(0.3, 1)),
-                  strategy);
+      RecutBench bench(model, 16, mixed_machine("4x3090", rng.uniform(0.3, 1), rng.uniform(0.3, 1)),
+                       strategy);
       const Strategy sorted = sort_devices(bench.machine, bench.step.strategy);
       for (const StageMemory memory : {StageMemory::Free, StageMemory::Keep, StageMemory::Least}) {
         const auto strategy_found = bench.cutter.recut(sorted, memory);
@@ -109,7 +109,7 @@ TEST(Recut, WhatItReturnsIsChecked) {
 }
 
 TEST(Recut, OnlyPipelinesOfOneStageAGroup) {
-  Bench bench("gpt2:layers=4", 8, load_machine("4x3090"), "data-parallel");
+  RecutBench bench("gpt2:layers=4", 8, load_machine("4x3090"), "data-parallel");
   EXPECT_FALSE(bench.cutter.recut(bench.step.strategy, StageMemory::Free));
 }
 

@@ -39,9 +39,9 @@ struct Point {
   uint32_t state = 0, piece = 0;
 };
 
-class Cutting {
+class StageCutting {
  public:
-  explicit Cutting(const StageProblem& problem) : problem_(problem) {
+  explicit StageCutting(const StageProblem& problem) : problem_(problem) {
     // A state says how many groups of each kind are used, and which kind came last.
     for (const StageProblem::Kind& kind : problem.kinds) {
       place_.push_back(states_);
@@ -177,6 +177,8 @@ std::optional<double> cost_of(const StageProblem& problem, const std::vector<siz
   return through + static_cast<double>(problem.micro_batches - 1) * slowest;
 }
 
-std::optional<StageCut> cut_stages(const StageProblem& problem) { return Cutting(problem).run(); }
+std::optional<StageCut> cut_stages(const StageProblem& problem) {
+  return StageCutting(problem).run();
+}
 
 }  // namespace windlass

@@ -7,7 +7,7 @@
 namespace windlass {
 namespace {
 
-struct Entry {
+struct PartitionCell {
   double largest = kDoesNotFit;
   double squares = 0;
   int32_t from = -1;
@@ -31,19 +31,19 @@ std::vector<std::vector<Pack>> min_max_partitions(const PackCosts& costs, int32_
   const int32_t layers = costs.layers();
   most = std::min(most, layers);
   const auto width = static_cast<size_t>(layers) + 1;
-  std::vector<Entry> best(width * (static_cast<size_t>(std::max(most, 0)) + 1));
+  std::vector<PartitionCell> best(width * (static_cast<size_t>(std::max(most, 0)) + 1));
   best[0].largest = 0;
   std::vector<std::vector<Pack>> result;
   for (int32_t s = 1; s <= most; ++s) {
-    const Entry* before = &best[width * static_cast<size_t>(s - 1)];
-    Entry* now = &best[width * static_cast<size_t>(s)];
+    const PartitionCell* before = &best[width * static_cast<size_t>(s - 1)];
+    PartitionCell* now = &best[width * static_cast<size_t>(s)];
     for (int32_t end = s; end <= layers; ++end) {
-      Entry entry;
+      PartitionCell entry;
       const std::span<const double> row = costs.ending_at(end - 1);
       for (size_t k = 0; k < row.size(); ++k) {
         if (growing && row[k] > entry.largest && row[k] != kDoesNotFit) break;
         const int32_t first = end - 1 - static_cast<int32_t>(k);
-        const Entry& rest = before[first];
+        const PartitionCell& rest = before[first];
         const double largest = std::max(row[k], rest.largest);
         if (largest == kDoesNotFit || largest > entry.largest) continue;
         const double squares = rest.squares + row[k] * row[k];

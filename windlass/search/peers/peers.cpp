@@ -11,7 +11,7 @@ namespace windlass {
 namespace {
 
 constexpr double kNanosecondsPerMegabyte = 1e6 / 1e6;  // 1 ms a MB: 1 ns a byte
-constexpr double kNever = 0x1.0p60;
+constexpr double kRefused = 0x1.0p60;
 
 // What a device holds if nothing is ever freed: all that an op reads and makes, and the gradients
 // of that.
@@ -57,7 +57,7 @@ class WeightedJudge : public Judge {
         energy_(energy) {}
 
   std::optional<double> energy(const Strategy& strategy, uint64_t, double most) override {
-    double found = kNever;
+    double found = kRefused;
     try {
       ++simulated_;
       const Evaluation free = evaluator_.evaluate_unlimited(strategy);

@@ -12,7 +12,7 @@
 namespace windlass {
 namespace {
 
-constexpr double kNever = -1;  // no such event: nobody waits for it
+constexpr double kNoEvent = -1;  // no such event: nobody waits for it
 
 void cut(std::vector<int64_t>& parts, int64_t samples, int64_t size) {
   parts.assign(static_cast<size_t>(samples / size), size);
@@ -33,7 +33,7 @@ int32_t HarmonyEstimator::device_of(size_t task) const {
 // When the first input of a task may enter, with double buffers shared with the task before it.
 double HarmonyEstimator::first_wait(const Device& device) const {
   if (device.previous.before >= 0) return device.previous.before;
-  return device.previous.last >= 0 ? device.earlier.freed : kNever;
+  return device.previous.last >= 0 ? device.earlier.freed : kNoEvent;
 }
 
 void HarmonyEstimator::end_task(Device& device, const Done& done) {
@@ -122,12 +122,12 @@ void HarmonyEstimator::forward_task(const HarmonyPlan& plan, size_t task) {
   };
   if (!prefetch_ || pipeline_) load_weights();
 
-  double output = kNever;
+  double output = kNoEvent;
   size_t released = 0;
   for (size_t i = 0; i < count; ++i) {
     const auto size = static_cast<double>(forward_.of[i]);
     const bool rest = has_rest && i + 1 == count;
-    double wait = kNever;
+    double wait = kNoEvent;
     if (prefetch_)
       wait = i == 0 ? first_wait(device) : i == 1 ? before.freed : computed_[i - 2];
     else
@@ -191,9 +191,9 @@ void HarmonyEstimator::forward_task(const HarmonyPlan& plan, size_t task) {
   }
   events_ += static_cast<int64_t>(count * (2 + parts_.size() + 2 * stashes));
   const double freed =
-      put(on.compute, !prefetch_ && !pipeline_ ? output : kNever, constants_.free_seconds);
+      put(on.compute, !prefetch_ && !pipeline_ ? output : kNoEvent, constants_.free_seconds);
   end_task(device, {.last = computed_[count - 1],
-                    .before = count > 1 ? computed_[count - 2] : kNever,
+                    .before = count > 1 ? computed_[count - 2] : kNoEvent,
                     .freed = freed});
   std::swap(output_, next_output_);
 }
@@ -233,16 +233,16 @@ void HarmonyEstimator::backward_task(const HarmonyPlan& plan, size_t task) {
     return sender->peer_out;
   };
 
-  double recomputed = kNever, sent = kNever;
+  double recomputed = kNoEvent, sent = kNoEvent;
   for (size_t i = 0; i < count; ++i) {
     const auto size = static_cast<double>(backward_.of[i]);
     const Part& time = i + 1 == count ? rest : whole;
-    double wait = kNever;
+    double wait = kNoEvent;
     if (prefetch_)
       wait = i == 0 ? first_wait(device) : i == 1 ? before.freed : computed_[i - 2];
     else
       wait = i == 0 ? weights : pipeline_ || pack.first == 0 ? computed_[i - 1] : sent;
-    double arrived = 0, gradient = kNever;
+    double arrived = 0, gradient = kNoEvent;
     if (loss) {
       if (task > 0) wait = std::max(wait, output_[i]);
       arrived =
@@ -268,13 +268,13 @@ void HarmonyEstimator::backward_task(const HarmonyPlan& plan, size_t task) {
 
   double reduced = computed_[count - 1];
   if (!pipeline_ && devices_ > 1)
-    reduced =
-        put(on.compute, prefetch_ ? kNever : sent, 2.0 * (devices_ - 1) / devices_ * state * peer_);
+    reduced = put(on.compute, prefetch_ ? kNoEvent : sent,
+                  2.0 * (devices_ - 1) / devices_ * state * peer_);
   const double written = put(on.swap_out, reduced, state * swap_);
   const double freed = put(on.compute, written, constants_.free_seconds);
   put(on.host, written, chain_.update_seconds(pack));
   end_task(device, {.last = computed_[count - 1],
-                    .before = count > 1 ? computed_[count - 2] : kNever,
+                    .before = count > 1 ? computed_[count - 2] : kNoEvent,
                     .recomputed = recomputed,
                     .freed = freed,
                     .stashed_backward = !loss});

@@ -13,7 +13,7 @@ namespace {
 
 // Layers [0, layers) to be cut: time of each, memory of each inside of a pack, and whether a pack
 // fits.
-struct Cutting {
+struct PackCutting {
   int32_t layers = 0;
   std::vector<double> seconds = {}, memory = {};
   std::function<bool(Pack)> fits = {};
@@ -21,7 +21,7 @@ struct Cutting {
   double cap = 0;
 };
 
-std::vector<Pack> greedy(const Cutting& cutting) {
+std::vector<Pack> greedy(const PackCutting& cutting) {
   std::vector<Pack> packs;
   for (int32_t l = 0; l < cutting.layers; ++l) {
     if (!packs.empty() && cutting.fits({packs.back().first, l}))
@@ -33,7 +33,7 @@ std::vector<Pack> greedy(const Cutting& cutting) {
   return packs;
 }
 
-std::vector<Pack> greedy_reverse(const Cutting& cutting) {
+std::vector<Pack> greedy_reverse(const PackCutting& cutting) {
   std::vector<Pack> packs;
   for (int32_t l = cutting.layers - 1; l >= 0; --l) {
     if (!packs.empty() && cutting.fits({l, packs.back().last}))
@@ -47,7 +47,8 @@ std::vector<Pack> greedy_reverse(const Cutting& cutting) {
 }
 
 // More and more packs until all fit.
-std::vector<Pack> balanced(const Cutting& cutting, const std::vector<double>& weights, bool whole) {
+std::vector<Pack> balanced(const PackCutting& cutting, const std::vector<double>& weights,
+                           bool whole) {
   const auto least = static_cast<int32_t>(
       std::clamp(std::ceil(cutting.total_memory / cutting.cap), 1.0, double(cutting.layers)));
   for (int32_t count = least; count <= cutting.layers; ++count) {
@@ -57,7 +58,7 @@ std::vector<Pack> balanced(const Cutting& cutting, const std::vector<double>& we
   return {};
 }
 
-std::vector<std::vector<Pack>> pack(const Cutting& cutting) {
+std::vector<std::vector<Pack>> pack(const PackCutting& cutting) {
   std::vector<std::vector<Pack>> result;
   if (cutting.layers == 0) return result;
   for (std::vector<Pack> packs :
@@ -68,9 +69,10 @@ std::vector<std::vector<Pack>> pack(const Cutting& cutting) {
   return result;
 }
 
-Cutting cutting_of(const ChainTables& chain, const PassTable& table, int64_t size, int32_t layers,
-                   int64_t cap, std::function<bool(Pack)> fits) {
-  Cutting cutting = {.layers = layers, .fits = std::move(fits), .cap = static_cast<double>(cap)};
+PackCutting cutting_of(const ChainTables& chain, const PassTable& table, int64_t size,
+                       int32_t layers, int64_t cap, std::function<bool(Pack)> fits) {
+  PackCutting cutting = {
+      .layers = layers, .fits = std::move(fits), .cap = static_cast<double>(cap)};
   for (int32_t l = 0; l < layers; ++l) {
     const auto at = static_cast<size_t>(l);
     cutting.seconds.push_back(ChainTables::seconds(table, {l, l}));
