@@ -194,6 +194,9 @@ class OnnxImporter {
   std::string name_in_branch(const OnnxTensor& tensor);
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
+  bool is_one_number(TensorId output) const;
+  // Whether the model has a loss of its own among its outputs, which is set then.
+  bool choose_own_loss(const std::vector<TensorId>& outputs);
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
   // Elements of a weight of the finished graph, if they are not too many to be looked at.
   std::optional<std::vector<double>> stored_values(const Tensor& tensor);

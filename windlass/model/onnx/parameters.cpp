@@ -13,11 +13,8 @@
 namespace windlass {
 namespace {
 
-// Tensors from which a gradient could reach an output or the loss.
-std::vector<bool> find_differentiable(const Graph& graph) {
-  std::vector<bool> reached(graph.tensors.size());
-  for (TensorId id : graph.outputs) reached[id.index()] = is_float(graph[id].type.dtype);
-  if (graph.loss.valid()) reached[graph.loss.index()] = true;
+// Tensors that a gradient of those that are `reached` could reach.
+std::vector<bool> follow_gradients(const Graph& graph, std::vector<bool> reached) {
   for (size_t i = graph.ops.size(); i-- > 0;) {
     const Op& op = graph.ops[i];
     const OpInfo& info = op_info(op.kind);
@@ -31,6 +28,14 @@ std::vector<bool> find_differentiable(const Graph& graph) {
         reached[op.inputs[k].index()] = true;
   }
   return reached;
+}
+
+// Tensors that a gradient of an output or of the loss could reach.
+std::vector<bool> find_differentiable(const Graph& graph) {
+  std::vector<bool> from(graph.tensors.size());
+  for (TensorId id : graph.outputs) from[id.index()] = is_float(graph[id].type.dtype);
+  if (graph.loss.valid()) from[graph.loss.index()] = true;
+  return follow_gradients(graph, std::move(from));
 }
 
 // Tensors made of constants and whole numbers only: positions, masks, indices.
@@ -282,6 +287,15 @@ class Siblings {
 };
 
 }  // namespace
+
+bool gradient_reaches_weight(const Graph& graph, TensorId from) {
+  std::vector<bool> start(graph.tensors.size());
+  start[from.index()] = true;
+  const std::vector<bool> reached = follow_gradients(graph, std::move(start));
+  for (size_t t = 0; t < reached.size(); ++t)
+    if (reached[t] && graph.tensors[t].role == TensorRole::Weight) return true;
+  return false;
+}
 
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
                                      const std::vector<std::string>& train) {

@@ -38,6 +38,9 @@ using WeightValues = std::function<std::optional<std::vector<double>>(const Tens
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
                                      const std::vector<std::string>& train);
 
+// Whether a gradient of `from` could reach a weight.
+bool gradient_reaches_weight(const Graph& graph, TensorId from);
+
 // "a, b (additive masks); c (...)", for people; long lists are cut.
 std::string describe(const std::vector<Demotion>& demotions);
 
