@@ -200,25 +200,33 @@ def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     return (F.dropout(weights, dropout_p) if dropout_p > 0 else weights) @ value
 
 
+def unflatten(tensor, axis, sizes):
+    axis %= tensor.dim()
+    return tensor.reshape(*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1:])
+
+
 @contextlib.contextmanager
-def written_out_attention(opset):
-    """PyTorch 2 has an operator of its own for attention, which its exporter knows from opset 14 on."""
-    own = getattr(F, "scaled_dot_product_attention", None)
-    if own is None or opset >= 14:
-        yield
-        return
-    F.scaled_dot_product_attention = attend
+def written_out(opset):
+    """Functions of PyTorch 2 that its exporter knows from some opset on, as PyTorch 1 computes them; below that."""
+    spellings = []
+    if hasattr(F, "scaled_dot_product_attention"):
+        spellings += [(F, "scaled_dot_product_attention", attend)] * (opset < 14)
+        spellings += [(torch.Tensor, "unflatten", unflatten)] * (opset < 13)
+    own = [getattr(owner, name) for owner, name, _ in spellings]
+    for owner, name, function in spellings:
+        setattr(owner, name, function)
     try:
         yield
     finally:
-        F.scaled_dot_product_attention = own
+        for (owner, name, _), function in zip(spellings, own):
+            setattr(owner, name, function)
 
 
 def write_onnx(module, example, path, opset, folding=True, **options):
     """Exports the module in the mode it is in."""
     kind = torch.onnx.TrainingMode.TRAINING if module.training else torch.onnx.TrainingMode.EVAL
     # The exporter writes warnings about tracing to both streams.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), written_out_attention(opset):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), written_out(opset):
         warnings.simplefilter("ignore")
         torch.onnx.export(module, example, str(path), training=kind, opset_version=opset,
                           do_constant_folding=folding, **options)

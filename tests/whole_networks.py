@@ -14,15 +14,14 @@ class Whole:
     data: dict  # name: function that draws [steps * batch, ...]; in the order of the module's inputs
     outside: str = ""  # what --loss says; the last of the data is its label
     told: tuple = ()  # what windlass has to be told not to train
-    refused: str = ""  # a part of the message with which windlass refuses it
     opset: int = 16
 
 
 NETWORKS = {}
 
 
-def network(name, make, outside="", told=(), refused="", opset=16, **data):
-    NETWORKS[name] = Whole(make, data, outside, told, refused, opset)
+def network(name, make, outside="", told=(), opset=16, **data):
+    NETWORKS[name] = Whole(make, data, outside, told, opset)
 
 
 def noise(*shape):

@@ -19,7 +19,7 @@ class Conformer(nn.Module):
 
     def __init__(self, width=8, length=6):
         super().__init__()
-        self.half = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.SiLU(),
+        self.steps = nn.ModuleList(nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.SiLU(),
                                                 nn.Linear(2 * width, width)) for _ in range(2))
         self.norm, self.qkv, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.bias = nn.Parameter(torch.randn(2, 2 * length - 1) * 0.1)
@@ -31,13 +31,13 @@ class Conformer(nn.Module):
 
     def forward(self, x):
         batch, length, width = x.shape
-        x = x + 0.5 * self.half[0](x)
+        x = x + 0.5 * self.steps[0](x)
         q, k, v = self.qkv(self.norm(x)).view(batch, length, 3, 2, width // 2).permute(2, 0, 3, 1, 4).unbind(0)
         scores = q @ k.transpose(-1, -2) / math.sqrt(width // 2) + self.bias[:, self.apart]
         x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
         y = F.glu(self.wide(self.before(x).transpose(1, 2)), dim=1)
         x = x + self.narrow(F.silu(self.middle(self.deep(y)))).transpose(1, 2)
-        return self.head(self.end(x + 0.5 * self.half[1](x)))
+        return self.head(self.end(x + 0.5 * self.steps[1](x)))
 
 
 network("conformer", Conformer, x=noise(6, 8), labels=classes(7, 6), outside="cross-entropy:axis=-1")
@@ -271,7 +271,7 @@ class GraphNet(nn.Module):
         return F.cross_entropy(self.head(x.mean(1)), labels)
 
 
-network("graph", GraphNet, x=noise(6, 4), weights=uniform(12), labels=classes(3))
+network("graph", GraphNet, x=noise(6, 4), weights=uniform(12), labels=classes(3), told=("norm",))
 
 
 class OwnGraph(nn.Module):
@@ -294,6 +294,22 @@ class OwnGraph(nn.Module):
 
 network("graph_of_the_data", OwnGraph, atoms=classes(8, 5), source=classes(5, 7), target=classes(5, 7),
         labels=classes(2))
+
+
+class Pooled(nn.Module):
+    """Graphs of different sizes in one batch of nodes, added up by the number of their graph."""
+
+    def __init__(self, width=5):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Linear(3, width), nn.ReLU()), nn.Linear(width, 2)
+
+    def forward(self, x, graph, target):
+        y = self.body(x)
+        sums = torch.zeros(5, y.shape[1], dtype=y.dtype).index_add(0, graph, y)
+        return squares(self.head(torch.tanh(sums))[graph], target)
+
+
+network("pooled_graphs", Pooled, x=noise(3), graph=classes(5), target=noise(2))
 
 
 class Recommender(nn.Module):
@@ -375,12 +391,12 @@ network("mixer", Mixer, x=noise(6, 8), labels=classes(3), told=("projection",))
 
 
 class Retention(nn.Module):
-    """Decay by distance instead of a softmax, group norm over heads, and a gate."""
+    """Decay by distance instead of a softmax, a norm of each head, and a gate."""
 
     def __init__(self, width=8, heads=2, length=6):
         super().__init__()
         self.heads, self.qkvg = heads, nn.Linear(width, 4 * width, bias=False)
-        self.norm, self.out = nn.GroupNorm(heads, width), nn.Linear(width, width)
+        self.norm, self.out = nn.LayerNorm(width // heads), nn.Linear(width, width)
         self.speed = nn.Parameter(torch.linspace(-1, 1, heads))
 
     def forward(self, x, target):
@@ -391,7 +407,7 @@ class Retention(nn.Module):
         apart = (steps[:, None] - steps[None]).to(x.dtype)
         decay = torch.sigmoid(self.speed).view(-1, 1, 1) ** apart.clamp(min=0) * (apart >= 0).to(x.dtype)
         y = (split(q) @ split(k).transpose(2, 3) * decay) @ split(v)
-        y = self.norm(y.transpose(1, 2).reshape(batch * length, width)).view(x.shape)
+        y = self.norm(y).transpose(1, 2).reshape(x.shape)
         return bent(self.out(F.silu(g) * y), target, 0.5)
 
 
@@ -473,7 +489,7 @@ class Splines(nn.Module):
         return F.linear(F.silu(x.squeeze(-1)), self.base) + F.linear(basis.flatten(1), self.splines.flatten(1))
 
 
-network("splines", Splines, x=noise(3), target=noise(2), outside="mse")
+network("splines", Splines, x=noise(3), target=noise(2), outside="mse", told=("grid",))
 
 
 class Ensemble(nn.Module):
@@ -498,7 +514,7 @@ network("ensemble", Ensemble, x=noise(4), about=noise(3), target=noise())
 
 
 class ManyLosses(nn.Module):
-    """One body, and losses as PyTorch names them."""
+    """One body, and losses that PyTorch has names for, weighed by what is learned."""
 
     def __init__(self):
         super().__init__()
@@ -507,12 +523,15 @@ class ManyLosses(nn.Module):
 
     def forward(self, x, other, kinds, sign, many):
         y, z = self.body(x), self.body(other)
+        likeness = F.cosine_similarity(y, z, dim=1)
         losses = [
-            F.cosine_embedding_loss(y, z, sign * 2 - 1, margin=0.1), F.margin_ranking_loss(y[:, 0], z[:, 0], sign * 2 - 1, 0.2),
+            torch.where(sign > 0, 1 - likeness, F.relu(likeness - 0.1)).mean(),
+            F.relu(-(sign * 2 - 1) * (y[:, 0] - z[:, 0]) + 0.2).mean(),
             F.nll_loss(F.log_softmax(y, 1), kinds, ignore_index=3),
             F.kl_div(F.log_softmax(y, 1), F.log_softmax(z, 1), reduction="batchmean", log_target=True),
-            F.poisson_nll_loss(torch.tanh(y), many), bent(y, z, 0.3) / 0.3,
-            F.multilabel_soft_margin_loss(y, many), F.soft_margin_loss(z, many * 2 - 1)]
+            (torch.exp(torch.tanh(y)) - many * torch.tanh(y)).mean(), bent(y, z, 0.3) / 0.3,
+            -(many * F.logsigmoid(y) + (1 - many) * F.logsigmoid(-y)).mean(1).mean(),
+            torch.log(1 + torch.exp(-(many * 2 - 1) * z)).mean()]
         smooth = 0.9 * F.nll_loss(F.log_softmax(y, 1), kinds) - 0.1 * F.log_softmax(y, 1).mean(1).mean()
         return sum(torch.exp(-w) * loss + w for w, loss in zip(self.weights, losses)) + smooth
 
