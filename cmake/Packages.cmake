@@ -38,6 +38,11 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(cpp_httplib REQUIRED IMPORTED_TARGET cpp-httplib)
 add_library(windlass_http INTERFACE)
 target_link_libraries(windlass_http INTERFACE PkgConfig::cpp_httplib Threads::Threads)
+# Headers of newer versions (0.18 in Debian 13) call OpenSSL themselves.
+pkg_check_modules(openssl_crypto IMPORTED_TARGET libcrypto)
+if(openssl_crypto_FOUND)
+  target_link_libraries(windlass_http INTERFACE PkgConfig::openssl_crypto)
+endif()
 
 if(WINDLASS_TESTS)
   find_package(GTest REQUIRED)

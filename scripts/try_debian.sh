@@ -6,6 +6,10 @@
 #   TREE    where the tree lies (/var/tmp/windlass-SUITE); it is kept, for the next time
 #   MIRROR  where packages come from (that of this host's own apt sources)
 #   JOBS    as of make
+#   CACHE   a folder of ccache whose contents are copied into the tree, e.g. that of an earlier tree of the
+#           same suite: TREE/root/.cache/ccache; without it a tree starts with none, and keeps its own
+# A tree that is there already is used as it is, whoever bootstrapped it. What make says goes to the
+# terminal; the exit code is make's.
 #
 # Nothing of this host is mounted into the tree: the nodes of /dev are the tree's own, and /proc and
 # /dev/shm are mounted in a mount namespace that ends with the command. So removal cannot reach
@@ -29,6 +33,8 @@ shift
 tree="$(realpath -m "${TREE:-/var/tmp/windlass-$suite}")"
 [[ "$tree" == /*/* ]] || fail "TREE=$tree: too near the root; name a folder of its own"
 jobs="${JOBS:-$(nproc)}"
+cache="${CACHE:-}"
+[[ -z "$cache" || -d "$cache" ]] || fail "CACHE=$cache: no such folder"
 
 remove_tree() {
   [[ -e "$1" ]] || return 0
@@ -61,10 +67,18 @@ if [[ ! -d "$tree" ]]; then
 fi
 
 cp /etc/resolv.conf "$tree/etc/resolv.conf"
-# The sources are always fresh; what ccache knows is kept.
+# The sources are always fresh; packages and what ccache knows are kept.
 remove_tree "$tree/srv/windlass"
 mkdir -p "$tree/srv/windlass"
 git -C "$(dirname "${BASH_SOURCE[0]}")/.." archive HEAD | tar -x -C "$tree/srv/windlass"
+
+if [[ -n "$cache" ]]; then
+  own="$tree/root/.cache/ccache"
+  mkdir -p "$own"
+  if [[ "$(realpath "$cache")" != "$(realpath "$own")" ]]; then
+    cp -a "$cache/." "$own/"
+  fi
+fi
 
 targets=("$@")
 ((${#targets[@]})) || targets=(demo)

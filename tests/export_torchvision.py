@@ -32,6 +32,7 @@ import warnings
 
 import onnx
 import torch
+from torch.nn import functional as F
 from torch.onnx import symbolic_helper, symbolic_opset9
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision import models
@@ -185,11 +186,47 @@ def named_parameters(module, path):
     return {"parameters_named": sum(p.numel() for p in kept), "tensors_named": len(kept)}
 
 
+def attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None):
+    """Attention as PyTorch 1 computes it, and exports it at every opset."""
+    scores = query * (query.shape[-1] ** -0.5 if scale is None else scale) @ key.transpose(-2, -1)
+    if is_causal:
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, float("-inf"))
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(attn_mask.logical_not(), float("-inf"))
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch.softmax(scores, dim=-1)
+    return (F.dropout(weights, dropout_p) if dropout_p > 0 else weights) @ value
+
+
+def unflatten(tensor, axis, sizes):
+    axis %= tensor.dim()
+    return tensor.reshape(*tensor.shape[:axis], *sizes, *tensor.shape[axis + 1:])
+
+
+@contextlib.contextmanager
+def written_out(opset):
+    """Functions of PyTorch 2 that its exporter knows from some opset on, as PyTorch 1 computes them; below that."""
+    spellings = []
+    if hasattr(F, "scaled_dot_product_attention"):
+        spellings += [(F, "scaled_dot_product_attention", attend)] * (opset < 14)
+        spellings += [(torch.Tensor, "unflatten", unflatten)] * (opset < 13)
+    own = [getattr(owner, name) for owner, name, _ in spellings]
+    for owner, name, function in spellings:
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for (owner, name, _), function in zip(spellings, own):
+            setattr(owner, name, function)
+
+
 def write_onnx(module, example, path, opset, folding=True, **options):
     """Exports the module in the mode it is in."""
     kind = torch.onnx.TrainingMode.TRAINING if module.training else torch.onnx.TrainingMode.EVAL
     # The exporter writes warnings about tracing to both streams.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), written_out(opset):
         warnings.simplefilter("ignore")
         torch.onnx.export(module, example, str(path), training=kind, opset_version=opset,
                           do_constant_folding=folding, **options)

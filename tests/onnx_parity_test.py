@@ -10,20 +10,18 @@ Arguments choose cases by the beginning of their names; without any, each case h
 by turns, and all with WINDLASS_THOROUGH (make test-slow).
 """
 
-import contextlib
 import itertools
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
-import warnings
 
 try:
     import numpy
     import torch
     import parity_cases
-    from export_torchvision import reached_parameters
+    from export_torchvision import EXPORT_ERRORS, reached_parameters, write_onnx
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -53,16 +51,11 @@ def randomize(module):
 
 
 def export(case, module, path, opset, folding):
-    mode = torch.onnx.TrainingMode
     options = {}
     if case.axes:
         names = [f"in{i}" for i in range(len(case.inputs))]
         options = {"input_names": names, "dynamic_axes": dict(zip(names, case.axes))}
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, case.inputs, str(path), opset_version=opset,
-                          training=mode.TRAINING if case.mode == "train" else mode.EVAL,
-                          do_constant_folding=folding, **options)
+    write_onnx(module, case.inputs, path, opset, folding, **options)
 
 
 def dimensions(case):
@@ -126,7 +119,7 @@ def check(case, program, folder, first, every):
         label = f"{case.name} at opset {opset}{'' if folding else ' unfolded'}"
         try:
             export(case, module, path, opset, folding)
-        except (RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
+        except EXPORT_ERRORS as error:
             failures.append(f"{label}: PyTorch cannot export it: {str(error).splitlines()[0]}")
             continue
         # Networks are read to be trained: a batch norm of evaluation that the exporter has not folded away

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import parity_models as zoo
-from parity_models import Each, Lambda, Recurrent
+from parity_models import Each, Lambda, Part, Recurrent
 
 
 @dataclasses.dataclass
@@ -181,13 +181,13 @@ def attention_cases():
         Case("bert", zoo.BertLayer, (TOKENS, tokens(2, 5, limit=2) | 1 - tokens(1, 5, limit=2)),
              (11, 13, 17), axes=({0: "batch", 1: "sequence"}, {0: "batch", 1: "sequence"}),
              ops={"Attention": 1, "Linear": 6, "LayerNorm": 2}),
-        Case("encoder", lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32), 2),
+        Case("encoder", lambda: Part(nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32), 2)),
              (TOKENS,), ALL, ops={"Attention": 2, "Linear": 8, "LayerNorm": 4}),
-        Case("encoder_norm_first", lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(
-            16, 4, 32, 0.0, "gelu", batch_first=True, norm_first=True), 2), (TOKENS,), mode="train",
+        Case("encoder_norm_first", lambda: Part(nn.TransformerEncoder(nn.TransformerEncoderLayer(
+            16, 4, 32, 0.0, "gelu", batch_first=True, norm_first=True), 2)), (TOKENS,), mode="train",
             ops={"Attention": 2, "Unary": 2}),
-        Case("decoder", lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(
-            16, 4, 32, batch_first=True), 1), (TOKENS, noise(2, 8, 16)),
+        Case("decoder", lambda: Part(nn.TransformerDecoder(nn.TransformerDecoderLayer(
+            16, 4, 32, batch_first=True), 1)), (TOKENS, noise(2, 8, 16)),
             ops={"Attention": 2, "LayerNorm": 3}),
     ]
 

@@ -19,6 +19,17 @@ class Lambda(nn.Module):
         return self.function(*inputs)
 
 
+class Part(nn.Module):
+    """A module that has arguments with defaults, of which PyTorch 2's exporter would make tensors."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, *inputs):
+        return self.part(*inputs)
+
+
 class Each(nn.Module):
     """Applies every module to the same input."""
 

@@ -34,6 +34,7 @@ import networks.architectures  # noqa: F401: these fill the catalogue
 import networks.blocks  # noqa: F401
 import networks.buffers  # noqa: F401
 import networks.layers  # noqa: F401
+import networks.patterns  # noqa: F401
 import networks.sequences  # noqa: F401
 import networks.spellings  # noqa: F401
 import networks.tensors  # noqa: F401

@@ -239,15 +239,17 @@ def any_pad(p, shapes):
     return lambda x: F.pad(x, [max(0, a) for a in amounts] if p["form"] == "each" else amounts, mode=p["mode"])
 
 
-@layer("added places", lambda r, shapes: {"axis": axis_of(r, shapes[0]), "form": r.choice(["elements", "sum"]),
-                                          "places": [r.randrange(8) for _ in range(4)], "opset": 16})
+@layer("added places", lambda r, shapes: {"axis": axis_of(r, shapes[0]), "form": r.choice(["elements", "sum", "index"]),
+                                          "places": [r.randrange(8) for _ in range(4)], "opset": r.choice([11, 16])})
 def added_places(p, shapes):
-    # The exporter adds what meets in one place from this opset on.
+    # What meets in one place is added, which the exporter says from opset 16 on, and never of index_add.
     axis, size = p["axis"], shapes[0][p["axis"]]
     places = torch.tensor([place % size for place in p["places"]])
 
     def add(x):
         what = torch.tanh(x.index_select(axis, places))
+        if p["form"] == "index":
+            return x.index_add(axis, places, what)
         where = places.view([-1 if i == axis else 1 for i in range(x.dim())]).expand(what.shape)
         return (x if p["form"] == "elements" else torch.zeros_like(x)).scatter_add(axis, where, what)
     return add

@@ -90,8 +90,11 @@ class Trial:
         with tempfile.TemporaryDirectory(prefix="windlass-network-") as temporary:
             return self.run_in(pathlib.Path(temporary))
 
+    def make(self):
+        return build(self.description)
+
     def run_in(self, folder):
-        network = build(self.description)
+        network = self.make()
         if not any(True for _ in network.parameters()):
             raise Unsuitable("no weights")
         path = folder / "net.onnx"

@@ -28,10 +28,12 @@ void choose_trained(Graph& graph, const ModelOptions& options) {
       matched = true;
     }
     if (matched) return;
-    for (const Tensor& tensor : graph.tensors)
-      if (trained && tensor.role == TensorRole::Buffer && matches_glob(tensor.name, pattern))
-        fail_input("--train \"{}\": \"{}\" cannot be trained; it holds statistics or whole numbers",
-                   pattern, tensor.name);
+    for (const Tensor& tensor : graph.tensors) {
+      if (tensor.role != TensorRole::Buffer || !matches_glob(tensor.name, pattern)) continue;
+      if (!trained) return;  // it is not trained as it is
+      fail_input("--train \"{}\": \"{}\" cannot be trained; it holds statistics or whole numbers",
+                 pattern, tensor.name);
+    }
     fail_input("no weight matches --{} \"{}\"", trained ? "train" : "freeze", pattern);
   };
   for (const std::string& pattern : options.freeze) choose(pattern, false);

@@ -98,7 +98,23 @@ Graph OnnxImporter::run() {
   if (!demotions.empty())
     note_once(fmt::format("taken for buffers and not trained: {}; --train NAME trains one",
                           describe(demotions)));
+  note_doubtful(doubtful_weights(graph, options_.train));
   return graph;
+}
+
+void OnnxImporter::note_doubtful(std::vector<std::string> names) {
+  constexpr size_t kMaxNames = 6;
+  std::erase_if(names, [&](const std::string& name) {
+    return std::ranges::any_of(options_.freeze,
+                               [&](const std::string& glob) { return matches_glob(name, glob); });
+  });
+  if (names.empty()) return;
+  const size_t more = names.size() > kMaxNames ? names.size() - kMaxNames : 0;
+  names.resize(names.size() - more);
+  note_once(fmt::format(
+      "trained, though they might be buffers, which the file does not say: {}{}; --freeze NAME "
+      "keeps one as it is",
+      join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
 }
 
 void OnnxImporter::report_unsupported_ops() {

@@ -131,6 +131,8 @@ class OnnxImporter {
   void define(const std::string& name, TensorId id);
   // Value of a constant or of an initializer that is not too large to be looked at; null otherwise.
   const std::vector<double>* value_of(TensorId id);
+  // Whether PyTorch wrote the file, and nothing is done with a value but to add it.
+  bool is_only_added_by_pytorch(const std::string& value);
 
   // A tensor held by an attribute, as a constant; and just its elements.
   TensorId constant_tensor(const OnnxTensor& tensor, const std::string& name);
@@ -194,6 +196,10 @@ class OnnxImporter {
   std::string name_in_branch(const OnnxTensor& tensor);
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
+  bool is_one_number(TensorId output) const;
+  void note_doubtful(std::vector<std::string> names);
+  // Whether the model has a loss of its own among its outputs, which is set then.
+  bool choose_own_loss(const std::vector<TensorId>& outputs);
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
   // Elements of a weight of the finished graph, if they are not too many to be looked at.
   std::optional<std::vector<double>> stored_values(const Tensor& tensor);
@@ -218,6 +224,8 @@ class OnnxImporter {
   std::unordered_map<TensorId, std::vector<double>> read_;  // values of weights read so far
   std::map<std::string, std::vector<double>> restored_values_;
   std::map<std::string, const OnnxTensor*> copies_;
+  // Values that Add reads and nothing else does, once asked for.
+  std::optional<std::set<std::string>> only_added_;
   // Of stored values without names and their aliases: the nodes that read them.
   std::map<std::string_view, std::vector<const OnnxNode*>> readers_;
   std::vector<TensorId> computed_;  // weights without names

@@ -119,4 +119,17 @@ bool OnnxImporter::is_anonymous_initializer(TensorId id) const {
   return source_.contains(id) && is_anonymous_name(builder_.graph()[id].name);
 }
 
+bool OnnxImporter::is_only_added_by_pytorch(const std::string& value) {
+  if (!file_.producer.starts_with("pytorch")) return false;
+  if (!only_added_) {
+    std::set<std::string> added, otherwise;
+    for (const OnnxNode& node : file_.graph.nodes)
+      (node.op_type == "Add" ? added : otherwise).insert(node.inputs.begin(), node.inputs.end());
+    for (const OnnxValue& output : file_.graph.outputs) otherwise.insert(output.name);
+    for (const std::string& name : otherwise) added.erase(name);
+    only_added_ = std::move(added);
+  }
+  return only_added_->contains(value);
+}
+
 }  // namespace windlass

@@ -124,6 +124,50 @@ TEST(OnnxLoss, AModelMayBringItsOwn) {
   EXPECT_TRUE(has_note(import(file, {.loss = LossKind::MeanSquaredError}), "--loss is not used"));
 }
 
+bool is_cross_entropy(const Model& model) { return loss_op(model).kind == OpKind::CrossEntropy; }
+
+TEST(OnnxLoss, IsTheNumberThatCanBeTrained) {
+  // An accuracy comes first, which no gradient passes.
+  const std::string file = proto::model(
+      input("x", {2, 3}) + input("t", {2}, kInt64) + counting("w", {3, 3}) + output("hits", {}) +
+      output("loss", {}) + node("MatMul", {"x", "w"}, {"y"}) +
+      node("SoftmaxCrossEntropyLoss", {"y", "t"}, {"loss"}) +
+      node("ArgMax", {"y"}, {"best"},
+           {.attributes = attribute("axis", 1) + attribute("keepdims", 0)}) +
+      node("Equal", {"best", "t"}, {"same"}) +
+      node("Cast", {"same"}, {"ones"}, {.attributes = attribute("to", 1)}) +
+      node("ReduceMean", {"ones"}, {"hits"}, {.attributes = attribute("keepdims", 0)}));
+  const Model model = import(file);
+  EXPECT_TRUE(is_cross_entropy(model));
+  EXPECT_FALSE(has_note(model, "not trained on"));
+}
+
+TEST(OnnxLoss, SecondNumbersAreNoted) {
+  const std::string file = proto::model(
+      input("x", {2, 3}) + input("t", {2}, kInt64) + counting("w", {3, 3}) + output("loss", {}) +
+      output("size", {}) + node("MatMul", {"x", "w"}, {"y"}) +
+      node("SoftmaxCrossEntropyLoss", {"y", "t"}, {"loss"}) +
+      node("ReduceSumSquare", {"y"}, {"size"}, {.attributes = attribute("keepdims", 0)}));
+  const Model model = import(file);
+  EXPECT_TRUE(is_cross_entropy(model));
+  EXPECT_TRUE(has_note(model, "\"size\" is a single number as well and not trained on"));
+}
+
+TEST(OnnxLoss, MayHaveAxesOfOneElement) {
+  const auto file = [](int64_t samples) {
+    return proto::model(
+        input("x", {samples, 3}) + counting("w", {3, 3}) + output("loss", {1, 1}) +
+        node("MatMul", {"x", "w"}, {"y"}) +
+        node("ReduceSumSquare", {"y"}, {"loss"}, {.attributes = attribute("keepdims", 1)}));
+  };
+  const Model model = import(file(2));
+  EXPECT_TRUE(has_note(model, "\"loss\" is one number for all samples"));
+  EXPECT_TRUE(model.graph[model.graph.loss].type.shape.empty());
+  // Of one sample it might as well be a prediction, and a loss that is asked for is attached.
+  EXPECT_TRUE(has_note(import(file(1)), "loss attached"));
+  EXPECT_TRUE(has_note(import(file(2), {.loss = LossKind::MeanSquaredError}), "loss attached"));
+}
+
 TEST(OnnxLoss, NeedsAComputedFloatOutput) {
   EXPECT_THAT(import_error(proto::model(input("x", {2, 3}) + output("x", {2, 3}))),
               HasSubstr("nothing to train"));

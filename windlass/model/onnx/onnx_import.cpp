@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <unordered_map>
 
 #include "windlass/base/error.h"
@@ -12,6 +13,7 @@
 #include "windlass/graph/simplify.h"
 #include "windlass/model/onnx/importer.h"
 #include "windlass/model/onnx/onnx_types.h"
+#include "windlass/model/onnx/parameters.h"
 
 namespace windlass {
 namespace {
@@ -39,6 +41,38 @@ std::string describe(const FusionReport& report) {
   add(report.activations, "activation");
   add(report.linears, "linear layer");
   return text;
+}
+
+// What is added in a + (b - a), in either order: b by a detour. Nobody writes that but for its
+// gradient, as PyTorch's straight-through estimator a + (b - a).detach().
+std::optional<TensorId> added_in_detour(const Graph& graph, const Op& op) {
+  const auto is = [](const Op& binary, BinaryFn fn) {
+    return binary.kind == OpKind::Binary && std::get<BinaryAttrs>(binary.attrs).fn == fn;
+  };
+  if (!is(op, BinaryFn::Add) || !is_float(graph[op.outputs[0]].type.dtype)) return std::nullopt;
+  for (size_t i = 0; i < 2; ++i) {
+    const OpId producer = graph[op.inputs[i]].producer;
+    const TensorId other = op.inputs[1 - i];
+    if (producer.valid() && is(graph[producer], BinaryFn::Sub) &&
+        graph[producer].inputs[1] == other)
+      return other;
+  }
+  return std::nullopt;
+}
+
+// Exporters leave detach() out. Of most of its uses the file has no trace.
+void note_detours(Model& model) {
+  std::string first;
+  int more = -1;
+  for (const Op& op : model.graph.ops)
+    if (const auto added = added_in_detour(model.graph, op); added && ++more == 0)
+      first = fmt::format("\"{}\" is a + (b - a) with \"{}\" as a", model.graph[op.outputs[0]].name,
+                          model.graph[*added].name);
+  if (more < 0) return;
+  model.notes.push_back(fmt::format(
+      "{}{}, as straight-through estimators have it: PyTorch's detach() is not in ONNX files, so "
+      "that gradients go to b here, where PyTorch lets them pass to a",
+      first, more > 0 ? fmt::format(", and so are {} others", more) : ""));
 }
 
 WeightLocation in_memory(const std::vector<double>& values) {
@@ -76,6 +110,7 @@ Model import_file(const OnnxFile& file, const ModelOptions& options) {
   if (!file.unchecked.empty())
     model.notes.insert(model.notes.begin(),
                        fmt::format("ONNX's checker was skipped: {}", file.unchecked));
+  note_detours(model);
   simplify(model.graph);
   if (options.fuse) {
     const std::string fused = describe(fuse(model.graph));
@@ -104,6 +139,53 @@ Model import_file(const OnnxFile& file, const ModelOptions& options) {
 
 }  // namespace
 
+// Whether an output of one element, [1] or [1, 1], cannot be a prediction: inputs have more
+// samples.
+bool OnnxImporter::is_one_number(TensorId output) const {
+  const Graph& graph = builder_.graph();
+  const TensorType& type = graph[output].type;
+  if (options_.loss || !is_float(type.dtype) || type.shape.empty() ||
+      element_count(type.shape) != 1 || !graph[output].producer.valid())
+    return false;
+  return std::ranges::all_of(graph.inputs, [&](TensorId id) {
+    const Shape& shape = graph[id].type.shape;
+    return shape.empty() || shape[0] > 1;
+  });
+}
+
+// Of several numbers the first that can be trained: an accuracy beside the loss cannot.
+bool OnnxImporter::choose_own_loss(const std::vector<TensorId>& outputs) {
+  std::vector<TensorId> numbers;
+  std::vector<std::string> trained;  // names
+  TensorId loss;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const TensorId id = outputs[i];
+    if ((!is_loss(builder_.type(id)) && !is_one_number(id)) ||
+        std::ranges::find(numbers, id) != numbers.end())
+      continue;
+    numbers.push_back(id);
+    if (!gradient_reaches_weight(builder_.graph(), id)) continue;
+    if (trained.empty()) loss = id;
+    trained.push_back(file_.graph.outputs[i].name);
+  }
+  if (numbers.empty()) return false;
+  if (trained.empty()) loss = numbers[0];
+  if (options_.loss) note_once("the model has a loss of its own; --loss is not used");
+  for (size_t i = 1; i < trained.size(); ++i)
+    note_once(
+        fmt::format("the loss is output \"{}\"; \"{}\" is a single number as well and not trained "
+                    "on: if both count, let the module return their sum",
+                    trained[0], trained[i]));
+  if (!is_loss(builder_.type(loss))) {
+    if (!trained.empty())
+      note_once(
+          fmt::format("output \"{}\" is one number for all samples: it is the loss", trained[0]));
+    loss = builder_.op(OpKind::Reshape, ShapeAttrs{{}}, {loss}, "loss");
+  }
+  builder_.set_loss(loss);
+  return true;
+}
+
 void OnnxImporter::attach_outputs_and_loss() {
   std::vector<TensorId> outputs;
   for (const OnnxValue& output : file_.graph.outputs) {
@@ -112,12 +194,7 @@ void OnnxImporter::attach_outputs_and_loss() {
     builder_.set_output(id);
   }
   if (options_.without_loss) return;
-  for (TensorId id : outputs) {
-    if (!is_loss(builder_.type(id))) continue;
-    builder_.set_loss(id);
-    if (options_.loss) note_once("the model has a loss of its own; --loss is not used");
-    return;
-  }
+  if (choose_own_loss(outputs)) return;
   const auto first = std::find_if(outputs.begin(), outputs.end(), [&](TensorId id) {
     return is_float(builder_.type(id).dtype) && builder_.graph()[id].producer.valid();
   });

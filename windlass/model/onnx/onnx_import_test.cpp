@@ -362,6 +362,21 @@ TEST(OnnxImport, ContradictionsNameTheNode) {
               HasSubstr("tensor \"w\": 8 bytes of data, fp32[3, 3] needs 36"));
 }
 
+TEST(OnnxImport, StraightThroughEstimatorsAreNoted) {
+  // y = a + (b - a), as a + (b - a).detach() is exported.
+  const auto file = [](const std::vector<std::string>& difference,
+                       const std::vector<std::string>& sum) {
+    return proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +
+                        node("MatMul", {"x", "w"}, {"a"}) + node("Tanh", {"a"}, {"b"}) +
+                        node("Sub", difference, {"d"}) + node("Add", sum, {"y"}));
+  };
+  const std::string note = "\"-> y\" is a + (b - a) with \"-> a\" as a";
+  EXPECT_TRUE(has_note(import(file({"b", "a"}, {"a", "d"})), note));
+  EXPECT_TRUE(has_note(import(file({"b", "a"}, {"d", "a"})), note));
+  EXPECT_FALSE(has_note(import(file({"a", "b"}, {"a", "d"})), "straight-through"));
+  EXPECT_FALSE(has_note(import(file({"b", "a"}, {"b", "d"})), "straight-through"));
+}
+
 TEST(OnnxImport, CyclesAreReported) {
   const std::string file =
       proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +

@@ -13,11 +13,8 @@
 namespace windlass {
 namespace {
 
-// Tensors from which a gradient could reach an output or the loss.
-std::vector<bool> find_differentiable(const Graph& graph) {
-  std::vector<bool> reached(graph.tensors.size());
-  for (TensorId id : graph.outputs) reached[id.index()] = is_float(graph[id].type.dtype);
-  if (graph.loss.valid()) reached[graph.loss.index()] = true;
+// Tensors that a gradient of those that are `reached` could reach.
+std::vector<bool> follow_gradients(const Graph& graph, std::vector<bool> reached) {
   for (size_t i = graph.ops.size(); i-- > 0;) {
     const Op& op = graph.ops[i];
     const OpInfo& info = op_info(op.kind);
@@ -31,6 +28,14 @@ std::vector<bool> find_differentiable(const Graph& graph) {
         reached[op.inputs[k].index()] = true;
   }
   return reached;
+}
+
+// Tensors that a gradient of an output or of the loss could reach.
+std::vector<bool> find_differentiable(const Graph& graph) {
+  std::vector<bool> from(graph.tensors.size());
+  for (TensorId id : graph.outputs) from[id.index()] = is_float(graph[id].type.dtype);
+  if (graph.loss.valid()) from[graph.loss.index()] = true;
+  return follow_gradients(graph, std::move(from));
 }
 
 // Tensors made of constants and whole numbers only: positions, masks, indices.
@@ -163,6 +168,21 @@ bool is_only_combined(const Graph& graph, const std::vector<std::vector<OpId>>& 
   return true;
 }
 
+std::string_view last_part(std::string_view name) {
+  return name.substr(name.find_last_of('.') + 1);  // npos + 1 is 0
+}
+
+// Whether a name is one that people give to parameters; those without a name come from them.
+bool is_name_of_parameter(std::string_view name) {
+  constexpr std::string_view kWords[] = {"weight", "bias",  "scale", "gamma", "beta",
+                                         "alpha",  "shift", "embed", "token", "pos"};
+  const std::string_view last = last_part(name);
+  return is_anonymous_name(name) ||
+         std::any_of(std::begin(kWords), std::end(kWords), [&](std::string_view word) {
+           return last.find(word) != std::string_view::npos;
+         });
+}
+
 // Names of constants that a tool moved out of the graph: "/block/Constant_3_output_0",
 // "_Constant_5_output_0".
 bool is_constant_name(std::string_view name) {
@@ -187,6 +207,9 @@ bool is_constant_name(std::string_view name) {
 // Why the values of a tensor that is only combined with others are no weight's; empty if they may
 // be one's.
 std::string_view told_by_values(const Tensor& tensor, const std::vector<double>& values) {
+  // A row of zeros and ones may be a weight that begins so, but for one that is called a mask.
+  if (last_part(tensor.name).find("mask") != std::string_view::npos && is_zeros_and_ones(values))
+    return "a mask of zeros and ones";
   if (tensor.type.shape.size() < 2) return "";
   if (is_additive_mask(values)) return "an additive mask";
   if (is_zero_one_mask(tensor.type.shape, values)) return "a mask of zeros and ones";
@@ -219,14 +242,15 @@ std::vector<bool> find_standardised(const Graph& graph) {
   std::vector<bool> data(graph.tensors.size()), named(graph.tensors.size()), found(named);
   for (size_t t = 0; t < data.size(); ++t) {
     const Tensor& tensor = graph.tensors[t];
-    data[t] = tensor.role == TensorRole::Input && is_float(tensor.type.dtype);
+    data[t] = tensor.role == TensorRole::Input;
     named[t] = tensor.role == TensorRole::Weight && is_name_of_data(tensor.name);
   }
   std::vector<TensorId> origin(graph.tensors.size());
   for (const Op& op : graph.ops) {
     if (op.outputs.size() != 1) continue;
     const size_t result = op.outputs[0].index();
-    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Expand) {
+    if (op.kind == OpKind::Reshape || op.kind == OpKind::Cast || op.kind == OpKind::Expand ||
+        op.kind == OpKind::Transpose) {
       const size_t given = op.inputs[0].index();
       data[result] = data[given];
       named[result] = named[given];
@@ -237,6 +261,8 @@ std::vector<bool> find_standardised(const Graph& graph) {
     if (op.kind != OpKind::Binary || !binary || !data[op.inputs[0].index()]) continue;
     if (binary->fn != BinaryFn::Sub && binary->fn != BinaryFn::Div) continue;
     const size_t by = op.inputs[1].index();
+    // Bytes are divided by 255 before.
+    if (graph.tensors[by].role == TensorRole::Constant) data[result] = true;
     if (!named[by]) continue;
     found[origin[by].valid() ? origin[by].index() : by] = true;
     data[result] = true;
@@ -282,6 +308,15 @@ class Siblings {
 };
 
 }  // namespace
+
+bool gradient_reaches_weight(const Graph& graph, TensorId from) {
+  std::vector<bool> start(graph.tensors.size());
+  start[from.index()] = true;
+  const std::vector<bool> reached = follow_gradients(graph, std::move(start));
+  for (size_t t = 0; t < reached.size(); ++t)
+    if (reached[t] && graph.tensors[t].role == TensorRole::Weight) return true;
+  return false;
+}
 
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
                                      const std::vector<std::string>& train) {
@@ -343,6 +378,21 @@ std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
     demotions.push_back({tensor.name, std::string(why)});
   }
   return demotions;
+}
+
+std::vector<std::string> doubtful_weights(const Graph& graph,
+                                          const std::vector<std::string>& train) {
+  const auto consumers = consumers_of(graph);
+  std::vector<std::string> names;
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    const Tensor& tensor = graph.tensors[t];
+    if (tensor.role != TensorRole::Weight || is_name_of_parameter(tensor.name)) continue;
+    if (std::any_of(train.begin(), train.end(),
+                    [&](const std::string& glob) { return matches_glob(tensor.name, glob); }))
+      continue;
+    if (is_only_combined(graph, consumers, TensorId(t), true)) names.push_back(tensor.name);
+  }
+  return names;
 }
 
 std::string describe(const std::vector<Demotion>& demotions) {

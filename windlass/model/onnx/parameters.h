@@ -31,12 +31,22 @@ using WeightValues = std::function<std::optional<std::vector<double>>(const Tens
 //  - they are waves that go into a product with a weight (positions with a layer of their own);
 //  - they are one filter that a convolution takes to all channels;
 //  - they are called mean or std, and data are standardised with them before any weight meets them;
+//  - they are called a mask, and are zeros and ones;
 //  - they have the name of a constant that was moved out of the graph, or names of what PyTorch's
 //    modules keep beside something else: the vectors of spectral norm, scale and shift of a batch
 //    norm that is written out with its running statistics (those that an op reads are trained).
 // Weights that a glob of `train` matches stay.
 std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
                                      const std::vector<std::string>& train);
+
+// Weights that are only combined with other values, one by one, and that nothing but their names,
+// which are not those of parameters, tells anything of: they may be buffers. None that a glob of
+// `train` matches.
+std::vector<std::string> doubtful_weights(const Graph& graph,
+                                          const std::vector<std::string>& train);
+
+// Whether a gradient of `from` could reach a weight.
+bool gradient_reaches_weight(const Graph& graph, TensorId from);
 
 // "a, b (additive masks); c (...)", for people; long lists are cut.
 std::string describe(const std::vector<Demotion>& demotions);

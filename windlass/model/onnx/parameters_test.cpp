@@ -208,6 +208,40 @@ TEST(Parameters, MeanAndDeviationOfDataAreNotTrained) {
   EXPECT_EQ(trained(standardised("mean", "h")).size(), 3u);
 }
 
+TEST(Parameters, MeanAndDeviationOfBytesAreNotTrained) {
+  // Channels come last in files of images.
+  const std::string file = proto::model(
+      input("x", {2, 4, 3}, kInt64) + output("y", {2, 3, 4}) + initializer("w", {3, 4}, noise(12)) +
+      initializer("mean", {3, 1}, noise(3)) + initializer("std", {3, 1}, noise(3)) +
+      constant("most", tensor("", {}, {255})) +
+      node("Transpose", {"x"}, {"t"}, {.attributes = ints_attribute("perm", {0, 2, 1})}) +
+      node("Cast", {"t"}, {"f"}, {.attributes = attribute("to", 1)}) +
+      node("Div", {"f", "most"}, {"u"}) + node("Sub", {"u", "mean"}, {"c"}) +
+      node("Div", {"c", "std"}, {"d"}) + node("Mul", {"d", "w"}, {"y"}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+}
+
+TEST(Parameters, RowsOfZerosAndOnesAreMasksByName) {
+  std::vector<float> half(kWidth);
+  for (size_t i = 0; i < half.size(); i += 2) half[i] = 1;
+  EXPECT_THAT(trained(combined("Mul", "coupling.mask", {kWidth}, half)), ElementsAre("w"));
+  EXPECT_EQ(trained(combined("Mul", "coupling.gate", {kWidth}, half)).size(), 2u);
+  EXPECT_EQ(trained(combined("Mul", "mask", {kWidth}, noise(kWidth))).size(), 2u);
+}
+
+TEST(Parameters, WhatMightBeABufferIsNoted) {
+  const std::string note = "they might be buffers";
+  const auto file = [](const std::string& name) {
+    return combined("Mul", name, {kWidth}, noise(kWidth));
+  };
+  EXPECT_TRUE(has_note(import(file("head.corners")), note + ", which the file does not say: head"));
+  EXPECT_FALSE(has_note(import(file("head.scale")), note));
+  EXPECT_FALSE(has_note(import(file("head.corners"), {.freeze = {"*corners"}}), note));
+  EXPECT_FALSE(has_note(import(file("head.corners"), {.train = {"*corners"}}), note));
+  EXPECT_FALSE(has_note(
+      import(combined("MatMul", "head.corners", {kWidth, kWidth}, noise(kWidth * kWidth))), note));
+}
+
 // What weights look like at the beginning, or after training, stays.
 TEST(Parameters, WeightsStay) {
   const size_t count = static_cast<size_t>(kPlaces * kWidth);

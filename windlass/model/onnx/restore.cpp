@@ -196,7 +196,9 @@ bool is_buffer_name(std::string_view name) {
                                                   "token_type_ids",
                                                   "alibi",
                                                   "alibi_bias",
-                                                  "relative_coords_table"};
+                                                  "relative_coords_table",
+                                                  "anchors",
+                                                  "anchor_grid"};
   return is_statistic_name(name) || has_ending(name, kEndings);
 }
 

@@ -3,6 +3,7 @@
 // rows are read or written: slices behind the indexed axes, or single elements.
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "windlass/base/checked.h"
@@ -169,10 +170,24 @@ void scatter(NodeContext& c, const Places& places) {
 }
 
 void scatter_nd(NodeContext& c) { scatter(c, slice_places(c, 0)); }
+
+// PyTorch writes scatter_add below opset 16, and index_add in versions 1 at all of them, as a
+// scatter into zeros that is added: what meets in one place is lost in the file, but meant.
+bool is_meant_to_add(NodeContext& c) {
+  if (!c.importer().is_only_added_by_pytorch(c.node().outputs[0])) return false;
+  const auto* data = c.importer().value_of(c.required(0));
+  return data && std::ranges::all_of(*data, [](double value) { return value == 0; });
+}
+
 void scatter_elements(NodeContext& c) {
-  const std::string reduction = c.string_attr("reduction", "none");
-  if (reduction == "none" && c.importer().value_of(c.required(1)))
-    return scatter(c, element_places(c));
+  std::string reduction = c.string_attr("reduction", "none");
+  const bool meant = reduction == "none" && is_meant_to_add(c);
+  if (reduction == "none" && c.importer().value_of(c.required(1))) {
+    const Places places = element_places(c);
+    if (!meant || std::set(places.rows.begin(), places.rows.end()).size() == places.rows.size())
+      return scatter(c, places);
+  }
+  if (meant) reduction = "add";
   if (reduction != "none" && reduction != "add")
     fail_unsupported("reduction \"{}\" while scattering", reduction);
   const size_t axis = normalize_axis(c.int_attr("axis", 0), c.rank(0));
@@ -184,7 +199,7 @@ void scatter_elements(NodeContext& c) {
   constexpr int64_t kFirstThatAdds = 16;
   if (reduction == "none" && c.opset() < kFirstThatAdds)
     c.importer().note_once(
-        "where indices of a ScatterElements meet, one of the values counts; PyTorch writes "
+        "where indices of a ScatterElements meet, one of the values counts; exporters write "
         "scatter_add so below opset 16: export with opset 16 or later if they may meet");
   c.out(0, c.emit(OpKind::ScatterElements,
                   ScatterAttrs{static_cast<int64_t>(axis), reduction == "add"},

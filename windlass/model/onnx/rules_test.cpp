@@ -140,6 +140,31 @@ TEST(OnnxRules, ScatteringWithoutASumIsNoted) {
   EXPECT_FALSE(has_note(scattered(16), "export with opset 16 or later"));
 }
 
+// As PyTorch writes index_add: zeros that are scattered into, and added.
+TEST(OnnxRules, ScatteringIntoZerosThatAreAddedAdds) {
+  const auto adds = [](const std::string& indices, const std::string& last,
+                       const std::string& producer = "pytorch") {
+    const Model model =
+        import(proto::model(input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +
+                                indices + node("MatMul", {"x", "w"}, {"h"}) +
+                                constant("zeros", tensor("", {2, 3}, {0, 0, 0, 0, 0, 0})) +
+                                node("ScatterElements", {"zeros", "i", "h"}, {"s"},
+                                     {.attributes = attribute("axis", 1)}) +
+                                node(last, {"h", "s"}, {"y"}),
+                            {.opset = 16, .producer = producer}));
+    for (const Op& op : model.graph.ops)
+      if (op.kind == OpKind::ScatterElements) return std::get<ScatterAttrs>(op.attrs).add;
+    return false;
+  };
+  const std::string given = input("i", {2, 3}, kInt64);
+  EXPECT_TRUE(adds(given, "Add"));
+  EXPECT_FALSE(adds(given, "Mul"));
+  EXPECT_FALSE(adds(given, "Add", "other"));
+  // Known places: those that meet, and those that do not.
+  EXPECT_TRUE(adds(ints("i", {2, 3}, {0, 0, 2, 1, 1, 1}), "Add"));
+  EXPECT_FALSE(adds(ints("i", {2, 3}, {0, 1, 2, 2, 1, 0}), "Add"));
+}
+
 // Labels 1 and 0 with weights 2 and 1: (2 * 3 + 1 * 1) / 3 if x are negative logarithms.
 TEST(OnnxRules, LossesWithClassWeights) {
   const auto y = evaluated(floats("x", {2, 2}, {-1, -3, -1, -2}) + ints("t", {2}, {1, 0}) +

@@ -67,11 +67,14 @@ bool is_wave_table(const Shape& full, const std::vector<double>& values, DType s
   return false;
 }
 
-bool is_zero_one_mask(const Shape& shape, const std::vector<double>& values) {
-  if (squeezed(shape).size() < 2) return false;
+bool is_zeros_and_ones(const std::vector<double>& values) {
   const auto ones = std::count(values.begin(), values.end(), 1.0);
   const auto zeros = std::count(values.begin(), values.end(), 0.0);
   return ones > 0 && zeros > 0 && ones + zeros == static_cast<std::ptrdiff_t>(values.size());
+}
+
+bool is_zero_one_mask(const Shape& shape, const std::vector<double>& values) {
+  return squeezed(shape).size() >= 2 && is_zeros_and_ones(values);
 }
 
 bool is_distance_table(const Shape& shape, const std::vector<double>& values) {

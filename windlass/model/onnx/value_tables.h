@@ -17,7 +17,10 @@ bool has_infinities(const std::vector<double>& values);
 // as.
 bool is_wave_table(const Shape& shape, const std::vector<double>& values, DType stored);
 
-// Zeros and ones, both, in a matrix or more: a mask.
+// Zeros and ones, both.
+bool is_zeros_and_ones(const std::vector<double>& values);
+
+// These in a matrix or more: a mask.
 bool is_zero_one_mask(const Shape& shape, const std::vector<double>& values);
 
 // A square whose entries grow by one step along a row and shrink by it along a column, for each
