@@ -2,8 +2,8 @@
 #
 # A GoogleTest program; each suite becomes the CTest test <name>.<Suite>: one process, for loading
 # libtorch takes longer than most cases. Suites whose name ends in Slow become a test a case,
-# <name>.<Suite>.<Case>, with the label `slow` (cmake/Suites.cmake). The target `test_programs` builds all of them. Sources find checkout and program by
-# windlass/base/test_places.h. No sources, no target.
+# <name>.<Suite>.<Case>, with the label `slow` (cmake/Suites.cmake). The target `test_programs` builds all
+# programs. Sources find checkout and program by windlass/base/test_places.h. No sources, no target.
 function(windlass_test_program target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TOGETHER" "PREFIX" "SOURCES;LIBRARIES")
   if(NOT WINDLASS_TESTS OR NOT arg_SOURCES)
