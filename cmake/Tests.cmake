@@ -76,8 +76,12 @@ function(windlass_thread_tests)
             windlass/runtime/executor_test.cpp
             windlass/runtime/failures_test.cpp
             windlass/runtime/device_evaluation_test.cpp
+            windlass/runtime/device_test.cpp
             windlass/runtime/many_devices_test.cpp
+            windlass/runtime/many_ranks_test.cpp
+            windlass/runtime/step_rows_test.cpp
             windlass/runtime/trainer_test.cpp
+            windlass/runtime/watchdog_test.cpp
             windlass/graph/reference/op_cases_test.cpp
             windlass/graph/reference/op_cases_dense_test.cpp
             windlass/report/validation_test.cpp

@@ -103,6 +103,13 @@ void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_option("--steps", steps, "steps of the whole run")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  constexpr int kLongestRow = 64;
+  verb.add_option("--overlap-steps", overlap_steps,
+                  "steps in a row, each of which begins before the last updates of the one before "
+                  "are done; all have ended after so many, and before checkpoints and evaluations; "
+                  "the same results; 1: each by itself")
+      ->capture_default_str()
+      ->check(CLI::Range(1, kLongestRow));
   verb.add_option("--data", data,
                   "text, tokens (.bin), MNIST or CIFAR-10 files, .safetensors with a tensor for "
                   "each input, or \"synthetic\"")

@@ -39,6 +39,7 @@ struct TrainFlags {
   int32_t rehearse = 0;  // processes; 0: trains
   std::string bind;
 
+  int64_t overlap_steps = 1;
   int64_t evaluate_every = 0, evaluate_batches = 10;
   std::string checkpoints;
   int64_t checkpoint_every = 0;

@@ -14,6 +14,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/train_overlap.h"
 #include "windlass/cli/train_ranks.h"
 #include "windlass/report/comparison.h"
 #include "windlass/report/trace.h"
@@ -58,9 +59,10 @@ class TrainingRun {
         prepared_(prepared),
         ranks_(ranks),
         first_(ranks == nullptr || ranks->rank() == 0),
+        overlap_(plan_overlap(flags, prepared.step, ranks == nullptr)),
         trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
                                       prepared.step, prepared.subject.machine,
-                                      watched(flags.trainer_options(threads), ranks))) {
+                                      options_of(threads))) {
     resume();
     compare_with_others();
     if (!first_) return;
@@ -76,7 +78,9 @@ class TrainingRun {
     const InterruptScope signals;
     {
       Progress progress("training");
-      while (trainer_->steps_done() < flags_.steps && !stopped()) one_step(progress);
+      // A row is done to its end.
+      while (trainer_->steps_done() < flags_.steps && (trainer_->in_row() || !stopped()))
+        one_step(progress);
     }
     const bool stopped = stopped_;
     if (!flags_.checkpoints.empty() && last_checkpoint_ != trainer_->steps_done()) checkpoint();
@@ -87,6 +91,12 @@ class TrainingRun {
   }
 
  private:
+  TrainerOptions options_of(int threads) const {
+    TrainerOptions options = watched(flags_.trainer_options(threads), ranks_);
+    options.overlap = overlap_options(flags_, overlap_);
+    return options;
+  }
+
   // All stop after the same step.
   bool stopped() {
     stopped_ = InterruptScope::interrupted();
@@ -148,12 +158,13 @@ class TrainingRun {
                trainer_->describe_weights());
     if (!resumed_.empty()) fmt::print("  resumed after step {}\n", trainer_->steps_done());
     std::vector<int64_t> peaks;
-    for (const MemoryPeak& peak : prepared_.step.result.peaks) peaks.push_back(peak.bytes);
-    fmt::print("  predicted: {} a step on {} device{}, peak {} of {}\n",
-               format_seconds(prepared_.step.step_time()), subject.machine.devices.size(),
-               subject.machine.devices.size() == 1 ? "" : "s",
-               format_bytes(Bytes(highest_peak(peaks))),
-               format_bytes(subject.machine.devices[0].limit));
+    const SimulatedStep& predicted = overlap_.predicted(prepared_.step);
+    for (const MemoryPeak& peak : predicted.result.peaks) peaks.push_back(peak.bytes);
+    fmt::print(
+        "  predicted: {} a step on {} device{}, peak {} of {}\n", format_seconds(overlap_.in_row),
+        subject.machine.devices.size(), subject.machine.devices.size() == 1 ? "" : "s",
+        format_bytes(Bytes(highest_peak(peaks))), format_bytes(subject.machine.devices[0].limit));
+    if (const std::string text = overlap_.text(); !text.empty()) fmt::print("  {}\n", text);
   }
 
   void one_step(Progress& progress) {
@@ -270,22 +281,26 @@ class TrainingRun {
       return;
     }
     const MeasuredStep measured = measured_.result();
-    const Comparison comparison = compare(prepared_.step, measured, prepared_.subject.machine);
+    const SimulatedStep& predicted = overlap_.predicted(prepared_.step);
+    const Comparison comparison = compare(predicted, measured, prepared_.subject.machine);
     if (!flags_.trace.empty()) {
       AtomicFile file(flags_.trace);
-      write_run_trace(prepared_.step, measured.record, &prepared_.subject.training.graph,
+      write_run_trace(predicted, measured.record, &prepared_.subject.training.graph,
                       prepared_.subject.machine, [&](std::string_view text) { file.write(text); });
       file.commit();
     }
     if (flags_.json) {
       ordered_json json = comparison_json(comparison);
       json["steps"] = trainer_->steps_done();
+      if (overlap_.asked > 1) json["overlap"] = overlap_.json();
       fmt::print("{}\n", json.dump());
       return;
     }
     fmt::print("\n{}", comparison_text(comparison));
     fmt::print("measured: median of the steps after the first; predicted: simulated, {}\n",
                prepared_.subject.facts.provenance);
+    if (overlap_.row)
+      fmt::print("a step's time is from the end of the step before it to its own\n");
   }
 
   const TrainFlags& flags_;
@@ -293,6 +308,7 @@ class TrainingRun {
   Ranks* const ranks_;  // null: alone
   const bool first_;    // prints and writes
   bool stopped_ = false;
+  const StepOverlap overlap_;
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
   std::optional<StepLog> log_;

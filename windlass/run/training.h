@@ -13,6 +13,7 @@
 #include "windlass/data/dataset.h"
 #include "windlass/graph/graph.h"
 #include "windlass/graph/reference/update.h"
+#include "windlass/plan/step_row.h"
 #include "windlass/run/ranks.h"
 #include "windlass/run/schedule.h"
 #include "windlass/sim/simulate.h"
@@ -87,8 +88,18 @@ struct PersistentTensor {
   }
 };
 
+// Steps that overlap.
+struct OverlapOptions {
+  // As it was made of the run's step; null: each step by itself. Must outlive the run. Not for
+  // several processes.
+  const StepRow* row = nullptr;
+  // Where a row ends before its time, so that everything has ended after that step. Empty: nowhere.
+  std::function<bool(int64_t step)> barrier_after = {};
+};
+
 struct TrainerOptions {
   ExecutorOptions executor = {};
+  OverlapOptions overlap = {};
   UpdateHyperparameters hyperparameters = {};  // but for the learning rate
   LearningRate rate = {};
   uint64_t seed = 0;
@@ -113,6 +124,8 @@ class Training {
   // checkpoint are the last good ones.
   virtual TrainerStep step() = 0;
   virtual int64_t steps_done() const = 0;
+  // Whether later steps of a row are under way: only step() may be called until there is none.
+  virtual bool in_row() const = 0;
 
   // Mean loss over the first `batches` of the part of the data that is kept for it, by forward
   // passes alone, in evaluation mode (no dropout, running statistics), inside the limits of the

@@ -2,13 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <sys/prctl.h>
-
-#include <ATen/core/LegacyTypeDispatch.h>
 
 #include "windlass/base/error.h"
-#include "windlass/model/convert.h"
 #include "windlass/runtime/compute_pacer.h"
 #include "windlass/runtime/executor_state.h"
 #include "windlass/runtime/memory/torch_allocator.h"
@@ -35,21 +30,25 @@ std::vector<Nanoseconds> predicted_times(const JobGraph& graph, const SimResult&
 
 }  // namespace
 
-thread_local WorkerThread* Executor::State::this_worker = nullptr;
+thread_local DeviceLane* Executor::State::this_lane = nullptr;
 
 Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& graph,
                        const TaskTimes& times, const SimResult& simulated, const Machine& machine,
-                       const ExecutorOptions& given, std::shared_ptr<State> other)
+                       const ExecutorOptions& given, std::shared_ptr<State> other,
+                       const RowShape& row, const DeviceMaker& make_device)
     : training(training_graph),
       tasks(graph),
       options(given),
       machine_devices(machine.devices.size()),
-      program(make_program(training_graph, machine, graph, given.sample_axes)),
+      program(make_program(training_graph, machine, graph, given.sample_axes, row)),
       own(share_out(program, machine, given.ranks == nullptr ? 0 : given.ranks->rank(),
                     given.ranks == nullptr ? 1 : given.ranks->size())),
       graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated), own)),
       beside(std::move(other)),
+      left_of(static_cast<size_t>(row.steps)),
       watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
+  ensure(program.steps == 1 || (own.alone() && program.carries.empty()),
+         "steps that hand on pages, or of several processes, are in a row");
   install_allocator();
   if (options.paranoid) report_bad_accesses();
   // With several devices BLAS has one thread: products are divided by windlass, on the device's
@@ -58,8 +57,12 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   if (beside)
     take_memory(*beside);
   else
-    make_memory();
+    make_memory(make_device);
   runner = std::make_unique<TaskRunner>(training, tasks, program, *slots, own, machine, options);
+  inputs = std::make_unique<StepInputs>(training, tasks, program, *slots, own);
+  runner->bring = [this](BufferId buffer, TaskId task, int32_t part) {
+    inputs->bring(runner->request(program.step_of(task)), buffer, task, part);
+  };
   for (const auto& gate : graph_of_jobs.gates)
     gate->release = [this](const MemoryGate::Life& life) {
       for (int32_t slot : life.slots) slots->release(slot);
@@ -74,18 +77,24 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   const size_t jobs = graph_of_jobs.jobs.size();
   before = std::make_unique<std::atomic<int32_t>[]>(jobs);
   asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
-  for (size_t w = 0; w < graph_of_jobs.workers.size(); ++w)
-    workers.push_back(std::make_unique<WorkerThread>());
+  for (const Worker& worker : graph_of_jobs.workers)
+    lanes.push_back(
+        std::make_unique<DeviceLane>(*devices[static_cast<size_t>(worker.memory)], worker.kind));
 }
 
-// Arenas inside of the limits, with all that lasts, filled with zeros.
-void Executor::State::make_memory() {
-  std::vector<Arena*> by_memory;
+// Devices inside of the limits, with all that lasts, filled with zeros.
+void Executor::State::make_memory(const DeviceMaker& make_device) {
+  std::vector<RealDevice*> by_memory;
+  const double sharing =
+      options.pace ? core_sharing(static_cast<int>(program.devices), options.threads) : 1;
   for (const RealMemory& memory : program.memories) {
-    arenas.push_back(std::make_shared<Arena>(memory.name, memory.limit.value,
-                                             memory.device.valid() ? kAllocationUnit : kHostUnit,
-                                             options.paranoid));
-    by_memory.push_back(arenas.back().get());
+    devices.push_back(make_device({.name = memory.name,
+                                   .limit = memory.limit.value,
+                                   .unit = memory.device.valid() ? kAllocationUnit : kHostUnit,
+                                   .threads = options.threads,
+                                   .sharing = sharing,
+                                   .guarded = options.paranoid}));
+    by_memory.push_back(devices.back().get());
   }
   slots = std::make_shared<Slots>(program, by_memory);
   for (size_t b = 0; b < tasks.buffers.size(); ++b) {
@@ -97,69 +106,41 @@ void Executor::State::make_memory() {
       std::memset(bytes.data(), 0, bytes.size());
     }
   }
-  for (size_t m = 0; m < arenas.size(); ++m)
-    arenas[m]->set_context([this, m] { return list_alive(m); });
+  for (size_t m = 0; m < devices.size(); ++m)
+    devices[m]->set_context([this, m] { return list_alive(m); });
 }
 
-// Slots are the same where buffers are.
+// Slots are the same where buffers are; those of a shorter row are the first ones of a longer one.
 void Executor::State::take_memory(const State& other) {
   const auto alike = [](const Slot& a, const Slot& b) {
     return a.buffer == b.buffer && a.memory == b.memory && a.bytes == b.bytes;
   };
-  ensure(std::ranges::equal(program.slots, other.program.slots, alike),
+  const std::span<const Slot> theirs = other.program.slots;
+  ensure(theirs.size() >= program.slots.size() &&
+             std::ranges::equal(program.slots, theirs.first(program.slots.size()), alike),
          "programs that share memory have other slots");
-  arenas = other.arenas;
+  devices = other.devices;
   slots = other.slots;
 }
 
 void Executor::State::close() {
-  for (const auto& worker : workers) {
-    {
-      const std::lock_guard lock(worker->mutex);
-      worker->closing = true;
-    }
-    worker->changed.notify_all();
-  }
-  for (const auto& worker : workers)
+  for (const auto& lane : lanes) lane->close();
+  for (const auto& lane : lanes)
     if (abandoned)
-      worker->thread.detach();
+      lane->leave();
     else
-      worker->thread.join();
+      lane->join();
 }
 
-void Executor::State::work(size_t index) {
-  const Worker& what = graph_of_jobs.workers[index];
-  WorkerThread& here = *workers[index];
-  const bool computes = what.kind == LaneKind::Compute || what.kind == LaneKind::Host;
-  use_threads(computes ? options.threads : 1);
-  // Whoever is paced wakes up on time rather than some 50 us later: a small copy takes less.
-  prctl(PR_SET_TIMERSLACK, 1000UL);
-  std::optional<ArenaScope> scope;
-  if (what.memory >= 0) scope.emplace(*arenas[static_cast<size_t>(what.memory)]);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  ComputePacer pacer(computes && options.pace
-                         ? core_sharing(static_cast<int>(program.devices), options.threads)
-                         : 1);
-  while (true) {
-    WorkerThread::Ready next;
-    {
-      std::unique_lock lock(here.mutex);
-      here.changed.wait(lock, [&] { return here.closing || !here.ready.empty(); });
-      if (here.closing) return;
-      next = here.ready.front();
-      here.ready.pop_front();
-    }
-    this_worker = &here;
-    if (!failed) run_job(next.job, pacer, next.since);
-    while (here.chained >= 0) {
-      const ArenaScope none;
-      const int32_t chained = std::exchange(here.chained, -1);
-      ComputePacer unpaced(1);
-      if (!failed) run_job(chained, unpaced, Clock::now());
-      end_active();
-    }
+void Executor::State::work(DeviceLane& lane, LaneWork& how, int32_t job, Clock::time_point ready) {
+  this_lane = &lane;
+  if (!failed) run_job(job, [&](const auto& what) { how.run(what, ready); });
+  while (lane.chained >= 0) {
+    const int32_t chained = std::exchange(lane.chained, -1);
+    if (!failed) run_job(chained, [&](const auto& what) { how.run_for_another(what); });
     end_active();
   }
+  end_active();
 }
 
 // One that was ready is done with.
@@ -169,22 +150,21 @@ void Executor::State::end_active() {
   step_over.notify_all();
 }
 
-void Executor::State::run_job(int32_t id, ComputePacer& pacer, Clock::time_point ready) {
+template <class Run>
+void Executor::State::run_job(int32_t id, Run&& run) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
   before[static_cast<size_t>(id)] = kUnderWay;
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
-    if (pacer.paces()) pacer.begin();
-    runner->run(job.task, job.part);
-    if (pacer.paces()) pacer.end(ready);
+    run([&] { runner->run(job.task, job.part); });
     if (options.paranoid)
-      for (const auto& arena : arenas) arena->check_guards();
+      for (const auto& device : devices) device->check();
     end[static_cast<size_t>(id)] = now();
     before[static_cast<size_t>(id)] = kEnded;
     finish(id);
   } catch (...) {
-    set_error(std::current_exception(), runner->label(job.task, job.part));
+    set_error(std::current_exception(), id);
   }
 }
 
@@ -206,24 +186,18 @@ void Executor::State::admit(const std::vector<int32_t>& admitted) {
 
 // Whether the calling thread does it itself, next.
 bool Executor::State::chain(int32_t id) {
-  if (!is_short[static_cast<size_t>(id)] || this_worker == nullptr || this_worker->chained >= 0)
+  if (!is_short[static_cast<size_t>(id)] || this_lane == nullptr || this_lane->chained >= 0 ||
+      !this_lane->idle())
     return false;
-  {
-    const std::lock_guard lock(this_worker->mutex);
-    if (!this_worker->ready.empty()) return false;
-  }
-  this_worker->chained = id;
+  this_lane->chained = id;
   return true;
 }
 
 void Executor::State::dispatch(int32_t id) {
-  WorkerThread& worker =
-      *workers[static_cast<size_t>(graph_of_jobs.jobs[static_cast<size_t>(id)].worker)];
   ++active;
   if (chain(id)) return;
-  const std::lock_guard lock(worker.mutex);
-  worker.ready.push_back({id, Clock::now()});
-  worker.changed.notify_one();
+  const int32_t worker = graph_of_jobs.jobs[static_cast<size_t>(id)].worker;
+  lanes[static_cast<size_t>(worker)]->post(id);
 }
 
 void Executor::State::finish(int32_t id) {
@@ -236,53 +210,37 @@ void Executor::State::finish(int32_t id) {
     if (before[static_cast<size_t>(next)].fetch_sub(1) == 1) come_ready(next);
   admit(admitted);
   --left;
-}
-
-void Executor::State::load_inputs(const StepRequest& request) {
-  ensure(request.load != nullptr, "a step has no data");
-  std::map<std::pair<TensorId, int32_t>, std::vector<std::byte>> loaded;
-  for (size_t b = 0; b < tasks.buffers.size(); ++b) {
-    const Buffer& buffer = tasks.buffers[b];
-    if (!buffer.at_start || program.rests[b]) continue;
-    const Graph& graph = training.of(buffer.micro_batch).graph;
-    const TensorType& type = graph[buffer.tensor].type;
-    const auto size = static_cast<size_t>(byte_size(type).value);
-    const int32_t constant = graph[buffer.tensor].constant;
-    const auto load = [&](std::span<std::byte> out) {
-      // One that differs by sample is brought like data.
-      if (constant >= 0)
-        store_values(graph.constants[static_cast<size_t>(constant)].values, type.dtype, out);
-      else
-        request.load(buffer.tensor, buffer.micro_batch, out);
-    };
-    bool wanted = false;
-    for (int32_t slot : program.slots_of[b])
-      if (own.mine(slot)) {
-        slots->allocate(slot);
-        wanted = true;
-      }
-    if (!wanted) continue;
-    if (program.devices == 1) {
-      load(slots->bytes(program.slots_of[b][0]).first(size));
-      continue;
-    }
-    const auto [entry, fresh] = loaded.try_emplace({buffer.tensor, buffer.micro_batch});
-    if (fresh) {
-      entry->second.resize(size);
-      load(entry->second);
-    }
-    scatter(*slots, program, own, BufferId(b), type.dtype, entry->second);
-  }
+  std::atomic<int64_t>& of_step = left_of[program.step_of(job.task)];
+  if (of_step.fetch_sub(1) != 1) return;
+  const std::lock_guard lock(mutex);
+  step_over.notify_all();
 }
 
 Executor::Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
                    const SimResult& simulated, const Machine& machine,
-                   const ExecutorOptions& options, const Executor* beside)
+                   const ExecutorOptions& options, const Executor* beside,
+                   const DeviceMaker& make_device)
     : state_(std::make_shared<State>(training, tasks, times, simulated, machine, options,
-                                     beside == nullptr ? nullptr : beside->state_)) {
-  // A thread that does not come back keeps what it works on.
-  for (size_t w = 0; w < state_->workers.size(); ++w)
-    state_->workers[w]->thread = std::thread([state = state_, w] { state->work(w); });
+                                     beside == nullptr ? nullptr : beside->state_, RowShape{},
+                                     make_device)) {
+  State::start_lanes(state_);
+}
+
+Executor::Executor(const TrainingGraph& training, const StepRow& row, const Machine& machine,
+                   const ExecutorOptions& options, const Executor* beside,
+                   const DeviceMaker& make_device)
+    : state_(std::make_shared<State>(training, row.tasks, row.times, row.result, machine, options,
+                                     beside == nullptr ? nullptr : beside->state_, row.shape,
+                                     make_device)) {
+  State::start_lanes(state_);
+}
+
+// A thread that does not come back keeps what it works on.
+void Executor::State::start_lanes(const std::shared_ptr<State>& state) {
+  for (const auto& lane : state->lanes)
+    lane->start([state](DeviceLane& on, LaneWork& how, int32_t job, Clock::time_point ready) {
+      state->work(on, how, job, ready);
+    });
 }
 
 Executor::~Executor() { state_->close(); }
@@ -312,7 +270,13 @@ bool Executor::needs_counts() const { return state_->program.needs_counts(); }
 
 const std::string& Executor::failed_task() const { return state_->failed_at; }
 
-std::vector<double> Executor::micro_batch_losses() const { return state_->runner->losses(); }
+size_t Executor::failed_step() const { return state_->failed_step; }
+
+int32_t Executor::row_steps() const { return state_->program.steps; }
+
+std::vector<double> Executor::micro_batch_losses() const {
+  return state_->runner->losses(state_->last_step());
+}
 
 void Executor::give_back() {
   State& state = *state_;
@@ -321,7 +285,7 @@ void Executor::give_back() {
       for (int32_t slot : state.program.slots_of[b]) state.slots->release(slot);
 }
 
-double Executor::last_loss() const { return state_->runner->loss(); }
+double Executor::last_loss() const { return state_->runner->loss(state_->last_step()); }
 
 void Executor::watch_gradients(std::function<void(const GradientPiece&)> watch) {
   state_->runner->watch = std::move(watch);
@@ -330,17 +294,17 @@ void Executor::watch_gradients(std::function<void(const GradientPiece&)> watch) 
 Arena* Executor::device_arena() {
   if (!state_->own.alone()) return nullptr;
   Arena* found = nullptr;
-  for (size_t m = 0; m < state_->arenas.size(); ++m)
+  for (size_t m = 0; m < state_->devices.size(); ++m)
     if (state_->program.memories[m].device.valid()) {
       if (found != nullptr) return nullptr;
-      found = state_->arenas[m].get();
+      found = state_->devices[m]->arena();
     }
   return found;
 }
 
 std::vector<int64_t> Executor::live_bytes() const {
   std::vector<int64_t> bytes;
-  for (const auto& arena : state_->arenas) bytes.push_back(arena->statistics().live);
+  for (const auto& device : state_->devices) bytes.push_back(device->statistics().live);
   return bytes;
 }
 

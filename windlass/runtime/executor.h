@@ -1,11 +1,11 @@
 // The executor: runs a task graph with real kernels and real copies, inside hard memory limits.
 //
-// Each device has a thread that runs its kernels; each lane that moves data or updates on a host
-// has one. A job (jobs.h) starts when those before it have ended and the memories it takes bytes of
-// let it in (memory_gate.h). There is no lock for all: jobs have counters, memories and threads a
-// lock each. Tensors of a device lie in the device's arena, from which libtorch allocates on behalf
-// of the device's thread; what is on the host lies in the host's arena, once for all devices.
-// Buffers are given back when the task graph says.
+// Devices (device.h) have memory and lanes: each a thread that runs its kernels, and one for each
+// lane that moves data or updates on a host. A job (jobs.h) starts when those before it have ended
+// and the memories it takes bytes of let it in (memory_gate.h). There is no lock for all: jobs have
+// counters, memories and threads a lock each. Tensors of a device lie in the device's arena, from
+// which libtorch allocates on behalf of the device's thread; what is on the host lies in the host's
+// arena, once for all devices. Buffers are given back when the task graph says.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,9 @@
 #include "windlass/graph/op_piece.h"
 #include "windlass/graph/reference/update.h"
 #include "windlass/machine/machine.h"
+#include "windlass/plan/step_row.h"
 #include "windlass/run/training.h"
-#include "windlass/runtime/memory/arena.h"
+#include "windlass/runtime/device.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
 
@@ -54,9 +55,15 @@ class Executor {
   // that cannot be run, Error{OutOfMemory} if a limit is too small, before anything runs.
   // `beside`: another executor for a graph with the same buffers, in whose memory this one works
   // instead of taking its own. Only one of the two runs at a time.
+  // `make_device`: what devices and hosts are made by.
   Executor(const TrainingGraph& training, const TaskGraph& tasks, const TaskTimes& times,
            const SimResult& simulated, const Machine& machine, const ExecutorOptions& options = {},
-           const Executor* beside = nullptr);
+           const Executor* beside = nullptr, const DeviceMaker& make_device = make_cpu_device);
+  // For rows of steps, one beginning before the one before has ended. `beside` may be for a longer
+  // row of the same steps. Not for several processes.
+  Executor(const TrainingGraph& training, const StepRow& row, const Machine& machine,
+           const ExecutorOptions& options = {}, const Executor* beside = nullptr,
+           const DeviceMaker& make_device = make_cpu_device);
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -77,10 +84,24 @@ class Executor {
   // names of the task and of its devices; after that no step can be run. So does a standstill: see
   // WatchOptions.
   StepOutcome run(const StepRequest& request);
-  // The task whose error ended the run; empty if it was none of a task.
-  const std::string& failed_task() const;
 
-  // The loss of the step that ran last, or was running when an error ended it: the mean over the
+  // Begins a row, with a request for each of its steps: nothing of it may be changed before the
+  // last step has ended, and no tensor that rests be read or written.
+  int32_t row_steps() const;
+  void begin(std::vector<StepRequest> requests);
+  // Returns when the next step of the row has ended; throws as run() does. Its time is that since
+  // the step before it ended (since the beginning of the row for the first one), its tasks' times
+  // are from the start of its first task on, and its peaks are those of the row so far.
+  StepOutcome wait();
+  // Ends a row before its time: no task is started any more. After that no step can be run.
+  void cancel();
+
+  // The task whose error ended the run; empty if it was none of a task. And its step of the row,
+  // from 0; that which was waited for if it was none of a task.
+  const std::string& failed_task() const;
+  size_t failed_step() const;
+
+  // The loss of the step that ended last, or whose error ended the run: the mean over the
   // micro-batches that got as far.
   double last_loss() const;
   // The same for each micro-batch, as far as it counts in that mean.

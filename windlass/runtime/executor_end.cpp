@@ -10,11 +10,17 @@
 namespace windlass {
 
 // The first one counts.
-void Executor::State::set_error(std::exception_ptr thrown, std::string at) {
+void Executor::State::set_error(std::exception_ptr thrown, int32_t job) {
   const std::lock_guard lock(mutex);
   if (error) return;
   error = std::move(thrown);
-  failed_at = std::move(at);
+  if (job < 0) {
+    failed_step = waited;
+  } else {
+    const Job& at = graph_of_jobs.jobs[static_cast<size_t>(job)];
+    failed_at = runner->label(at.task, at.part);
+    failed_step = program.step_of(at.task);
+  }
   failed = true;
   runner->stop();
   if (options.ranks == nullptr) return;
@@ -45,16 +51,20 @@ StepState Executor::State::look_at(std::vector<int32_t>& running) const {
   return state;
 }
 
-// Returns when all tasks have ended; throws what ended the step otherwise, when no thread is at a
-// task any more. While a job is ready or runs `active` is not 0: if it is 0 before all have ended,
-// none ever will.
+bool Executor::State::step_ended() const {
+  return active == 0 || (waited + 1 < left_of.size() && left_of[waited] == 0);
+}
+
+// Returns when all tasks of the step that is waited for have ended, and of the last one of a row
+// all threads are done; throws what ended the row otherwise, when no thread is at a task any more.
+// While a job is ready or runs `active` is not 0: if it is 0 before all have ended, none ever will.
 void Executor::State::wait_for_end() {
   const auto pause = std::chrono::nanoseconds(watchdog.interval());
   auto looked = Clock::now();
   while (true) {
     {
       std::unique_lock lock(mutex);
-      if (step_over.wait_for(lock, pause, [&] { return active == 0; })) break;
+      if (step_over.wait_for(lock, pause, [&] { return step_ended(); })) break;
     }
     std::vector<int32_t> running;
     const StepState state = look_at(running);
@@ -68,11 +78,9 @@ void Executor::State::wait_for_end() {
     if (!abandoned) {
       abandoned = true;  // unless they do come back
       const Seconds quiet(static_cast<double>(found.unchanged) * 1e-9);
-      set_error(
-          std::make_exception_ptr(Error(
-              ErrorKind::Runtime, fmt::format("nothing has gone on for {}; {}",
-                                              format_seconds(quiet), describe_standstill(state)))),
-          "");
+      set_error(std::make_exception_ptr(Error(
+          ErrorKind::Runtime, fmt::format("nothing has gone on for {}; {}", format_seconds(quiet),
+                                          describe_standstill(state)))));
       watchdog.expect_end();
       continue;
     }
@@ -83,12 +91,12 @@ void Executor::State::wait_for_end() {
       }
     std::rethrow_exception(error);
   }
+  if (left_of[waited] == 0 && waited + 1 < left_of.size()) return;
   abandoned = false;
   if (!failed && left > 0) {
     std::vector<int32_t> none;
-    set_error(std::make_exception_ptr(Error(
-                  ErrorKind::Runtime, "no task can go on; " + describe_standstill(look_at(none)))),
-              "");
+    set_error(std::make_exception_ptr(
+        Error(ErrorKind::Runtime, "no task can go on; " + describe_standstill(look_at(none)))));
   }
   if (error) std::rethrow_exception(error);
 }
@@ -98,7 +106,7 @@ std::string Executor::State::list_alive(size_t memory) const {
   std::vector<std::pair<int64_t, BufferId>> alive;
   for (size_t s = 0; s < program.slots.size(); ++s)
     if (program.slots[s].memory == static_cast<int32_t>(memory) &&
-        slots->holds(static_cast<int32_t>(s)))
+        slots->seen_alive(static_cast<int32_t>(s)))
       alive.emplace_back(program.slots[s].bytes, program.slots[s].buffer);
   std::ranges::stable_sort(alive, std::greater<>{}, &std::pair<int64_t, BufferId>::first);
   std::string text = "alive there:";

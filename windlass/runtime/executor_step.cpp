@@ -1,6 +1,8 @@
-// How a step begins, and what is said of it when it is over: by this process, and by all of them.
+// How a row of steps begins, and what is said of each when it is over: by this process, and by all
+// of them.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include "windlass/base/error.h"
@@ -19,6 +21,8 @@ void Executor::State::begin() {
     asking[j] = static_cast<int32_t>(jobs[j].asks.size());
   }
   left = static_cast<int64_t>(jobs.size());
+  for (auto& count : left_of) count = 0;
+  for (const Job& job : jobs) ++left_of[program.step_of(job.task)];
   // As one that is active, so that the step is not over before all have been told.
   ++active;
   for (size_t j = 0; j < jobs.size(); ++j)
@@ -27,51 +31,91 @@ void Executor::State::begin() {
 }
 
 StepOutcome Executor::run(const StepRequest& request) {
+  begin({request});
+  return wait();
+}
+
+void Executor::begin(std::vector<StepRequest> requests) {
   State& state = *state_;
   if (state.failed) fail(ErrorKind::Runtime, "the run has failed already");
-  for (const auto& arena : state.arenas) arena->reset_peak();
+  for (const auto& device : state.devices) device->reset_peak();
   state.began = State::Clock::now();
-  const double shared_now = state.own.alone() ? 0 : state.options.ranks->now();
+  state.shared_began = state.own.alone() ? 0 : state.options.ranks->now();
+  state.waited = 0;
+  state.ended_at = 0;
   try {
-    state.runner->begin_step(request);
-    state.load_inputs(request);
+    state.runner->begin(std::move(requests));
+    state.inputs->begin(state.runner->request(0));
   } catch (...) {
-    state.set_error(std::current_exception(), "");
+    state.set_error(std::current_exception());
     throw;
   }
   state.begin();
+}
+
+StepOutcome Executor::wait() {
+  State& state = *state_;
+  ensure(state.waited < state.left_of.size(), "no step of the row is left");
   state.wait_for_end();
-  for (const Program::Carry& carry : state.program.carries) state.slots->pass(carry.from, carry.to);
-  StepOutcome outcome;
-  outcome.time = state.now();
-  outcome.peaks.assign(state.tasks.memories.size(), 0);
-  outcome.device_peaks.assign(state.machine_devices, 0);
-  outcome.links = state.runner->links().bytes();
-  for (size_t j = 0; j < state.graph_of_jobs.jobs.size(); ++j) {
-    const Job& job = state.graph_of_jobs.jobs[j];
-    outcome.parts.push_back({job.task, state.device_of(job), state.start[j], state.end[j]});
-  }
-  for (size_t m = 0; m < state.arenas.size(); ++m) {
-    const DeviceId device = state.program.memories[m].device;
-    if (device.valid()) outcome.device_peaks[device.index()] = state.arenas[m]->statistics().peak;
-    int64_t& peak = outcome.peaks[state.program.memories[m].memory.index()];
-    peak = std::max(peak, state.arenas[m]->statistics().peak);
-  }
+  StepOutcome outcome = state.outcome_of(state.waited);
   if (!state.own.alone()) try {
-      state.tell_outcome(outcome, shared_now);
+      state.tell_outcome(outcome);
     } catch (...) {
-      state.set_error(std::current_exception(), "");
+      state.set_error(std::current_exception());
       std::rethrow_exception(state.error);
     }
-  outcome.loss = state.runner->loss();
-  outcome.gradient_norm = state.runner->gradient_norm();
-  outcome.start.assign(state.tasks.size(), -1);
-  outcome.end.assign(state.tasks.size(), -1);
+  outcome.loss = state.runner->loss(state.waited);
+  outcome.gradient_norm = state.runner->gradient_norm(state.waited);
+  outcome.start.assign(state.program.tasks_each(), -1);
+  outcome.end.assign(state.program.tasks_each(), -1);
   for (const PartTime& part : outcome.parts) {
     const size_t task = part.task.index();
     if (outcome.end[task] >= part.end) continue;
     outcome.start[task] = part.start;
     outcome.end[task] = part.end;
+  }
+  ++state.waited;
+  return outcome;
+}
+
+void Executor::cancel() {
+  State& state = *state_;
+  state.set_error(std::make_exception_ptr(Error(ErrorKind::Runtime, "the run was ended")));
+  std::unique_lock lock(state.mutex);
+  state.step_over.wait(lock, [&] { return state.active == 0 || state.abandoned; });
+}
+
+// As this process has seen it.
+StepOutcome Executor::State::outcome_of(size_t step) {
+  StepOutcome outcome;
+  Nanoseconds began_at = step == 0 ? 0 : std::numeric_limits<Nanoseconds>::max(), over = 0;
+  for (size_t j = 0; j < graph_of_jobs.jobs.size(); ++j) {
+    const Job& job = graph_of_jobs.jobs[j];
+    if (program.step_of(job.task) != step) continue;
+    outcome.parts.push_back({program.in_step(job.task), device_of(job), start[j], end[j]});
+    began_at = std::min(began_at, start[j]);
+    over = std::max(over, end[j]);
+  }
+  for (PartTime& part : outcome.parts) {
+    part.start -= began_at;
+    part.end -= began_at;
+  }
+  if (!program.order.empty()) std::ranges::stable_sort(outcome.parts, {}, &PartTime::task);
+  if (step + 1 == left_of.size()) {
+    for (const Program::Carry& carry : program.carries) slots->pass(carry.from, carry.to);
+    over = now();
+  }
+  outcome.time = over - ended_at;
+  ended_at = over;
+  outcome.peaks.assign(tasks.memories.size(), 0);
+  outcome.device_peaks.assign(machine_devices, 0);
+  outcome.links = runner->links().bytes(step);
+  for (size_t m = 0; m < devices.size(); ++m) {
+    const DeviceId device = program.memories[m].device;
+    const int64_t most = devices[m]->statistics().peak;
+    if (device.valid()) outcome.device_peaks[device.index()] = most;
+    int64_t& peak = outcome.peaks[program.memories[m].memory.index()];
+    peak = std::max(peak, most);
   }
   return outcome;
 }
@@ -103,13 +147,13 @@ class StepNote {
 }  // namespace
 
 // Losses are each made by one process, peaks are those of its own memories.
-void Executor::State::tell_outcome(StepOutcome& outcome, double shared_now) {
-  auto& losses = runner->seen_losses();
+void Executor::State::tell_outcome(StepOutcome& outcome) {
+  auto& losses = runner->seen_losses(waited);
   StepNote mine;
-  mine.put(shared_now);
+  mine.put(shared_began);
   for (const auto& list : losses)
     for (double loss : list) mine.put(loss);
-  mine.put(runner->gradient_norm());
+  mine.put(runner->gradient_norm(waited));
   for (int64_t peak : outcome.peaks) mine.put(peak);
   for (int64_t peak : outcome.device_peaks) mine.put(peak);
   mine.put(outcome.links.size());
@@ -125,7 +169,7 @@ void Executor::State::tell_outcome(StepOutcome& outcome, double shared_now) {
 
   for (auto& list : losses) std::ranges::fill(list, 0);
   outcome.parts.clear();
-  double norm = 0, earliest = shared_now;
+  double norm = 0, earliest = shared_began;
   std::map<LinkDirection, int64_t> links;
   std::vector<std::pair<double, std::vector<PartTime>>> parts;
   for (const std::string& text : told) {
@@ -149,7 +193,7 @@ void Executor::State::tell_outcome(StepOutcome& outcome, double shared_now) {
         fail(ErrorKind::Runtime, "a note of a step names a task that there is not");
     }
   }
-  runner->set_gradient_norm(norm);
+  runner->set_gradient_norm(waited, norm);
   outcome.links.clear();
   for (const auto& [direction, bytes] : links) outcome.links.push_back({direction, Bytes(bytes)});
   // Times are from the earliest beginning on. What several processes do together is one.

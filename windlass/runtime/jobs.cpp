@@ -98,7 +98,8 @@ class JobMaker {
     const auto [entry, fresh] =
         workers_.try_emplace(computes ? std::pair{-1, memory} : std::pair{lane.value, -1},
                              static_cast<int32_t>(graph_.workers.size()));
-    if (fresh) graph_.workers.push_back({kind, computes ? memory : -1});
+    const int32_t first = program_.first_memory[tasks_[tasks_[lane].team].memory.index()];
+    if (fresh) graph_.workers.push_back({kind, computes ? memory : first});
     return entry->second;
   }
 

@@ -40,7 +40,7 @@ struct Job {
 // A thread: of a device, whose kernels it runs, or of a lane that moves data or updates on a host.
 struct Worker {
   LaneKind kind = LaneKind::Compute;
-  int32_t memory = -1;  // of Program::memories: that its results lie in; -1: none
+  int32_t memory = 0;  // of Program::memories: whose it is; of a lane of several devices, the first
 };
 
 struct JobGraph {

@@ -11,19 +11,20 @@ constexpr double kChunkSeconds = 250e-6;
 
 }  // namespace
 
-LinkPacer::LinkPacer(const Machine& machine) {
+LinkPacer::LinkPacer(const Machine& machine, size_t steps) {
   for (const Link& link : machine.links)
     for (int direction = 0; direction < 2; ++direction)
-      buckets_.push_back({.bandwidth = link.bandwidth.value});
+      buckets_.push_back(
+          {.bandwidth = link.bandwidth.value, .bytes = std::vector<int64_t>(steps, 0)});
 }
 
 LinkPacer::Bucket& LinkPacer::bucket(const LinkDirection& direction) {
   return buckets_[direction.link.index() * 2 + (direction.forward ? 0 : 1)];
 }
 
-void LinkPacer::count(const Traffic& traffic) {
+void LinkPacer::count(const Traffic& traffic, size_t step) {
   const std::lock_guard lock(mutex_);
-  for (const LinkLoad& load : traffic.loads) bucket(load.direction).bytes += load.bytes.value;
+  for (const LinkLoad& load : traffic.loads) bucket(load.direction).bytes[step] += load.bytes.value;
 }
 
 void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
@@ -54,19 +55,19 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
   }
 }
 
-std::vector<LinkLoad> LinkPacer::bytes() const {
+std::vector<LinkLoad> LinkPacer::bytes(size_t step) const {
   const std::lock_guard lock(mutex_);
   std::vector<LinkLoad> moved;
   for (size_t i = 0; i < buckets_.size(); ++i)
-    if (buckets_[i].bytes > 0)
-      moved.push_back({{LinkId(i / 2), i % 2 == 0}, Bytes(buckets_[i].bytes)});
+    if (buckets_[i].bytes[step] > 0)
+      moved.push_back({{LinkId(i / 2), i % 2 == 0}, Bytes(buckets_[i].bytes[step])});
   std::ranges::sort(moved, {}, &LinkLoad::direction);
   return moved;
 }
 
 void LinkPacer::reset_bytes() {
   const std::lock_guard lock(mutex_);
-  for (Bucket& link : buckets_) link.bytes = 0;
+  for (Bucket& link : buckets_) std::ranges::fill(link.bytes, 0);
 }
 
 }  // namespace windlass

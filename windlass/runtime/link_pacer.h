@@ -22,27 +22,28 @@ class LinkPacer {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit LinkPacer(const Machine& machine);
+  // Bytes are counted by step of a row of so many.
+  explicit LinkPacer(const Machine& machine, size_t steps = 1);
 
   // Returns when the traffic that began at `begin` would be done. May be called by several threads
   // at the same time.
   void wait(const Traffic& traffic, Clock::time_point begin);
   // Counts what crosses links.
-  void count(const Traffic& traffic);
+  void count(const Traffic& traffic, size_t step = 0);
 
   // Nobody waits any longer, now or later.
   void stop() { stopped_ = true; }
 
-  // Bytes that have crossed each direction since the last call of reset_bytes(), ascending by
-  // direction; those that nothing crossed are left out.
-  std::vector<LinkLoad> bytes() const;
+  // Bytes of a step that have crossed each direction since the last call of reset_bytes(),
+  // ascending by direction; those that nothing crossed are left out.
+  std::vector<LinkLoad> bytes(size_t step = 0) const;
   void reset_bytes();
 
  private:
   struct Bucket {
-    double bandwidth = 0;  // bytes a second
-    double free_at = 0;    // seconds since epoch_
-    int64_t bytes = 0;
+    double bandwidth = 0;        // bytes a second
+    double free_at = 0;          // seconds since epoch_
+    std::vector<int64_t> bytes;  // by step
   };
   Bucket& bucket(const LinkDirection& direction);
 

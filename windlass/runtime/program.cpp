@@ -10,17 +10,21 @@
 
 namespace windlass {
 ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine,
-                           const TaskGraph& tasks, const std::vector<int32_t>& sample_axes)
+                           const TaskGraph& tasks, const std::vector<int32_t>& sample_axes,
+                           const RowShape& row)
     : training_(training),
       machine_(machine),
       tasks_(tasks),
       sample_axes_(sample_axes),
+      row_(row),
       held_(training, machine, tasks),
       roots_(storage_roots(training.graph)),
       first_update_(training.forward_ops + training.backward_ops) {}
 
 Program ProgramMaker::make() {
   program_.in_parts = !tasks_.micro_batches.empty();
+  program_.steps = row_.steps;
+  program_.order = row_.order;
   for (const Task& task : tasks_.tasks)
     program_.micro_batches = std::max(program_.micro_batches, task.micro_batch + 1);
   make_memories();
@@ -36,7 +40,20 @@ Program ProgramMaker::make() {
   place();
   program_.tasks.resize(tasks_.size());
   for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));
+  find_bringers();
   return std::move(program_);
+}
+
+// The first task that uses data of a later step.
+void ProgramMaker::find_bringers() {
+  if (row_.brought.empty()) return;
+  std::vector<bool> there(tasks_.buffers.size());
+  for (size_t i = 0; i < tasks_.size(); ++i)
+    for (const Use& use : tasks_.uses_of(TaskId(i))) {
+      if (!brought(use.buffer) || there[use.buffer.index()]) continue;
+      there[use.buffer.index()] = true;
+      program_.tasks[i].brings.push_back(use.buffer);
+    }
 }
 
 void ProgramMaker::make_memories() {
@@ -121,7 +138,7 @@ void ProgramMaker::place() {
   program_.placed.resize(tasks_.buffers.size());
   for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
     const BufferId id(b);
-    if (!tasks_[id].at_start) continue;
+    if (!tasks_[id].at_start && !brought(id)) continue;
     for (int64_t member : held_.members(id)) {
       const int32_t where = slot(id, member);
       if (std::ranges::find(program_.placed[b], where, &Placed::slot) != program_.placed[b].end())
@@ -256,8 +273,10 @@ int32_t ProgramMaker::piece(TaskId id, int64_t member) {
   const bool draws = kind == OpKind::Attention || kind == OpKind::Dropout || kind == OpKind::Random;
   const int32_t alike = &sized == &training_ ? -1 : -2;
   const int32_t micro_batch = program_.in_parts || draws ? task.micro_batch : alike;
-  const auto [entry, fresh] = pieces_.try_emplace({forward.value, task.how, member, micro_batch},
-                                                  static_cast<int32_t>(program_.pieces.size()));
+  const size_t step = program_.step_of(id);
+  const auto [entry, fresh] =
+      pieces_.try_emplace({forward.value, task.how, member, micro_batch, step},
+                          static_cast<int32_t>(program_.pieces.size()));
   if (!fresh) return entry->second;
   const LoopNest nest = loops_of(sized.graph, op);
   std::vector<LoopPart> loops =
@@ -265,7 +284,9 @@ int32_t ProgramMaker::piece(TaskId id, int64_t member) {
   if (program_.in_parts)
     take_samples(held_.samples(), forward, nest,
                  tasks_.micro_batches[static_cast<size_t>(task.micro_batch)], loops);
-  ProgramPiece made = {piece_of(signature_of(sized.graph, op), nest, loops), forward};
+  ProgramPiece made = {.piece = piece_of(signature_of(sized.graph, op), nest, loops),
+                       .forward = forward,
+                       .step = static_cast<int32_t>(step)};
   if (!program_.in_parts)
     place_in_batch(training_, forward, task.micro_batch, program_.micro_batches, sample_axes_,
                    made.piece.facts);
@@ -371,8 +392,8 @@ void ProgramMaker::compress(TaskId id, Part& part) const {
 }
 
 Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
-                     const std::vector<int32_t>& sample_axes) {
-  return ProgramMaker(training, machine, tasks, sample_axes).make();
+                     const std::vector<int32_t>& sample_axes, const RowShape& row) {
+  return ProgramMaker(training, machine, tasks, sample_axes, row).make();
 }
 
 }  // namespace windlass

@@ -10,6 +10,7 @@
 #include "windlass/graph/coupled.h"
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
+#include "windlass/plan/step_row.h"
 #include "windlass/runtime/regions.h"
 #include "windlass/task/task_graph.h"
 
@@ -155,6 +156,7 @@ struct ProgramTask {
 
   // Whether every device does its part by itself, when it is ready; otherwise all of it is one.
   bool apart = true;
+  std::vector<BufferId> brings = {};  // data of a later step of a row, before anything else
 };
 
 // A piece of an op, as a device runs it.
@@ -164,6 +166,7 @@ struct ProgramPiece {
   // Of a result that is known beforehand this device has all, or nothing: it is a partial sum.
   double count = 1;
   double result = -1;  // what is known, in the step at hand; negative: nothing
+  int32_t step = 0;    // of a row
 };
 
 struct Program {
@@ -174,7 +177,7 @@ struct Program {
   std::vector<std::vector<int32_t>> slots_of;  // by buffer: by member of its team; on a host, by
                                                // member of its team too, several may be the same
   std::vector<std::vector<Placed>> placed;     // by buffer: of those that are there at the start,
-                                               // each slot once
+                                               // or brought as data, each slot once
   std::vector<ProgramPiece> pieces;
   std::vector<ProgramTask> tasks;  // by task id
   std::vector<bool> rests;         // by buffer: there between steps, as it is when a step begins
@@ -189,10 +192,20 @@ struct Program {
   bool needs_counts() const { return devices > 1 || micro_batches > 1 || in_parts; }
   bool in_parts = false;  // micro-batches are parts of the batch that the training graph is of
   int32_t micro_batches = 1;
+
+  int32_t steps = 1;               // in a row
+  std::vector<TaskId> order = {};  // as of RowShape
+  // A task's step, and which task of the step itself it is.
+  size_t step_of(TaskId task) const { return task.index() / tasks_each(); }
+  TaskId in_step(TaskId task) const {
+    const size_t place = task.index() % tasks_each();
+    return order.empty() ? TaskId(place) : order[place];
+  }
+  size_t tasks_each() const { return tasks.size() / static_cast<size_t>(steps); }
 };
 
 // `sample_axes` as in ExecutorOptions.
 Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
-                     const std::vector<int32_t>& sample_axes);
+                     const std::vector<int32_t>& sample_axes, const RowShape& row = {});
 
 }  // namespace windlass

@@ -13,7 +13,7 @@ namespace windlass {
 class ProgramMaker {
  public:
   ProgramMaker(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
-               const std::vector<int32_t>& sample_axes);
+               const std::vector<int32_t>& sample_axes, const RowShape& row);
   Program make();
 
  private:
@@ -23,6 +23,8 @@ class ProgramMaker {
   void place();
   void make_task(TaskId id);
   void make_parts(TaskId id);
+  void find_bringers();
+  bool brought(BufferId id) const { return !row_.brought.empty() && row_.brought[id.index()]; }
   int32_t slot(BufferId buffer, int64_t member) const;
   const Op& update_op(size_t update) const { return training_.graph.ops[first_update_ + update]; }
   // Whose members do it.
@@ -66,12 +68,14 @@ class ProgramMaker {
   const Machine& machine_;
   const TaskGraph& tasks_;
   const std::vector<int32_t>& sample_axes_;
+  const RowShape& row_;
   Holdings held_;
   const std::vector<TensorId> roots_;
   size_t first_update_ = 0;
   Program program_;
-  // By forward op, sharding, member and micro-batch, if it matters; else a number for its size.
-  std::map<std::tuple<int32_t, int32_t, int64_t, int32_t>, int32_t> pieces_;
+  // By forward op, sharding, member, micro-batch, if it matters (else a number for its size), and
+  // step of the row.
+  std::map<std::tuple<int32_t, int32_t, int64_t, int32_t, size_t>, int32_t> pieces_;
   // By buffer and member: what was begun and not merged yet.
   std::map<std::pair<int32_t, int64_t>, Exchange> begun_;
 };

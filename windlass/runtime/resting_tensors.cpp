@@ -64,10 +64,9 @@ void put(const Slots& slots, const Placed& placed, int64_t at, DType dtype,
 
 }  // namespace
 
-void scatter(Slots& slots, const Program& program, const Ownership& own, BufferId buffer,
-             DType dtype, std::span<const std::byte> whole) {
-  for (const Placed& placed : program.placed[buffer.index()])
-    if (own.mine(placed.slot)) put(slots, placed, 0, dtype, whole);
+void scatter(const Slots& slots, const Placed& placed, DType dtype,
+             std::span<const std::byte> whole) {
+  put(slots, placed, 0, dtype, whole);
 }
 
 namespace {

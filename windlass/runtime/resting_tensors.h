@@ -27,9 +27,8 @@ struct RestingPlaces {
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
                                               const Program& program, const RestingPlaces& places);
 
-// Puts the parts of a whole tensor into the slots of a buffer that are this process's, as
-// Program::placed says.
-void scatter(Slots& slots, const Program& program, const Ownership& own, BufferId buffer,
-             DType dtype, std::span<const std::byte> whole);
+// Puts the part of a whole tensor that a slot has there.
+void scatter(const Slots& slots, const Placed& placed, DType dtype,
+             std::span<const std::byte> whole);
 
 }  // namespace windlass

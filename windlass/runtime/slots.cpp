@@ -1,7 +1,6 @@
 #include "windlass/runtime/slots.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/TensorImpl.h>
 
 #include "windlass/base/error.h"
@@ -11,9 +10,7 @@ namespace windlass {
 
 void Slots::allocate(int32_t id) {
   const Slot& slot = program_.slots[static_cast<size_t>(id)];
-  Arena& arena = *arenas_[static_cast<size_t>(slot.memory)];
-  void* block = slot.bytes == 0 ? nullptr : arena.allocate(static_cast<size_t>(slot.bytes));
-  held_[static_cast<size_t>(id)] = at::from_blob(block, {slot.bytes}, &Arena::release, at::kByte);
+  set(id, device(slot.memory).allocate(slot.bytes));
 }
 
 void Slots::adopt(int32_t id, at::Tensor tensor) {
@@ -21,12 +18,9 @@ void Slots::adopt(int32_t id, at::Tensor tensor) {
   const c10::Storage& storage = tensor.storage();
   ensure(storage.use_count() == 1 && tensor.storage_offset() == 0 && tensor.is_contiguous(),
          "a result shares its memory with another tensor");
-  if (storage.nbytes() > 0) {
-    ensure(storage.data_ptr().get_deleter() == &Arena::release &&
-               &Arena::owner(storage.data_ptr().get()) == arenas_[static_cast<size_t>(slot.memory)],
-           "a result lies in memory that nobody counts for its buffer");
-  }
-  held_[static_cast<size_t>(id)] = std::move(tensor);
+  ensure(storage.nbytes() == 0 || device(slot.memory).owns(tensor),
+         "a result lies in memory that nobody counts for its buffer");
+  set(id, std::move(tensor));
 }
 
 std::span<std::byte> Slots::bytes(int32_t id) const {

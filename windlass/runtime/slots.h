@@ -1,6 +1,7 @@
 // The real memory of the slots of a program, while they are alive.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -8,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "windlass/graph/graph.h"
-#include "windlass/runtime/memory/arena.h"
+#include "windlass/runtime/device.h"
 #include "windlass/runtime/program.h"
 
 namespace windlass {
@@ -16,22 +17,30 @@ namespace windlass {
 // Tasks that touch the same slot are ordered by whoever runs them.
 class Slots {
  public:
-  // `arenas` by memory of the program.
-  Slots(const Program& program, std::vector<Arena*> arenas)
-      : program_(program), arenas_(std::move(arenas)), held_(program.slots.size()) {}
+  // `devices` by memory of the program.
+  Slots(const Program& program, std::vector<RealDevice*> devices)
+      : program_(program),
+        devices_(std::move(devices)),
+        held_(program.slots.size()),
+        alive_(program.slots.size()) {}
 
   // Memory for a slot, as long as it is rounded in the graph.
   void allocate(int32_t slot);
   // A tensor that was made by a kernel becomes the slot. Throws Error{Internal} unless it is the
-  // only owner of its bytes and they were taken from the arena of the slot's memory: a slot that
+  // only owner of its bytes and they were taken from the memory of the slot's device: a slot that
   // borrowed them would not know when they are given back.
   void adopt(int32_t slot, at::Tensor tensor);
-  void release(int32_t slot) { held_[static_cast<size_t>(slot)].reset(); }
+  void release(int32_t slot) { set(slot, {}); }
   // The bytes of one slot become those of another.
   void pass(int32_t from, int32_t to) {
-    held_[static_cast<size_t>(to)] = std::move(held_[static_cast<size_t>(from)]);
+    set(to, std::move(held_[static_cast<size_t>(from)]));
+    set(from, {});
   }
+  // By memory of the program.
+  RealDevice& device(int32_t memory) const { return *devices_[static_cast<size_t>(memory)]; }
   bool holds(int32_t slot) const { return held_[static_cast<size_t>(slot)].defined(); }
+  // The same for those who are not in order with the tasks that touch it: as good as a look.
+  bool seen_alive(int32_t slot) const { return alive_[static_cast<size_t>(slot)]; }
 
   // All of it.
   std::span<std::byte> bytes(int32_t slot) const;
@@ -49,9 +58,15 @@ class Slots {
   at::Tensor operand(const Operand& operand) const;
 
  private:
+  void set(int32_t slot, at::Tensor tensor) {
+    alive_[static_cast<size_t>(slot)] = tensor.defined();
+    held_[static_cast<size_t>(slot)] = std::move(tensor);
+  }
+
   const Program& program_;
-  std::vector<Arena*> arenas_;
+  std::vector<RealDevice*> devices_;
   std::vector<at::Tensor> held_;
+  std::vector<std::atomic<bool>> alive_;
 };
 
 }  // namespace windlass

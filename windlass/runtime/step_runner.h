@@ -69,6 +69,10 @@ struct RunSettings {
   WatchOptions watch = {};
   Ranks* ranks = nullptr;
   std::function<void(int step, Executor&)> after_step = {};
+  // Steps overlap in rows like this one, as many as `steps` are; no gradients are noted.
+  const StepRow* row = nullptr;
+  bool other_data = false;  // of each step: numbers are larger from step to step
+  DeviceMaker make_device = make_cpu_device;
 };
 
 // `start` has values and data of the first step; the others have the same data. `batch` is of the
@@ -78,15 +82,20 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                         const StepStart& start, const BatchAxes& batch,
                         const RunSettings& settings = {}) {
   const Graph& graph = training.graph;
-  Executor executor(training, tasks, times, simulated, machine,
-                    {.threads = 1,
-                     .seed = settings.seed,
-                     .sample_axes = batch.axis,
-                     .pace = settings.pace,
-                     .paranoid = settings.paranoid,
-                     .watch = settings.watch,
-                     .ranks = settings.ranks,
-                     .delay = settings.delay});
+  const ExecutorOptions options = {.threads = 1,
+                                   .seed = settings.seed,
+                                   .sample_axes = batch.axis,
+                                   .pace = settings.pace,
+                                   .paranoid = settings.paranoid,
+                                   .watch = settings.watch,
+                                   .ranks = settings.ranks,
+                                   .delay = settings.delay};
+  const auto made = settings.row != nullptr
+                        ? std::make_unique<Executor>(training, *settings.row, machine, options,
+                                                     nullptr, settings.make_device)
+                        : std::make_unique<Executor>(training, tasks, times, simulated, machine,
+                                                     options, nullptr, settings.make_device);
+  Executor& executor = *made;
   const size_t first_update = training.forward_ops + training.backward_ops;
   for (const PersistentTensor& tensor : executor.persistent()) {
     std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes));
@@ -116,23 +125,35 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
     tensor.write(bytes);
   }
   RunEnd end;
-  StepRequest request;
-  request.hyperparameters = start.hyperparameters;
-  request.load = [&](TensorId id, int32_t micro_batch, std::span<std::byte> out) {
-    store_array(start.data(id, std::max(0, micro_batch)), graph[id].type.dtype, out);
-  };
-  request.mean_counts =
-      load_mean_counts(graphs_of(training), batch, start.micro_batches, request.load);
-  for (int step = 1; step <= settings.steps; ++step) {
+  const auto request_of = [&](int step) {
+    StepRequest request;
     request.step = step;
+    request.hyperparameters = start.hyperparameters;
+    request.load = [&, step](TensorId id, int32_t micro_batch, std::span<std::byte> out) {
+      Array array = start.data(id, std::max(0, micro_batch));
+      if (settings.other_data && is_float(graph[id].type.dtype))
+        for (double& value : array.values) value *= 1 + 0.25 * step;
+      store_array(array, graph[id].type.dtype, out);
+    };
+    request.mean_counts =
+        load_mean_counts(graphs_of(training), batch, start.micro_batches, request.load);
+    return request;
+  };
+  for (int step = 1; step <= settings.steps; ++step) {
     std::map<std::string, std::vector<std::byte>> gradients;
-    if (step == 1)
+    if (settings.row != nullptr && (step - 1) % executor.row_steps() == 0) {
+      std::vector<StepRequest> requests;
+      for (int k = 0; k < executor.row_steps(); ++k) requests.push_back(request_of(step + k));
+      executor.begin(std::move(requests));
+    }
+    if (step == 1 && settings.row == nullptr)
       executor.watch_gradients([&](const GradientPiece& piece) {
         const Tensor& tensor = graph[piece.weight];
         collect(piece, tensor.type.shape, gradients[tensor.name]);
       });
-    const StepOutcome outcome = executor.run(request);
-    executor.watch_gradients({});
+    const StepOutcome outcome =
+        settings.row != nullptr ? executor.wait() : executor.run(request_of(step));
+    if (settings.row == nullptr) executor.watch_gradients({});
     end.losses.push_back(outcome.loss);
     end.norms.push_back(outcome.gradient_norm);
     end.peaks = outcome.peaks;
@@ -144,7 +165,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
         if (graph.ops[u].inputs[0] == id)
           end.gradients[name] = load_array(bytes, graph[graph.ops[u].inputs[1]].type.dtype);
     }
-    if (step == 1) end.first = lasting_of(graph, executor);
+    if (step == 1 && settings.row == nullptr) end.first = lasting_of(graph, executor);
     if (settings.after_step) settings.after_step(step, executor);
   }
   end.last = lasting_of(graph, executor);

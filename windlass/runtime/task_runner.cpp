@@ -5,8 +5,6 @@
 #include <cstring>
 #include <numeric>
 
-#include <ATen/Parallel.h>
-
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
 #include "windlass/runtime/kernels/compress.h"
@@ -14,17 +12,6 @@
 #include "windlass/runtime/kernels/update_kernels.h"
 
 namespace windlass {
-namespace {
-
-// Copies with all threads that the caller's kernels may use.
-void plain_copy(const std::byte* from, std::byte* to, int64_t bytes) {
-  constexpr int64_t kGrain = 1 << 18;  // bytes worth a thread
-  at::parallel_for(0, bytes, kGrain, [&](int64_t begin, int64_t end) {
-    std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-  });
-}
-
-}  // namespace
 
 TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program,
                        Slots& slots, const Ownership& own, const Machine& machine,
@@ -36,23 +23,29 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       options_(options),
       own_(own),
       exchange_(program, slots, own, options.ranks),
-      pacer_(machine) {
+      pacer_(machine, static_cast<size_t>(program.steps)),
+      norms_(static_cast<size_t>(program.steps)) {
   paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
              return machine.device_types[team.type].copies_itself;
            });
   size_t members = 1;
   for (const auto& group : tasks.groups) members = std::max(members, group.size());
-  losses_.assign(static_cast<size_t>(program.micro_batches), std::vector<double>(members, 0));
+  losses_.assign(static_cast<size_t>(program.steps),
+                 {static_cast<size_t>(program.micro_batches), std::vector<double>(members, 0)});
 }
 
-void TaskRunner::begin_step(const StepRequest& request) {
-  request_ = request;
-  norm_ = 0;
+void TaskRunner::begin(std::vector<StepRequest> requests) {
+  ensure(requests.size() == static_cast<size_t>(program_.steps), "a row has other steps");
+  requests_ = std::move(requests);
+  for (auto& norm : norms_) norm = 0;
   pacer_.reset_bytes();
-  for (auto& list : losses_) std::ranges::fill(list, 0);
-  ensure(!program_.needs_counts() || request.mean_counts.size() == training_.graph.ops.size(),
-         "pieces do not know what their means divide by");
+  for (auto& step : losses_)
+    for (auto& list : step) std::ranges::fill(list, 0);
+  for (const StepRequest& request : requests_)
+    ensure(!program_.needs_counts() || request.mean_counts.size() == training_.graph.ops.size(),
+           "pieces do not know what their means divide by");
   for (ProgramPiece& run : program_.pieces) {
+    const StepRequest& request = requests_[static_cast<size_t>(run.step)];
     const Op& op = training_.graph[run.forward];
     const double count = program_.needs_counts() ? request.mean_counts[run.forward.index()] : -1;
     if (op.kind == OpKind::CrossEntropy) {
@@ -76,6 +69,7 @@ void TaskRunner::run(TaskId id, int32_t part) {
   int32_t at = part;
   try {
     if (options_.delay) options_.delay(id.value, part);
+    for (BufferId buffer : task.brings) bring(buffer, id, part);
     if (part >= 0) {
       run_part(id, task.parts[static_cast<size_t>(part)]);
     } else {
@@ -90,7 +84,8 @@ void TaskRunner::run(TaskId id, int32_t part) {
     if (!moves(task.kind)) return;
     exchange_.run(id, part);
     const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
-    if (part <= 0 && counts(id)) pacer_.count(traffic);  // traffic is that of all members
+    if (part <= 0 && counts(id))
+      pacer_.count(traffic, program_.step_of(id));  // traffic is that of all members
     if (paces_) pacer_.wait(traffic, begin);
   } catch (...) {
     rethrow_within(label(id, at));
@@ -122,7 +117,7 @@ void TaskRunner::run_part(TaskId id, const Part& part) {
     case TaskKind::Recompute:
     case TaskKind::Backward: return part.piece >= 0 ? compute(id, part) : sum(id, part);
     case TaskKind::Update:
-    case TaskKind::HostUpdate: return update(part);
+    case TaskKind::HostUpdate: return update(id, part);
     case TaskKind::Norm: return add_squares(part);
     case TaskKind::Join:
     case TaskKind::SwapIn:
@@ -211,9 +206,9 @@ void TaskRunner::keep(const std::vector<Operand>& list, std::span<Result> result
     if (list[i].present() && !list[i].adds) slots_.adopt(list[i].slot, results[i].take());
 }
 
-RandomKey TaskRunner::random_key(OpId id) const {
-  return {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(id.index()),
-                                     static_cast<uint64_t>(request_.step))};
+RandomKey TaskRunner::random_key(TaskId id, OpId op) const {
+  return {options_.seed, random_bits(options_.seed, static_cast<uint64_t>(op.index()),
+                                     static_cast<uint64_t>(request_of(id).step))};
 }
 
 void TaskRunner::compute(TaskId id, const Part& part) {
@@ -221,7 +216,7 @@ void TaskRunner::compute(TaskId id, const Part& part) {
   const Op& op = training_.graph[task.op];
   const ProgramPiece& run = program_.pieces[static_cast<size_t>(part.piece)];
   const std::vector<at::Tensor> inputs = operands(part.reads);
-  const RandomKey random = random_key(run.forward);
+  const RandomKey random = random_key(id, run.forward);
   if (task.begins) {
     at::Tensor statistics = slots_.operand(part.statistics);
     return begin_piece(op, run.piece, inputs, random, statistics);
@@ -231,15 +226,17 @@ void TaskRunner::compute(TaskId id, const Part& part) {
   run_piece(op, run.piece, inputs, made, random, task.kind == TaskKind::Recompute,
             statistics.defined() ? &statistics : nullptr);
   if (!op.forward.valid() && run.result >= 0) made[0].fill(run.result);
-  if (part.counts_loss) note_loss(part, task.micro_batch, made[0].tensor());
+  if (part.counts_loss) note_loss(id, part, made[0].tensor());
   keep(part.writes, made);
 }
 
-void TaskRunner::note_loss(const Part& part, int32_t micro_batch, const at::Tensor& tensor) {
+void TaskRunner::note_loss(TaskId id, const Part& part, const at::Tensor& tensor) {
   const double loss = tensor.item().toDouble();
-  losses_[static_cast<size_t>(micro_batch)][static_cast<size_t>(part.member)] = loss;
+  const auto micro_batch = static_cast<size_t>(program_.tasks[id.index()].micro_batch);
+  losses_[program_.step_of(id)][micro_batch][static_cast<size_t>(part.member)] = loss;
   // Nothing is updated yet, so that whoever asks why finds the weights that led here.
-  if (!std::isfinite(loss) && !request_.evaluates) fail(ErrorKind::Runtime, "the loss is {}", loss);
+  if (!std::isfinite(loss) && !request_of(id).evaluates)
+    fail(ErrorKind::Runtime, "the loss is {}", loss);
 }
 
 // Terms of a gradient that are added up.
@@ -262,11 +259,9 @@ void TaskRunner::sum(TaskId id, const Part& part) {
 
 // `alone`: nothing computes beside it, and all threads copy.
 void TaskRunner::copy(const Part& part, bool alone) {
+  RealDevice& device = slots_.device(part.memory);
   const auto move = [&](const std::byte* from, std::byte* to, int64_t bytes) {
-    if (alone)
-      plain_copy(from, to, bytes);
-    else
-      std::memcpy(to, from, static_cast<size_t>(bytes));
+    device.copy(from, to, bytes, alone);
   };
   // What comes from other processes is not at hand.
   const auto inside = [&](int32_t from, int32_t to) { return own_.mine(from) && own_.mine(to); };
@@ -296,8 +291,8 @@ void TaskRunner::compress(TaskId id, const Part& part) {
   at::Tensor packed = slots_.view(
       small.slot, 0, {DType::U8, {packed_bytes(element_count(large.type.shape), task.bits)}});
   if (!packs) return decompress(packed, task.bits, values);
-  const uint64_t stream =
-      random_bits(options_.seed, ~uint64_t{id.index()}, static_cast<uint64_t>(request_.step));
+  const uint64_t stream = random_bits(options_.seed, ~uint64_t{program_.in_step(id).index()},
+                                      static_cast<uint64_t>(request_of(id).step));
   windlass::compress(values, task.bits,
                      {options_.seed, stream + static_cast<uint64_t>(part.member)}, packed);
 }
@@ -309,11 +304,11 @@ void TaskRunner::add_squares(const Part& part) {
 }
 
 // By how much gradients are scaled.
-double TaskRunner::gradient_scale(const Part& part) {
+double TaskRunner::gradient_scale(TaskId id, const Part& part) {
   if (part.squares.empty()) return 1;
   double squares = 0;
   for (const Operand& term : part.squares) squares += *slots_.operand(term).data_ptr<double>();
-  norm_ = std::sqrt(squares);
+  norms_[program_.step_of(id)] = std::sqrt(squares);
   return clip_scale(training_.options.clip_norm, squares);
 }
 
@@ -328,7 +323,7 @@ at::Tensor TaskRunner::gradient(const WeightUpdate& update) const {
   return sum;
 }
 
-void TaskRunner::update(const Part& part) {
+void TaskRunner::update(TaskId id, const Part& part) {
   std::vector<at::Tensor> gradients;
   for (const WeightUpdate& entry : part.updates) {
     gradients.push_back(gradient(entry));
@@ -341,28 +336,30 @@ void TaskRunner::update(const Part& part) {
            entry.mine,
            {data, gradients.back().nbytes()}});
   }
-  const double scale = gradient_scale(part);
+  const double scale = gradient_scale(id, part);
+  const StepRequest& request = request_of(id);
   for (size_t i = 0; i < part.updates.size(); ++i) {
     const WeightUpdate& entry = part.updates[i];
     at::Tensor weight = slots_.operand(entry.weight), master = slots_.operand(entry.master);
     std::vector<at::Tensor> states = operands(entry.states);
     update_weight(std::get<UpdateAttrs>(update_op(entry.update).attrs).optimizer,
-                  request_.hyperparameters, request_.step, scale, weight, gradients[i],
+                  request.hyperparameters, request.step, scale, weight, gradients[i],
                   master.defined() ? &master : nullptr, states);
   }
 }
 
-std::vector<double> TaskRunner::losses() const {
+std::vector<double> TaskRunner::losses(size_t step) const {
   std::vector<double> sums;
-  for (const auto& list : losses_) sums.push_back(std::accumulate(list.begin(), list.end(), 0.0));
+  for (const auto& list : losses_[step])
+    sums.push_back(std::accumulate(list.begin(), list.end(), 0.0));
   return sums;
 }
 
-double TaskRunner::loss() const {
+double TaskRunner::loss(size_t step) const {
   double total = 0;
-  for (const auto& list : losses_)
+  for (const auto& list : losses_[step])
     for (double loss : list) total += loss;
-  return program_.in_parts ? total : total / static_cast<double>(losses_.size());
+  return program_.in_parts ? total : total / static_cast<double>(program_.micro_batches);
 }
 
 }  // namespace windlass

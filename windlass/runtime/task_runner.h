@@ -23,23 +23,27 @@ class TaskRunner {
   TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program, Slots& slots,
              const Ownership& own, const Machine& machine, const ExecutorOptions& options);
 
-  // What all tasks of a step share.
-  void begin_step(const StepRequest& request);
+  // What all tasks of each step share; as many as the program has steps in a row.
+  void begin(std::vector<StepRequest> requests);
+  const StepRequest& request(size_t step) const { return requests_[step]; }
   // One part of a task, or all of it (-1), on the calling thread. Memory has been granted.
   void run(TaskId task, int32_t part);
 
   // Whether other processes have a part in it.
   bool crosses(TaskId task, int32_t part) const { return exchange_.crosses(task, part); }
 
-  // Of the step that ran last, as far as it got.
-  double loss() const;
-  std::vector<double> losses() const;  // by micro-batch
-  // What this process has seen of them, and what others have: empty if it is alone.
-  std::vector<std::vector<double>>& seen_losses() { return losses_; }
-  void set_gradient_norm(double norm) { norm_ = norm; }
-  double gradient_norm() const { return norm_; }
+  // Of a step of the row that ran last, as far as it got.
+  double loss(size_t step) const;
+  std::vector<double> losses(size_t step) const;  // by micro-batch
+  // What this process has seen of them, and what others have.
+  std::vector<std::vector<double>>& seen_losses(size_t step) { return losses_[step]; }
+  void set_gradient_norm(size_t step, double norm) { norms_[step] = norm; }
+  double gradient_norm(size_t step) const { return norms_[step]; }
   std::function<void(const GradientPiece&)> watch;
   const LinkPacer& links() const { return pacer_; }
+
+  // Brings data of a later step of a row, for one part of a task or for all.
+  std::function<void(BufferId, TaskId, int32_t part)> bring;
 
   // The step has failed: what waits for a link waits no longer.
   void stop() { pacer_.stop(); }
@@ -52,10 +56,10 @@ class TaskRunner {
   std::string devices_of(TaskId id) const;
   void run_part(TaskId id, const Part& part);
   void compute(TaskId id, const Part& part);
-  void note_loss(const Part& part, int32_t micro_batch, const at::Tensor& loss);
+  void note_loss(TaskId id, const Part& part, const at::Tensor& loss);
   void sum(TaskId id, const Part& part);
   void add_squares(const Part& part);
-  void update(const Part& part);
+  void update(TaskId id, const Part& part);
   // The sum of a weight's gradients, where it is updated.
   at::Tensor gradient(const WeightUpdate& update) const;
   void copy(const Part& part, bool alone);
@@ -66,8 +70,9 @@ class TaskRunner {
   std::vector<at::Tensor> operands(const std::vector<Operand>& list) const;
   void keep(const std::vector<Operand>& list, std::span<Result> results);
   std::vector<Result> results(const std::vector<Operand>& list) const;
-  RandomKey random_key(OpId op) const;
-  double gradient_scale(const Part& part);
+  RandomKey random_key(TaskId id, OpId op) const;
+  double gradient_scale(TaskId id, const Part& part);
+  const StepRequest& request_of(TaskId id) const { return requests_[program_.step_of(id)]; }
   const Op& update_op(int32_t update) const {
     return training_.graph
         .ops[training_.forward_ops + training_.backward_ops + static_cast<size_t>(update)];
@@ -82,10 +87,10 @@ class TaskRunner {
   DeviceExchange exchange_;
   LinkPacer pacer_;
   bool paces_ = false;
-  StepRequest request_;
-  std::vector<std::vector<double>> losses_;  // by micro-batch and member
+  std::vector<StepRequest> requests_;                     // by step
+  std::vector<std::vector<std::vector<double>>> losses_;  // by step, micro-batch and member
   std::mutex watch_mutex_;
-  std::atomic<double> norm_ = 0;  // all updates of a step find the same
+  std::vector<std::atomic<double>> norms_;  // by step: all updates of it find the same
 };
 
 }  // namespace windlass

@@ -1,7 +1,6 @@
 #include "windlass/runtime/trainer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -15,18 +14,26 @@
 #include "windlass/plan/plan.h"
 #include "windlass/runtime/evaluation.h"
 #include "windlass/runtime/load_counts.h"
-#include "windlass/runtime/not_finite.h"
 #include "windlass/runtime/trainer_state.h"
 
 namespace windlass {
-
-namespace {
 
 ExecutorOptions executor_options(const TrainerOptions& wanted, const BatchAxes& batch) {
   ExecutorOptions options = wanted.executor;
   options.seed = wanted.seed;
   options.sample_axes = batch.axis;
   return options;
+}
+
+namespace {
+
+std::unique_ptr<Executor> make_executor(const TrainingGraph& graph, const SimulatedStep& step,
+                                        const Machine& host, const TrainerOptions& wanted,
+                                        const BatchAxes& batch) {
+  const ExecutorOptions options = executor_options(wanted, batch);
+  if (wanted.overlap.row != nullptr)
+    return std::make_unique<Executor>(graph, *wanted.overlap.row, host, options);
+  return std::make_unique<Executor>(graph, step.tasks, step.times, step.result, host, options);
 }
 
 }  // namespace
@@ -40,7 +47,8 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
       options(wanted),
       batch(find_batch(given.graph)),
       slots(batch_slots(given.graph, batch)),
-      executor(graph, step.tasks, step.times, step.result, host, executor_options(wanted, batch)),
+      own_executor(make_executor(graph, step, host, options, batch)),
+      executor(*own_executor),
       micro_batches(executor.micro_batches()),
       data_parts(step.tasks.micro_batches.empty() ? micro_batches : 1) {
   data = open_batches(options.data, model.graph, slots, options.data_options);
@@ -54,7 +62,14 @@ Trainer::State::State(const Model& given, const TrainingGraph& graph, const Simu
   if (!options.weights.empty())
     for (const StoredTensor& tensor : read_safetensors(options.weights).tensors)
       given_weights[tensor.name] = tensor;
+  for (const Use& use : step.tasks.uses)
+    if (use.write) written.insert(step.tasks[use.buffer].tensor);
   fill_weights();
+}
+
+// Steps of a row read the data.
+Trainer::State::~State() {
+  if (running != nullptr) running->cancel();
 }
 
 void Trainer::State::fill_weights() {
@@ -161,23 +176,9 @@ std::vector<double> Trainer::State::mean_counts(int64_t count, const Load& load)
                             const auto found =
                                 std::ranges::find(resting, tensor, &PersistentTensor::tensor);
                             ensure(found != resting.end(), "a buffer is nowhere");
+                            counts_follow |= written.contains(tensor);
                             found->read(out);
                           });
-}
-
-void Trainer::State::explain_loss(const StepRequest& request) {
-  std::optional<NotFinite> found;
-  for (int32_t m = 0; !found && m < data_parts; ++m) {
-    const auto load = [&](TensorId tensor, std::span<std::byte> out) {
-      request.load(tensor, m, out);
-    };
-    found = find_not_finite(training.of(m), executor, load, request.mean_counts);
-  }
-  fail(ErrorKind::Runtime, "step {}: the loss is {}: {} (noticed by {})", request.step,
-       std::isnan(executor.last_loss()) ? "nan" : "infinite",
-       found ? describe(training.graph, *found, request.step)
-             : "lower the learning rate, clip gradients, or go on from the last checkpoint",
-       executor.failed_task());
 }
 
 Trainer::Trainer(const Model& model, const TrainingGraph& training, const SimulatedStep& step,
@@ -186,42 +187,9 @@ Trainer::Trainer(const Model& model, const TrainingGraph& training, const Simula
 
 Trainer::~Trainer() = default;
 
-TrainerStep Trainer::step() {
-  State& state = *state_;
-  const std::vector<int64_t> samples = state.samples_at(state.position.data);
-  TrainerStep done;
-  done.step = state.position.step + 1;
-  done.learning_rate = state.options.rate.at(done.step);
-  StepRequest request;
-  request.step = done.step;
-  request.hyperparameters = state.options.hyperparameters;
-  request.hyperparameters.learning_rate = done.learning_rate;
-  request.load = [&](TensorId tensor, int32_t micro_batch, std::span<std::byte> out) {
-    const Range range = state.samples_in(std::max(0, micro_batch));
-    const std::span<const int64_t> mine = std::span(samples).subspan(
-        static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
-    state.filler->fill(tensor, state.training.of(micro_batch).graph[tensor].type, mine, out);
-  };
-  if (state.executor.needs_counts())
-    request.mean_counts = state.mean_counts(state.data_parts, request.load);
-  try {
-    done.outcome = state.executor.run(request);
-  } catch (const Error& error) {
-    // Where a loss comes from takes all weights, and the others are no longer there to bring them.
-    if (std::isfinite(state.executor.last_loss()) || state.options.executor.ranks != nullptr)
-      throw error.within(fmt::format("step {}", done.step));
-    state.explain_loss(request);
-  }
-  state.position.step = done.step;
-  state.position.data =
-      state.sampler->after(state.position.data, static_cast<int64_t>(samples.size()));
-  return done;
-}
-
-int64_t Trainer::steps_done() const { return state_->position.step; }
-
 double Trainer::evaluate(int64_t batches) {
   State& state = *state_;
+  ensure(!in_row(), "evaluation beside steps of a row");
   DatasetOptions part = state.options.data_options;
   part.part = DataPart::Eval;
   const auto data = open_batches(state.options.data, state.model.graph, state.slots, part);

@@ -29,6 +29,7 @@ class Trainer final : public Training {
 
   TrainerStep step() override;
   int64_t steps_done() const override;
+  bool in_row() const override;
   double evaluate(int64_t batches) override;
   std::string evaluation_note() const override;
   void save_checkpoint(const std::string& path) override;

@@ -9,6 +9,7 @@ namespace windlass {
 
 // Rank 0 writes, the others bring what they have.
 void Trainer::save_checkpoint(const std::string& path) {
+  ensure(!in_row(), "a checkpoint beside steps of a row");
   const auto tensors = state_->executor.persistent(0);
   if (state_->writes())
     write_checkpoint(path, state_->training, tensors, state_->position);
@@ -18,6 +19,7 @@ void Trainer::save_checkpoint(const std::string& path) {
 
 void Trainer::load_checkpoint(const std::string& path) {
   State& state = *state_;
+  ensure(!in_row(), "a checkpoint beside steps of a row");
   const RunPosition found =
       read_checkpoint(path, state.training, state.executor.persistent(), state.position.model);
   if (found.seed != state.options.seed)
@@ -30,6 +32,7 @@ void Trainer::load_checkpoint(const std::string& path) {
 }
 
 void Trainer::save_weights(const std::string& path) {
+  ensure(!in_row(), "weights beside steps of a row");
   const auto tensors = state_->executor.persistent(0);
   if (state_->writes())
     write_weights(path, state_->training, tensors);
