@@ -67,6 +67,8 @@ if [[ ! -d "$tree" ]]; then
 fi
 
 cp /etc/resolv.conf "$tree/etc/resolv.conf"
+# Every machine has this; debootstrap leaves it to the installer.
+[[ -e "$tree/etc/hosts" ]] || printf '127.0.0.1 localhost\n::1 localhost\n' >"$tree/etc/hosts"
 # The sources are always fresh; packages and what ccache knows are kept.
 remove_tree "$tree/srv/windlass"
 mkdir -p "$tree/srv/windlass"
