@@ -33,7 +33,7 @@ std::vector<Bytes> limits_of(const PlanFrontierFlags& flags, const Machine& mach
     if (limits.back().value <= 0) fail_input("--limits {}: must be more than 0", text);
   }
   std::ranges::sort(limits);
-  limits.erase(std::ranges::unique(limits).begin(), limits.end());
+  limits.erase(std::unique(limits.begin(), limits.end()), limits.end());
   return limits;
 }
 
