@@ -215,6 +215,10 @@ TEST(PlanFrontier, SaysWhatDevicesAndLimitsGive) {
   EXPECT_EQ(with({"--limits", "0"}).exit_code, 1);
   EXPECT_EQ(with({"--limits", "much"}).exit_code, 1);
   EXPECT_EQ(with({"-o", "plan.json"}).exit_code, 1);
+  const ProgramResult layers =
+      run_windlass({"plan", "pase:rnnlm", "--cost", "pase", "--devices", "4", "--frontier"});
+  EXPECT_EQ(layers.exit_code, 1);
+  EXPECT_NE(layers.err.find("--frontier"), std::string::npos) << layers.err;
 }
 
 }  // namespace

@@ -106,6 +106,13 @@ ExitCode print_infeasible(const PlanFlags& flags, const PlannedSubject& planned,
   return ExitCode::NoPlan;
 }
 
+// Of what has no ops there is one plan at a time.
+void refuse_frontier(const PlanFlags& flags) {
+  if (flags.frontier || !flags.limits.empty())
+    fail_input("--frontier: is for networks, with windlass's costs; not for {}",
+               flags.model.request.source);
+}
+
 // Graphs of layers have PaSE's costs and devices without names.
 std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
   if (is_layer_profile_file(flags.model.request.source)) return std::nullopt;
@@ -125,6 +132,7 @@ std::optional<ExitCode> plan_layer_graph(const PlanFlags& flags) {
                flags.search.method);
   if (!flags.output.empty())
     fail_input("-o: PaSE's strategies name no devices and cannot be trained; use --json");
+  refuse_frontier(flags);
   PlanGraphFlags graph_flags = {.machine = flags.pase,
                                 .time_limit = flags.search.time_limit,
                                 .threads = flags.search.threads,
@@ -150,6 +158,7 @@ std::optional<ExitCode> plan_by_layers(const PlanFlags& flags) {
                flags.search.method);
   if (flags.model.request.training.clip_norm > 0)
     fail_unsupported("--clip: packs of layers update weights as their gradients come");
+  refuse_frontier(flags);
   PlanLayersFlags layers = {
       .model = flags.model,
       .machine = flags.machine,

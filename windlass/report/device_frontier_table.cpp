@@ -1,6 +1,8 @@
 #include "windlass/report/device_frontier_table.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -48,8 +50,9 @@ std::string throughput_text(const std::vector<FrontierCell>& cells, int64_t samp
 std::string plans_text(const std::vector<FrontierCell>& cells) {
   Table table({Align::Right, Align::Right, Align::Right, Align::Right, Align::Left});
   table.add({"", "each has", "step", "peak", ""});
+  std::set<std::pair<size_t, int64_t>> seen;
   for (const FrontierCell& cell : cells) {
-    if (!cell.fits || cell.found_for_devices != cell.devices || cell.found_for_limit != cell.limit)
+    if (!cell.fits || !seen.emplace(cell.found_for_devices, cell.found_for_limit.value).second)
       continue;
     table.add({devices_text(cell.devices), format_bytes(cell.limit), format_seconds(cell.step_time),
                format_bytes(cell.peak),
