@@ -260,7 +260,11 @@ class Tool {
                    int64_t step, int32_t micro_batch, int64_t cuts, std::span<std::byte> out) {
     const Graph& whole = request.model.graph;
     const Shape& shape = whole[tensor].type.shape;
-    const Shape& cut = training.graph[tensor].type.shape;
+    const auto cut_for = [&](int32_t m) -> const Shape& {
+      return training.of(m).graph[tensor].type.shape;
+    };
+    const int32_t own = std::max(0, micro_batch);
+    const Shape& cut = cut_for(own);
     const auto total = static_cast<size_t>(byte_size(whole[tensor].type).value);
     const Bits& rows = request.data.at(whole[tensor].name);
     const size_t each_step = rows.size() / static_cast<size_t>(request.steps);
@@ -270,15 +274,19 @@ class Tool {
     if (cut == shape || cuts == 1) return void(std::memcpy(out.data(), from, total));
     const auto axis = static_cast<size_t>(request.batch.axis[tensor.index()]);
     const auto width = static_cast<size_t>(element_bytes(whole[tensor].type.dtype));
-    size_t outer = 1, inner = width * static_cast<size_t>(cut[axis]);
+    size_t outer = 1, row = width;
     for (size_t i = 0; i < shape.size(); ++i) {
       if (i < axis) outer *= static_cast<size_t>(shape[i]);
-      if (i > axis) inner *= static_cast<size_t>(shape[i]);
+      if (i > axis) row *= static_cast<size_t>(shape[i]);
     }
-    const size_t stride = total / outer;
+    // Micro-batches may differ by a sample.
+    size_t before = 0;
+    for (int32_t m = 0; m < own; ++m) before += row * static_cast<size_t>(cut_for(m)[axis]);
+    const size_t inner = row * static_cast<size_t>(cut[axis]), stride = total / outer;
+    if (out.size() < outer * inner || before + inner > stride)
+      fail_input("data \"{}\": micro-batch {} does not lie in the batch", whole[tensor].name, own);
     for (size_t i = 0; i < outer; ++i)
-      std::memcpy(out.data() + i * inner,
-                  from + i * stride + static_cast<size_t>(std::max(0, micro_batch)) * inner, inner);
+      std::memcpy(out.data() + i * inner, from + i * stride + before, inner);
   }
 
   static void add_weights(Trainer& trainer, const Graph& graph, const std::string& prefix,
