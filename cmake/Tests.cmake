@@ -21,6 +21,8 @@ function(windlass_test_program target)
   endif()
   target_link_libraries(${target} PRIVATE
     windlass_options ${arg_LIBRARIES} GTest::gmock GTest::gtest_main)
+  # What is tested is optimised; to optimise the tests themselves takes longer than they run.
+  target_compile_options(${target} PRIVATE -O0)
   target_link_options(${target} PRIVATE ${WINDLASS_TEST_LINK})
   windlass_test_places()
   target_link_libraries(${target} PRIVATE windlass_test_places)

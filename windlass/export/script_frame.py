@@ -72,6 +72,8 @@ def main():
         raise SystemExit(f"the plan has {REPLICAS} replicas: start it with torchrun --nproc-per-node {REPLICAS}")
     cuda = torch.cuda.is_available()
     if world > 1:
+        # Some builds of PyTorch 2 (Debian 13's) cannot do what they take for the default.
+        os.environ.setdefault("USE_LIBUV", "0")
         torch.distributed.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
     model = Model()

@@ -187,7 +187,9 @@ std::vector<MeasuredPoint> read_measured(const std::string& name) {
   if (static_cast<int64_t>(size) > most) fail_input("{}: larger than {} bytes", path, most);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   if (at == std::string::npos) {
-    if (text.starts_with('{') || text.starts_with('['))
+    // Some of PyTorch's traces begin with an empty line.
+    const std::string_view begin = trimmed(text);
+    if (begin.starts_with('{') || begin.starts_with('['))
       fail_input("{}: a trace or a snapshot does not say its batch: write {}@BATCH", path, path);
     return measured_from_csv(text, path);
   }

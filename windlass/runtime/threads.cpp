@@ -77,8 +77,10 @@ Nanoseconds thread_time() {
 
 void use_threads(int threads) {
   // A thread that asks for the first time takes what any thread has set last: it must have asked
-  // before it says what it wants itself.
+  // before it says what it wants itself. Of newer libtorch, the library and those that its loops
+  // are compiled into each remember for themselves who has asked.
   at::get_num_threads();
+  at::internal::lazy_init_num_threads();
 #if AT_PARALLEL_OPENMP
   // libtorch's own way makes a second pool of threads anew, which nothing here uses and which spins
   // for some 40 ms.

@@ -15,6 +15,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/runtime/memory/torch_allocator.h"
+#include "windlass/runtime/threads.h"
 
 namespace windlass {
 namespace {
@@ -179,6 +180,23 @@ TEST(Arena, FullMemoryCostsFewPagesInTheLongRun) {
   EXPECT_GE(faults_of(1), pages / 2);
   faults_of(40);
   EXPECT_LE(faults_of(10), 10 * pages / 5);
+}
+
+// Loops of libtorch's headers are compiled into windlass, with a memory of their own of who has asked
+// for threads; whatever they do when they run first, a device keeps the threads it was given.
+TEST(ParallelLoops, LeaveTheNumberOfThreads) {
+  for (const int threads : {1, 3}) {
+    int first = 0, then = 0;
+    std::thread device([&] {
+      use_threads(threads);
+      first = at::get_num_threads();
+      at::parallel_for(0, 2, 1, [](int64_t, int64_t) {});
+      then = at::get_num_threads();
+    });
+    device.join();
+    EXPECT_EQ(first, threads);
+    EXPECT_EQ(then, threads);
+  }
 }
 
 TEST(ParallelLoops, ThreadsBelongToTheirMaster) {
