@@ -19,7 +19,7 @@ constexpr int64_t kMaxTraceBytes = int64_t{256} << 20;
 constexpr size_t kMaxMeasured = 10'000;
 
 std::string_view trimmed(std::string_view text) {
-  const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
+  const auto space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
   while (!text.empty() && space(text.front())) text.remove_prefix(1);
   while (!text.empty() && space(text.back())) text.remove_suffix(1);
   return text;

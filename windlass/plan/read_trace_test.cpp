@@ -1,5 +1,9 @@
 #include "windlass/plan/read_trace.h"
 
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
@@ -48,6 +52,21 @@ TEST(ReadTrace, NamesSayBatchAndMethod) {
   EXPECT_THROW(read_measured("/nowhere/trace.json@8"), Error);
   EXPECT_THROW(read_measured("trace.json@0"), Error);
   EXPECT_THROW(read_measured("trace.json@8,"), Error);
+}
+
+// Traces of newer PyTorch begin with an empty line.
+TEST(ReadTrace, AsksForTheBatchOfATrace) {
+  const std::string path = ::testing::TempDir() + "windlass_trace_without_batch.json";
+  for (const char* text : {"{}", "\n  {}", "\r\n[]"}) {
+    std::ofstream(path) << text;
+    try {
+      read_measured(path);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.message(), ::testing::HasSubstr("@BATCH")) << text;
+    }
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace
