@@ -41,8 +41,12 @@ constexpr double kReasonSeconds = 2;
 
 std::vector<uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 std::string to_text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-Milliseconds milliseconds(double seconds) {
-  return Milliseconds(static_cast<int64_t>(seconds * 1e3));
+Milliseconds milliseconds(double s) { return Milliseconds(static_cast<int64_t>(s * 1e3)); }
+
+// Newer libtorch asks for libuv unless it is told not to, which not every build has (Debian 13's).
+template <class Options>
+void without_libuv(Options& options) {
+  if constexpr (requires { options.useLibuv; }) options.useLibuv = false;
 }
 
 class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRanks> {
@@ -88,7 +92,9 @@ class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRa
                 std::span<const Transfer> receives) override {
     // Tensors must outlive the works, which look at them when they end.
     std::list<Pending> pending;
+    int32_t peer = -1;
     const auto post = [&](const Transfer& transfer, bool sending) {
+      peer = transfer.peer;
       if (transfer.bytes.empty()) return;
       std::vector<at::Tensor> tensors = {
           at::from_blob(transfer.bytes.data(), {static_cast<int64_t>(transfer.bytes.size())},
@@ -102,16 +108,9 @@ class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRa
       under_way_.push_back(&pending.back());
     };
     try {
-      int32_t peer = -1;
       try {
-        for (const Transfer& transfer : receives) {
-          peer = transfer.peer;
-          post(transfer, false);
-        }
-        for (const Transfer& transfer : sends) {
-          peer = transfer.peer;
-          post(transfer, true);
-        }
+        for (const Transfer& transfer : receives) post(transfer, false);
+        for (const Transfer& transfer : sends) post(transfer, true);
         for (const Pending& work : pending) {
           peer = work.peer;
           if (!work.work->wait(kForEver)) throw std::runtime_error("given up");
@@ -215,6 +214,7 @@ class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRa
         options.isServer = keeps;
         options.waitWorkers = false;
         options.timeout = limit;
+        without_libuv(options);
         meeting_ = c10::make_intrusive<c10d::TCPStore>(place_.address, options);
       } else {
         meeting_ = c10::make_intrusive<c10d::FileStore>(place_.file, place_.ranks);
