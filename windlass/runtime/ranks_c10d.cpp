@@ -46,7 +46,7 @@ Milliseconds milliseconds(double s) { return Milliseconds(static_cast<int64_t>(s
 // Newer libtorch asks for libuv unless it is told not to, which not every build has (Debian 13's).
 template <class Options>
 void without_libuv(Options& options) {
-  if constexpr (requires { options.useLibuv; }) options.useLibuv = false;
+  if constexpr (requires { options.useLibUV; }) options.useLibUV = false;
 }
 
 class C10dRanks final : public Ranks, public std::enable_shared_from_this<C10dRanks> {
