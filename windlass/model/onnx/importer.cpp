@@ -93,7 +93,8 @@ Graph OnnxImporter::run() {
   Graph graph = builder_.finish();
   std::vector<Demotion> demotions = std::move(demoted_by_name_);
   const auto found = demote_buffers(
-      graph, [&](const Tensor& tensor) { return stored_values(tensor); }, options_.train);
+      graph, [&](const Tensor& tensor) { return stored_values(tensor); }, options_.train,
+      names_in_order());
   demotions.insert(demotions.end(), found.begin(), found.end());
   if (!demotions.empty())
     note_once(fmt::format("taken for buffers and not trained: {}; --train NAME trains one",

@@ -203,6 +203,8 @@ class OnnxImporter {
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
   // Elements of a weight of the finished graph, if they are not too many to be looked at.
   std::optional<std::vector<double>> stored_values(const Tensor& tensor);
+  // Of a file that PyTorch wrote: its stored tensors as they follow each other, else nothing.
+  std::vector<StoredName> names_in_order() const;
   // Whether the user says that a stored tensor is a parameter.
   bool trains(const std::string& name) const;
   TensorId restored_weight(const std::string& name, TensorType type, std::vector<double> values);

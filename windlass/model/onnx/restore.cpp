@@ -198,7 +198,8 @@ bool is_buffer_name(std::string_view name) {
                                                   "alibi_bias",
                                                   "relative_coords_table",
                                                   "anchors",
-                                                  "anchor_grid"};
+                                                  "anchor_grid",
+                                                  "pos_weight"};
   return is_statistic_name(name) || has_ending(name, kEndings);
 }
 

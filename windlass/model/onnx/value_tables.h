@@ -37,4 +37,13 @@ bool is_grid(const Shape& shape, const std::vector<double>& values);
 // one number and zeros.
 bool is_repeated_filter(const Shape& shape, const std::vector<double>& values);
 
+// Numbers of a formula, in a matrix or more: waves, coordinates, half of them zero, or few
+// different sizes, as edge filters, wavelets, adjacencies and filter banks have. What a network
+// learns begins with chance, with one number, with one in each row (an identity), or with the same
+// row again and again.
+bool is_computed_table(const Shape& shape, const std::vector<double>& values, DType stored);
+
+// A vector that rises or falls from each place to the next.
+bool is_schedule(const std::vector<double>& values);
+
 }  // namespace windlass
