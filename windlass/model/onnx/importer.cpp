@@ -68,6 +68,10 @@ OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
     functions_.emplace(std::pair{function.domain, function.name}, &function);
   folded_biases_ = had_folded_biases(file);
   for_training_ = is_exported_for_training(file);
+  training_norms_ =
+      std::any_of(file.graph.nodes.begin(), file.graph.nodes.end(), [](const OnnxNode& node) {
+        return node.op_type == "BatchNormalization" && is_training_norm(node);
+      });
   scopes_.emplace_back();
 }
 

@@ -148,6 +148,8 @@ class OnnxImporter {
   // Whether a tensor is an initializer that carries no name of the user's model.
   bool is_anonymous_initializer(TensorId id) const;
 
+  // Whether some batch normalisation of the file is exported for training.
+  bool has_training_norms() const { return training_norms_; }
   // Whether what the exporter did to parameters is undone (restore.h).
   bool restores() const { return !options_.as_exported; }
   // What an Identity node makes of its input: the tensor itself, or a parameter of its own that the
@@ -233,7 +235,8 @@ class OnnxImporter {
   std::vector<TensorId> computed_;  // weights without names
   bool folded_biases_ = false;      // see had_folded_biases
   bool for_training_ = false;       // see is_exported_for_training
-  bool chose_branch_ = false;       // declared sizes may be those of the other one
+  bool training_norms_ = false;
+  bool chose_branch_ = false;  // declared sizes may be those of the other one
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;

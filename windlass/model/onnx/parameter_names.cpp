@@ -14,9 +14,19 @@ bool is_one_of(std::string_view word, const std::string_view (&words)[count]) {
   return std::find(std::begin(words), std::end(words), word) != std::end(words);
 }
 
+// "ws" of "model.ws.0": numbers count the members of a list.
+std::string_view last_name(std::string_view name) {
+  std::string_view last = last_part(name);
+  while (std::all_of(last.begin(), last.end(), is_digit) && last.size() < name.size()) {
+    name.remove_suffix(last.size() + 1);
+    last = last_part(name);
+  }
+  return last;
+}
+
 // "scale" of "layer_scale_1".
 std::string_view last_word(std::string_view name) {
-  std::string_view last = last_part(name);
+  std::string_view last = last_name(name);
   while (!last.empty() && (is_digit(last.back()) || last.back() == '_')) last.remove_suffix(1);
   return last.substr(last.find_last_of('_') + 1);  // npos + 1 is 0
 }
@@ -46,16 +56,12 @@ bool is_module_parameter(std::string_view name) {
 }
 
 bool is_name_of_parameter(std::string_view name) {
-  static constexpr std::string_view kWords[] = {
-      "weight", "weights", "bias",   "biases",    "scale",      "scales", "gamma",  "beta", "alpha",
-      "shift",  "embed",   "embeds", "embedding", "embeddings", "token",  "tokens", "pos"};
-  return is_module_parameter(name) || is_one_of(last_word(name), kWords);
-}
-
-bool is_name_of_matrix(std::string_view name) {
-  if (is_name_of_parameter(name)) return true;
+  static constexpr std::string_view kWords[] = {"weight", "bias",  "scale",    "gamma",
+                                                "beta",   "alpha", "shift",    "embed",
+                                                "token",  "pos",   "embedding"};
+  if (is_module_parameter(name) || is_one_of(last_word(name), kWords)) return true;
   // "W", "w1", "Wq", "w_out".
-  const std::string_view last = last_part(name);
+  const std::string_view last = last_name(name);
   return (last.starts_with('w') || last.starts_with('W')) &&
          (last.size() <= 2 || last[1] == '_' || is_digit(last[1]));
 }

@@ -17,12 +17,8 @@ std::string_view module_part(std::string_view name);
 // an exporter computed from these.
 bool is_module_parameter(std::string_view name);
 
-// Whether a name is one that people give to parameters that they add to other values or multiply
-// them with.
+// Whether a name is such a one, or one that people give to parameters of their own.
 bool is_name_of_parameter(std::string_view name);
-
-// The same of matrices, tables and filters.
-bool is_name_of_matrix(std::string_view name);
 
 // Names of constants that a tool moved out of the graph: "/block/Constant_3_output_0",
 // "_Constant_5_output_0".

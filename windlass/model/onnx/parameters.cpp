@@ -24,7 +24,8 @@ std::string_view told_by_values(const Tensor& tensor, const std::vector<double>&
   if (tensor.type.shape.size() < 2) return "";
   if (is_additive_mask(values)) return "an additive mask";
   if (is_zero_one_mask(tensor.type.shape, values)) return "a mask of zeros and ones";
-  if (is_wave_table(tensor.type.shape, values, tensor.type.dtype))
+  if (is_wave_table(tensor.type.shape, values, tensor.type.dtype) ||
+      is_circle_table(tensor.type.shape, values, tensor.type.dtype))
     return "sines and cosines of positions";
   if (is_distance_table(tensor.type.shape, values)) return "distances";
   if (is_grid(tensor.type.shape, values)) return "coordinates of a grid";
@@ -52,7 +53,7 @@ class Inference {
     if (siblings_.is_beside_statistics(tensor.name) && !uses_.feeds(id, OpKind::BatchNorm))
       return "of a frozen batch norm";
     if (uses_.is_standardised(id)) return "mean or deviation of the data";
-    const bool unusual = !is_name_of_matrix(tensor.name);
+    const bool unusual = !is_name_of_parameter(tensor.name);
     if (uses_.is_frequency(id) || (unusual && uses_.is_frequency_of_data(id)))
       return "frequencies of sines and cosines";
     const std::string_view told = by_values(id);
@@ -156,17 +157,13 @@ std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
 
 std::vector<std::string> doubtful_weights(const Graph& graph,
                                           const std::vector<std::string>& train) {
-  const StoredUses uses(graph);
   std::vector<std::string> names;
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    const Tensor& tensor = graph.tensors[t];
+  for (const Tensor& tensor : graph.tensors) {
     if (tensor.role != TensorRole::Weight || is_module_parameter(tensor.name)) continue;
     if (matches_any(tensor.name, train)) continue;
     // Single numbers are called the same whether they are learned or set.
-    const bool usual = element_count(tensor.type.shape) > 1 &&
-                       (uses.is_only_combined(TensorId(t), true) ? is_name_of_parameter(tensor.name)
-                                                                 : is_name_of_matrix(tensor.name));
-    if (!usual) names.push_back(tensor.name);
+    if (element_count(tensor.type.shape) == 1 || !is_name_of_parameter(tensor.name))
+      names.push_back(tensor.name);
   }
   return names;
 }

@@ -4,52 +4,16 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
-#include "windlass/model/onnx/import_testing.h"
+#include "windlass/model/onnx/stored_testing.h"
 #include "windlass/model/onnx/value_tables.h"
 
 namespace windlass {
 namespace {
 
 using namespace proto;
+using namespace stored;
 using testing::ElementsAre;
-
-constexpr int64_t kPlaces = 12, kWidth = 6;
-
-// cos or sin of place * 100^(-column / width), as rotary embeddings have it.
-std::vector<float> waves(bool cosine, double amplitude = 1) {
-  std::vector<float> values;
-  for (int64_t p = 0; p < kPlaces; ++p)
-    for (int64_t i = 0; i < kWidth; ++i) {
-      const double angle = static_cast<double>(p) *
-                           std::pow(100.0, -static_cast<double>(i) / static_cast<double>(kWidth));
-      values.push_back(
-          static_cast<float>(amplitude * (cosine ? std::cos(angle) : std::sin(angle))));
-    }
-  return values;
-}
-
-std::vector<float> noise(size_t count, double scale = 1) {
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal(0, scale);
-  std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(normal(random));
-  return values;
-}
-
-// x [2, 12, 6] W, then `op` with a stored tensor of `shape`.
-std::string combined(const std::string& op, const std::string& name,
-                     const std::vector<int64_t>& shape, const std::vector<float>& values) {
-  return proto::model(input("x", {2, kPlaces, kWidth}) + output("y", {2, kPlaces, kWidth}) +
-                      initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
-                      initializer(name, shape, values) + node("MatMul", {"x", "w"}, {"h"}) +
-                      node(op, {"h", name}, {"y"}));
-}
-
-std::vector<std::string> trained(const std::string& file, const ModelOptions& options = {}) {
-  return weight_names(import(file, options).graph);
-}
 
 TEST(Parameters, WavesAreNotTrained) {
   for (const bool cosine : {false, true}) {
@@ -194,124 +158,6 @@ TEST(Parameters, WavesWithALayerOfTheirOwnAreNotTrained) {
             1u);
 }
 
-// A factor of the data that has not the name of a parameter, and whose numbers are not those of
-// chance, is none.
-TEST(Parameters, FactorsOfAFormulaAreNotTrained) {
-  const std::vector<int64_t> square = {kWidth, kWidth};
-  const auto size = static_cast<size_t>(kWidth * kWidth);
-  std::vector<float> ring(size), wavelets(size), grid(size), identity(size), rows(size);
-  for (size_t i = 0; i < 6; ++i)
-    for (size_t j = 0; j < 6; ++j) {
-      ring[6 * i + j] = j == (i + 1) % 6 || i == (j + 1) % 6 ? 0.5F : 0.0F;
-      wavelets[6 * i + j] = (i * j + j / 2) % 2 == 0 ? 0.25F : -0.25F;
-      grid[6 * i + j] = static_cast<float>(i) - 0.5F * static_cast<float>(j);
-      identity[6 * i + j] = i == j ? 1.0F : 0.0F;
-      rows[6 * i + j] = static_cast<float>(j * j);
-    }
-  for (const auto& values : {ring, wavelets, grid}) {
-    EXPECT_THAT(trained(combined("MatMul", "a.table", square, values)), ElementsAre("w"));
-    EXPECT_TRUE(
-        has_note(import(combined("MatMul", "a.table", square, values)), "a.table (values of a"));
-    EXPECT_EQ(trained(combined("MatMul", "a.weight", square, values)).size(), 2u);
-    EXPECT_EQ(trained(combined("MatMul", "a.table", square, values), {.train = {"a.*"}}).size(),
-              2u);
-  }
-  for (const auto& values : {noise(size), identity, rows, std::vector<float>(size, 0.5F)})
-    EXPECT_EQ(trained(combined("MatMul", "a.table", square, values)).size(), 2u);
-}
-
-TEST(Parameters, FixedFiltersAreNotTrained) {
-  const auto filtered = [](const std::string& name, const std::vector<float>& values) {
-    return proto::model(input("x", {2, 1, 5, 5}) + output("y", {2, 2, 3, 3}) +
-                        initializer("w", {1, 1, 1, 1}, {0.7F}) +
-                        initializer(name, {2, 1, 3, 3}, values) + node("Conv", {"x", "w"}, {"h"}) +
-                        node("Conv", {"h", name}, {"y"}));
-  };
-  const std::vector<float> sobel = {-1, 0, 1, -2, 0, 2, -1, 0, 1, -1, -2, -1, 0, 0, 0, 1, 2, 1};
-  EXPECT_THAT(trained(filtered("edges.sobel", sobel)), ElementsAre("w"));
-  EXPECT_EQ(trained(filtered("edges.weight", sobel)).size(), 2u);
-  EXPECT_EQ(trained(filtered("edges.sobel", noise(18))).size(), 2u);
-}
-
-TEST(Parameters, CoordinatesThatAreJoinedToTheDataAreNotTrained) {
-  std::vector<float> grid;
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < 5; ++j)
-      grid.push_back(static_cast<float>(j) - 0.25F * static_cast<float>(i));
-  const auto joined = [](const std::vector<float>& values) {
-    return proto::model(
-        input("x", {1, 1, 4, 5}) + output("y", {1, 3, 4, 5}) +
-        initializer("w", {3, 2, 1, 1}, noise(6)) +
-        initializer("coordinates", {1, 1, 4, 5}, values) +
-        node("Concat", {"x", "coordinates"}, {"h"}, {.attributes = attribute("axis", 1)}) +
-        node("Conv", {"h", "w"}, {"y"}));
-  };
-  EXPECT_THAT(trained(joined(grid)), ElementsAre("w"));
-  EXPECT_EQ(trained(joined(noise(20))).size(), 2u);
-}
-
-TEST(Parameters, SchedulesThatAreLookedUpAreNotTrained) {
-  const auto scaled = [](const std::string& name, const std::vector<float>& values) {
-    return proto::model(input("x", {4, kWidth}) + input("t", {4, 1}, kInt64) +
-                        output("y", {4, kWidth}) +
-                        initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
-                        initializer(name, {kPlaces}, values) + node("MatMul", {"x", "w"}, {"h"}) +
-                        node("Gather", {name, "t"}, {"s"}) + node("Mul", {"h", "s"}, {"y"}));
-  };
-  std::vector<float> falling;
-  for (int i = 0; i < kPlaces; ++i) falling.push_back(static_cast<float>(std::exp(-0.1 * i * i)));
-  const std::string file = scaled("sqrt_alphas_cumprod", falling);
-  EXPECT_THAT(trained(file), ElementsAre("w"));
-  EXPECT_TRUE(has_note(import(file), "sqrt_alphas_cumprod (a schedule)"));
-  EXPECT_EQ(trained(scaled("sqrt_alphas_cumprod", noise(kPlaces))).size(), 2u);
-}
-
-TEST(Parameters, RandomFrequenciesOfDataAreNotTrained) {
-  const auto features = [](const std::string& name, const std::string& second) {
-    return proto::model(input("x", {2, 3}) + output("y", {2, 4}) +
-                        initializer("w", {8, 4}, noise(32)) + initializer(name, {3, 4}, noise(12)) +
-                        node("MatMul", {"x", name}, {"p"}) + node("Sin", {"p"}, {"a"}) +
-                        node(second, {"p"}, {"b"}) +
-                        node("Concat", {"a", "b"}, {"h"}, {.attributes = attribute("axis", 1)}) +
-                        node("MatMul", {"h", "w"}, {"y"}));
-  };
-  EXPECT_THAT(trained(features("fourier.B", "Cos")), ElementsAre("w"));
-  EXPECT_EQ(trained(features("fourier.weight", "Cos")).size(), 2u);
-  EXPECT_EQ(trained(features("fourier.B", "Tanh")).size(), 2u);
-}
-
-TEST(Parameters, WeightsOfALossAndNoiseAreNotTrained) {
-  EXPECT_THAT(trained(combined("Mul", "loss.pos_weight", {kWidth}, noise(kWidth))),
-              ElementsAre("w"));
-  const auto noisy = [](const std::string& beside) {
-    return proto::model(input("x", {2, kWidth}) + output("y", {2, kWidth}) +
-                        initializer(beside, {kWidth, kWidth}, noise(kWidth * kWidth)) +
-                        initializer("a.weight_epsilon", {kWidth, kWidth}, noise(kWidth * kWidth)) +
-                        node("Mul", {beside, "a.weight_epsilon"}, {"w"}) +
-                        node("MatMul", {"x", "w"}, {"y"}));
-  };
-  EXPECT_THAT(trained(noisy("a.weight_sigma")), ElementsAre("a.weight_sigma"));
-  EXPECT_EQ(trained(noisy("b.weight_sigma")).size(), 2u);
-}
-
-// PyTorch stores the parameters of a module before its buffers, and those before its parts.
-TEST(Parameters, WhatFollowsABufferOfItsModuleIsNotTrained) {
-  const auto file = [](const std::string& after, const std::string& producer) {
-    return proto::model(
-        input("x", {2, kWidth}) + output("y", {2, kWidth}) +
-            initializer("a.first", {kWidth}, noise(kWidth)) +
-            initializer(int_tensor("a.places", {kWidth}, {0, 1, 2, 3, 4, 5})) +
-            initializer(after, {kWidth}, noise(kWidth)) + node("Mul", {"x", "a.first"}, {"h"}) +
-            node("Gather", {"h", "a.places"}, {"g"}, {.attributes = attribute("axis", 1)}) +
-            node("Mul", {"g", after}, {"y"}),
-        {.producer = producer});
-  };
-  EXPECT_THAT(trained(file("a.second", "pytorch")), ElementsAre("a.first"));
-  EXPECT_TRUE(has_note(import(file("a.second", "pytorch")), "a.second (stored after buffers"));
-  EXPECT_EQ(trained(file("a.part.second", "pytorch")).size(), 2u);
-  EXPECT_EQ(trained(file("a.second", "another")).size(), 2u);
-}
-
 TEST(Parameters, MeanAndDeviationOfDataAreNotTrained) {
   const auto standardised = [](const std::string& mean, const std::string& data) {
     return proto::model(input("x", {2, kWidth}) + output("y", {2, kWidth}) +
@@ -361,7 +207,7 @@ TEST(Parameters, WhatMightBeABufferIsNoted) {
     return combined("MatMul", name, {kWidth, kWidth}, noise(kWidth * kWidth));
   };
   EXPECT_TRUE(has_note(import(product("head.corners")), note));
-  for (const auto& name : {"head.weight", "head.w2", "W_q", "lstm.weight_ih_l0_reverse"})
+  for (const auto& name : {"head.weight", "head.w2", "W_q", "lstm.weight_ih_l0_reverse", "w.3"})
     EXPECT_FALSE(has_note(import(product(name)), note)) << name;
   EXPECT_TRUE(has_note(import(combined("Mul", "head.scale", {1}, {0.5F})), note));
   EXPECT_FALSE(has_note(import(combined("Mul", "slope.weight", {1}, {0.5F})), note));

@@ -112,6 +112,33 @@ bool is_wave_table(const Shape& full, const std::vector<double>& values, DType s
   return false;
 }
 
+bool is_circle_table(const Shape& full, const std::vector<double>& values, DType stored) {
+  constexpr int64_t kFewestRows = 4, kFewestColumns = 4;
+  const double tolerance = element_bytes(stored) < 4 ? 3e-2 : 1e-4;
+  const Shape shape = squeezed(full);
+  if (shape.size() < 2) return false;
+  const int64_t width = shape.back(), rows = static_cast<int64_t>(values.size()) / width;
+  if (width < kFewestColumns || width % 2 != 0) return false;
+  // Column i and its partner: neighbours, or half of the row apart, or of each half of it.
+  for (const int64_t block : {int64_t{2}, width, width / 2}) {
+    if (block % 2 != 0 || width % block != 0) continue;
+    int64_t turned = 0;
+    bool all = true;
+    for (int64_t row = 0; all && row < rows; ++row) {
+      const double* v = values.data() + row * width;
+      if (std::all_of(v, v + width, [](double x) { return x == 0; })) continue;
+      for (int64_t i = 0; all && i < width; ++i) {
+        if (i % block >= block / 2) continue;
+        const double a = v[i], b = v[i + block / 2];
+        all = std::abs(a * a + b * b - 1) <= tolerance;
+      }
+      ++turned;
+    }
+    if (all && turned >= kFewestRows && !repeats_along_an_axis(shape, values)) return true;
+  }
+  return false;
+}
+
 bool is_zeros_and_ones(const std::vector<double>& values) {
   const auto ones = std::count(values.begin(), values.end(), 1.0);
   const auto zeros = std::count(values.begin(), values.end(), 0.0);

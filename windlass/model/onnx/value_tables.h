@@ -17,6 +17,10 @@ bool has_infinities(const std::vector<double>& values);
 // as.
 bool is_wave_table(const Shape& shape, const std::vector<double>& values, DType stored);
 
+// The same of places in a plane or in time, with a row of zeros or more before (for a class token):
+// in each other row the same pairs of columns are sine and cosine of one angle.
+bool is_circle_table(const Shape& shape, const std::vector<double>& values, DType stored);
+
 // Zeros and ones, both.
 bool is_zeros_and_ones(const std::vector<double>& values);
 
