@@ -199,7 +199,8 @@ class OnnxImporter {
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
   bool is_one_number(TensorId output) const;
-  void note_doubtful(std::vector<std::string> names);
+  // "`what`: a, b and 3 more; `advice`", without those that are frozen.
+  void note_trained(std::string_view what, std::vector<std::string> names, std::string_view advice);
   // Whether the model has a loss of its own among its outputs, which is set then.
   bool choose_own_loss(const std::vector<TensorId>& outputs);
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);

@@ -46,6 +46,7 @@ class Inference {
   // Why a weight is none; empty if it may be one.
   std::string_view reason(TensorId id) const {
     const Tensor& tensor = graph_[id];
+    if (element_count(tensor.type.shape) == 0) return "without elements";
     if (!uses_.is_reached(id)) return "no gradient reaches it";
     if (is_constant_name(tensor.name)) return "a constant of the graph";
     if (siblings_.is_spectral_vector(tensor.name)) return "a vector of spectral norm";
@@ -163,6 +164,19 @@ std::vector<std::string> doubtful_weights(const Graph& graph,
     if (matches_any(tensor.name, train)) continue;
     // Single numbers are called the same whether they are learned or set.
     if (element_count(tensor.type.shape) == 1 || !is_name_of_parameter(tensor.name))
+      names.push_back(tensor.name);
+  }
+  return names;
+}
+
+std::vector<std::string> computed_weights(const Graph& graph,
+                                          const std::vector<std::string>& train) {
+  const StoredUses uses(graph);
+  std::vector<std::string> names;
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    const Tensor& tensor = graph.tensors[t];
+    if (tensor.role == TensorRole::Weight && is_anonymous_name(tensor.name) &&
+        !matches_any(tensor.name, train) && uses.is_only_combined(TensorId(t), true))
       names.push_back(tensor.name);
   }
   return names;

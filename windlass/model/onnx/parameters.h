@@ -27,6 +27,7 @@ struct StoredName {
 };
 
 // Turns weights into buffers that training cannot or should not touch:
+//  - they have no elements;
 //  - no gradient of any output reaches them (a causal mask that is only compared, a table of
 //    indices);
 //  - they are frequencies: all that becomes of them, combined with nothing but positions and
@@ -59,6 +60,11 @@ std::vector<Demotion> demote_buffers(Graph& graph, const WeightValues& values,
 // nor anything else tells to be such: they may be buffers. Of single numbers names tell nothing.
 // None that a glob of `train` matches.
 std::vector<std::string> doubtful_weights(const Graph& graph,
+                                          const std::vector<std::string>& train);
+
+// Weights without a name that are only combined with other values: an exporter computed them, of
+// parameters (the scale of a group norm) or of buffers. None that a glob of `train` matches.
+std::vector<std::string> computed_weights(const Graph& graph,
                                           const std::vector<std::string>& train);
 
 // Whether a gradient of `from` could reach a weight.

@@ -213,6 +213,25 @@ TEST(Parameters, WhatMightBeABufferIsNoted) {
   EXPECT_FALSE(has_note(import(combined("Mul", "slope.weight", {1}, {0.5F})), note));
 }
 
+TEST(Parameters, WhatTheExporterComputedIsNoted) {
+  const std::string note = "computed by the exporter";
+  const std::string file = combined("Mul", "onnx::Mul_12", {kWidth}, noise(kWidth));
+  EXPECT_TRUE(has_note(import(file), note));
+  EXPECT_FALSE(has_note(import(file, {.freeze = {"onnx::*"}}), note));
+  EXPECT_FALSE(has_note(
+      import(combined("MatMul", "onnx::MatMul_9", {kWidth, kWidth}, noise(kWidth * kWidth))),
+      note));
+}
+
+TEST(Parameters, WhatHasNoElementsIsNotTrained) {
+  const std::string file = proto::model(
+      input("x", {2, kWidth}) + output("y", {2, kWidth}) +
+      initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+      initializer("prompt.weight", {0, kWidth}, {}) + node("MatMul", {"x", "w"}, {"h"}) +
+      node("Concat", {"h", "prompt.weight"}, {"y"}, {.attributes = attribute("axis", 0)}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
+}
+
 // What weights look like at the beginning, or after training, stays.
 TEST(Parameters, WeightsStay) {
   const size_t count = static_cast<size_t>(kPlaces * kWidth);

@@ -194,12 +194,14 @@ TEST(OnnxRules, APlainRecurrentLayerIsUnrolled) {
 }
 
 // x [2, 3, 4] through two batch normalisations, each for training or for inference.
-std::string two_norms(bool first, bool second, float momentum = 0.9F) {
+std::string two_norms(bool first, bool second, float momentum = 0.9F,
+                      const std::string& mean = ".running_mean") {
   std::string graph = input("x", {2, 3, 4}) + output("y", {2, 3, 4});
   const auto norm = [&](const std::string& of, const std::string& name, const std::string& to,
                         bool training) {
     std::vector<std::string> operands = {of};
-    for (const auto& part : {".weight", ".bias", ".running_mean", ".running_var"}) {
+    for (const std::string& part :
+         {std::string(".weight"), std::string(".bias"), mean, std::string(".running_var")}) {
       graph += initializer(name + part, {3}, {1, 2, 3});
       operands.push_back(name + part);
     }
@@ -225,6 +227,8 @@ TEST(OnnxRules, BatchNormsThatAreFrozenBesideOthersStaySo) {
   };
   EXPECT_EQ(modes(import(two_norms(false, true))), (std::vector<bool>{false, true}));
   EXPECT_TRUE(has_note(import(two_norms(false, true)), "use their stored statistics"));
+  // Without statistics of its own, one is for training in every mode.
+  EXPECT_EQ(modes(import(two_norms(false, true, 0.9F, ".zeros"))), (std::vector<bool>{true, true}));
   EXPECT_EQ(modes(import(two_norms(false, false))), (std::vector<bool>{true, true}));
   EXPECT_TRUE(has_note(import(two_norms(false, false)), "exported for inference"));
 }
