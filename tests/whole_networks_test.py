@@ -21,7 +21,8 @@ try:
     import torch
     from torch import nn
 
-    import whole_images  # noqa: F401: these fill the list
+    import whole_buffers  # noqa: F401: these fill the list
+    import whole_images  # noqa: F401
     import whole_sequences  # noqa: F401
     from networks.build import make_unique, outside_of
     from networks.catalogue import Unsuitable

@@ -59,6 +59,16 @@ void encode(std::byte* at, DType dtype, double value) {
   }
 }
 
+int64_t load_whole(const std::byte* at, DType dtype) {
+  switch (dtype) {
+    case DType::I64: return load<int64_t>(at);
+    case DType::I32: return load<int32_t>(at);
+    case DType::I16: return load<int16_t>(at);
+    case DType::I8: return load<int8_t>(at);
+    default: return load<uint8_t>(at);
+  }
+}
+
 // As to_bf16, without leaving integers: most checkpoints and most runs differ by this step.
 uint16_t float_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -94,7 +104,8 @@ void convert_values(std::span<const std::byte> from, DType from_type, std::span<
     std::copy(from.begin(), from.end(), to.begin());
     return;
   }
-  if (!is_float(from_type) || !is_float(to_type))
+  const bool widens = to_type == DType::I64 && !is_float(from_type);
+  if (!widens && (!is_float(from_type) || !is_float(to_type)))
     fail_unsupported("values of type {} cannot be turned into {}", dtype_name(from_type),
                      dtype_name(to_type));
   const auto width = static_cast<size_t>(element_bytes(from_type));
@@ -102,7 +113,10 @@ void convert_values(std::span<const std::byte> from, DType from_type, std::span<
   const size_t count = from.size() / width;
   ensure(count * width == from.size() && count * to_width == to.size(),
          "values are converted to a place of another size");
-  if (from_type == DType::F32 && to_type == DType::BF16) {
+  if (widens) {
+    for (size_t i = 0; i < count; ++i)
+      store(&to[to_width * i], load_whole(&from[width * i], from_type));
+  } else if (from_type == DType::F32 && to_type == DType::BF16) {
     for (size_t i = 0; i < count; ++i) store(&to[2 * i], float_to_bf16(load<float>(&from[4 * i])));
   } else if (from_type == DType::BF16 && to_type == DType::F32) {
     for (size_t i = 0; i < count; ++i)

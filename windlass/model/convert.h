@@ -16,8 +16,8 @@ double from_fp16(uint16_t bits);
 double from_bf16(uint16_t bits);
 
 // Turns little-endian elements into others; both spans hold the same number of them. Floating-point
-// types are rounded to nearest once, from the stored value; all other types must be equal. Throws
-// Error{Unsupported} if they are not.
+// types are rounded to nearest once, from the stored value; whole numbers and truth values become
+// I64; all other types must be equal. Throws Error{Unsupported} if they are not.
 void convert_values(std::span<const std::byte> from, DType from_type, std::span<std::byte> to,
                     DType to_type);
 // Numbers that fit a type, as elements of it.

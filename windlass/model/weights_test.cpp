@@ -79,6 +79,20 @@ TEST(Convert, FastWayAgreesWithTheSlowOne) {
   }
 }
 
+TEST(Convert, WidensWholeNumbers) {
+  const auto widened = [](auto value, DType dtype) {
+    int64_t wide = 7;
+    convert_values(std::as_bytes(std::span(&value, 1)), dtype,
+                   std::as_writable_bytes(std::span(&wide, 1)), DType::I64);
+    return wide;
+  };
+  EXPECT_EQ(widened(int32_t{-100'000}, DType::I32), -100'000);
+  EXPECT_EQ(widened(int16_t{-300}, DType::I16), -300);
+  EXPECT_EQ(widened(int8_t{-3}, DType::I8), -3);
+  EXPECT_EQ(widened(uint8_t{253}, DType::U8), 253);
+  EXPECT_EQ(widened(uint8_t{1}, DType::Bool), 1);
+}
+
 TEST(Convert, RefusesWhatIsNoNumberOfTheKind) {
   std::vector<std::byte> a(8), b(4);
   EXPECT_THROW(convert_values(a, DType::I64, b, DType::F32), Error);

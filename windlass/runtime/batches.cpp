@@ -90,6 +90,18 @@ class TensorFile final : public Dataset {
   std::string path_;
 };
 
+// "a", "b" and 3 more.
+std::string names_in(const Safetensors& file) {
+  constexpr size_t kMaxNames = 6;
+  if (file.tensors.empty()) return "none";
+  std::string text;
+  for (size_t i = 0; i < std::min(kMaxNames, file.tensors.size()); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", file.tensors[i].name);
+  if (file.tensors.size() > kMaxNames)
+    text += fmt::format(" and {} more", file.tensors.size() - kMaxNames);
+  return text;
+}
+
 std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& network,
                                       const std::vector<BatchSlot>& slots) {
   const Safetensors file = read_safetensors(path);
@@ -101,15 +113,17 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
     const std::string& name = network[slot.tensor].name;
     const auto found = std::ranges::find(file.tensors, name, &StoredTensor::name);
     if (found == file.tensors.end())
-      fail_input("{}: has no tensor \"{}\", which the model reads", path, name);
+      fail_input("{}: has no tensor \"{}\", which the model reads; it has {}", path, name,
+                 names_in(file));
     const Shape& shape = found->type.shape;
     if (shape.empty() || Shape(shape.begin() + 1, shape.end()) != slot.spec.shape)
       fail_input("{}: tensor \"{}\" is {}; expected samples of {}", path, name, format_shape(shape),
                  format_shape(slot.spec.shape));
     const bool floats = slot.spec.kind == SlotKind::Float || slot.spec.kind == SlotKind::Image;
     if (floats != is_float(found->type.dtype))
-      fail_input("{}: tensor \"{}\" is of {}, which the model does not take there", path, name,
-                 dtype_name(found->type.dtype));
+      fail_input("{}: tensor \"{}\" is of {}, where the model reads {}", path, name,
+                 dtype_name(found->type.dtype),
+                 floats ? "floating-point numbers" : "whole numbers");
     if (samples >= 0 && shape[0] != samples)
       fail_input("{}: tensor \"{}\" has {} samples, another one {}", path, name, shape[0], samples);
     samples = shape[0];

@@ -105,5 +105,39 @@ TEST(Batches, WhatIsOutsideIsNamed) {
                                              "the classes of the loss (-100 is left out)"));
 }
 
+TEST(Batches, WholeNumbersOfEveryTypeAreRead) {
+  const Graph graph = two_tables();
+  const auto slots = batch_slots(graph, find_batch(graph));
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "windlass_narrow.safetensors").string();
+  const auto write = [&](const std::string& first) {
+    const std::vector<int32_t> words = {49, 0, 7};
+    const std::vector<uint8_t> segments = {2, 1, 0}, mask = {1, 1, 0};
+    const std::vector<int16_t> labels = {3, -100, 0};
+    SafetensorsWriter writer(path, {{first, {DType::I32, {1, 3}}},
+                                    {"segments", {DType::U8, {1, 3}}},
+                                    {"mask", {DType::Bool, {1, 3}}},
+                                    {"labels", {DType::I16, {1, 3}}}});
+    writer.write(std::as_bytes(std::span(words)));
+    writer.write(std::as_bytes(std::span(segments)));
+    writer.write(std::as_bytes(std::span(mask)));
+    writer.write(std::as_bytes(std::span(labels)));
+    writer.finish();
+    return path;
+  };
+  const auto data = open_batches(write("words"), graph, slots, {});
+  EXPECT_EQ(values(*data, 0, 0), (std::vector<int64_t>{49, 0, 7}));
+  EXPECT_EQ(values(*data, 0, 1), (std::vector<int64_t>{2, 1, 0}));
+  EXPECT_EQ(values(*data, 0, 2), (std::vector<int64_t>{1, 1, 0}));
+  EXPECT_EQ(values(*data, 0, 3), (std::vector<int64_t>{3, -100, 0}));
+  try {
+    open_batches(write("tokens"), graph, slots, {});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), testing::HasSubstr("no tensor \"words\", which the model reads; "
+                                                    "it has \"tokens\", \"segments\""));
+  }
+}
+
 }  // namespace
 }  // namespace windlass

@@ -68,6 +68,12 @@ OnnxImporter::OnnxImporter(const OnnxFile& file, const ModelOptions& options)
     functions_.emplace(std::pair{function.domain, function.name}, &function);
   folded_biases_ = had_folded_biases(file);
   for_training_ = is_exported_for_training(file);
+  // One that keeps no statistics is for training in every mode.
+  training_norms_ =
+      std::any_of(file.graph.nodes.begin(), file.graph.nodes.end(), [](const OnnxNode& node) {
+        return node.op_type == "BatchNormalization" && is_training_norm(node) &&
+               node.inputs.size() > 3 && is_statistic_name(node.inputs[3]);
+      });
   scopes_.emplace_back();
 }
 
@@ -93,16 +99,24 @@ Graph OnnxImporter::run() {
   Graph graph = builder_.finish();
   std::vector<Demotion> demotions = std::move(demoted_by_name_);
   const auto found = demote_buffers(
-      graph, [&](const Tensor& tensor) { return stored_values(tensor); }, options_.train);
+      graph, [&](const Tensor& tensor) { return stored_values(tensor); }, options_.train,
+      names_in_order());
   demotions.insert(demotions.end(), found.begin(), found.end());
   if (!demotions.empty())
     note_once(fmt::format("taken for buffers and not trained: {}; --train NAME trains one",
                           describe(demotions)));
-  note_doubtful(doubtful_weights(graph, options_.train));
+  note_trained("trained, though they might be buffers, which the file does not say",
+               doubtful_weights(graph, options_.train), "--freeze NAME keeps one as it is");
+  note_trained(
+      "trained, but computed by the exporter, of parameters or of buffers, which the file does not "
+      "say",
+      computed_weights(graph, options_.train),
+      "export with do_constant_folding=False, or --freeze NAME keeps one as it is");
   return graph;
 }
 
-void OnnxImporter::note_doubtful(std::vector<std::string> names) {
+void OnnxImporter::note_trained(std::string_view what, std::vector<std::string> names,
+                                std::string_view advice) {
   constexpr size_t kMaxNames = 6;
   std::erase_if(names, [&](const std::string& name) {
     return std::ranges::any_of(options_.freeze,
@@ -111,10 +125,8 @@ void OnnxImporter::note_doubtful(std::vector<std::string> names) {
   if (names.empty()) return;
   const size_t more = names.size() > kMaxNames ? names.size() - kMaxNames : 0;
   names.resize(names.size() - more);
-  note_once(fmt::format(
-      "trained, though they might be buffers, which the file does not say: {}{}; --freeze NAME "
-      "keeps one as it is",
-      join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
+  note_once(fmt::format("{}: {}{}; {}", what, join(names, ", "),
+                        more > 0 ? fmt::format(" and {} more", more) : "", advice));
 }
 
 void OnnxImporter::report_unsupported_ops() {

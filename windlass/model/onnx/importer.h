@@ -148,6 +148,8 @@ class OnnxImporter {
   // Whether a tensor is an initializer that carries no name of the user's model.
   bool is_anonymous_initializer(TensorId id) const;
 
+  // Whether some batch normalisation of the file is exported for training.
+  bool has_training_norms() const { return training_norms_; }
   // Whether what the exporter did to parameters is undone (restore.h).
   bool restores() const { return !options_.as_exported; }
   // What an Identity node makes of its input: the tensor itself, or a parameter of its own that the
@@ -197,12 +199,15 @@ class OnnxImporter {
   bool can_look_at(const OnnxTensor& tensor, bool once);
   void attach_outputs_and_loss();
   bool is_one_number(TensorId output) const;
-  void note_doubtful(std::vector<std::string> names);
+  // "`what`: a, b and 3 more; `advice`", without those that are frozen.
+  void note_trained(std::string_view what, std::vector<std::string> names, std::string_view advice);
   // Whether the model has a loss of its own among its outputs, which is set then.
   bool choose_own_loss(const std::vector<TensorId>& outputs);
   TensorId restore_relative_bias(const OnnxTensor& tensor, const RelativeBias& bias);
   // Elements of a weight of the finished graph, if they are not too many to be looked at.
   std::optional<std::vector<double>> stored_values(const Tensor& tensor);
+  // Of a file that PyTorch wrote: its stored tensors as they follow each other, else nothing.
+  std::vector<StoredName> names_in_order() const;
   // Whether the user says that a stored tensor is a parameter.
   bool trains(const std::string& name) const;
   TensorId restored_weight(const std::string& name, TensorType type, std::vector<double> values);
@@ -231,7 +236,8 @@ class OnnxImporter {
   std::vector<TensorId> computed_;  // weights without names
   bool folded_biases_ = false;      // see had_folded_biases
   bool for_training_ = false;       // see is_exported_for_training
-  bool chose_branch_ = false;       // declared sizes may be those of the other one
+  bool training_norms_ = false;
+  bool chose_branch_ = false;  // declared sizes may be those of the other one
   std::map<std::string, std::string> withheld_;
   std::set<std::string> poisoned_;  // outputs of nodes that could not be imported
   std::vector<std::string> problems_;

@@ -103,6 +103,16 @@ std::optional<std::vector<double>> OnnxImporter::stored_values(const Tensor& ten
   return read_values(file_, *source);
 }
 
+std::vector<StoredName> OnnxImporter::names_in_order() const {
+  std::vector<StoredName> names;
+  if (!file_.producer.starts_with("pytorch")) return names;
+  for (const OnnxTensor& tensor : file_.graph.initializers)
+    names.push_back(
+        {tensor.name, !is_anonymous_name(tensor.name) &&
+                          (!is_float(tensor.type.dtype) || is_statistic_name(tensor.name))});
+  return names;
+}
+
 bool OnnxImporter::trains(const std::string& name) const {
   return std::any_of(options_.train.begin(), options_.train.end(),
                      [&](const std::string& glob) { return matches_glob(name, glob); });

@@ -177,5 +177,13 @@ TEST(OnnxLoss, NeedsAComputedFloatOutput) {
               HasSubstr("nothing to train"));
 }
 
+TEST(OnnxLoss, ProbabilitiesOfClassesAreRefusedWithAWayOut) {
+  const std::string file = proto::model(input("x", {2, 3}) + input("target", {2, 3}) +
+                                        output("loss", std::vector<Dim>{}) + counting("w", {3, 3}) +
+                                        node("MatMul", {"x", "w"}, {"h"}) +
+                                        node("SoftmaxCrossEntropyLoss", {"h", "target"}, {"loss"}));
+  EXPECT_THAT(import_error(file, ErrorKind::Input), HasSubstr("log_softmax(x, 1)"));
+}
+
 }  // namespace
 }  // namespace windlass

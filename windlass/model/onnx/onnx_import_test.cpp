@@ -20,7 +20,7 @@ std::string chain(const std::vector<std::string>& weights, const std::string& mo
 
 TEST(OnnxImport, SharedWeightsCountOnce) {
   const Model model =
-      import(proto::model(chain({"w", "v", "w"}, counting("w", {3, 3}) + counting("v", {3, 3}))));
+      import(proto::model(chain({"w", "w2", "w"}, counting("w", {3, 3}) + counting("w2", {3, 3}))));
   EXPECT_EQ(parameter_count(model.graph), 18);
   EXPECT_EQ(count_ops(model.graph, OpKind::Linear), 3);
   EXPECT_EQ(model.weights.size(), 2u);

@@ -46,7 +46,12 @@ const std::map<std::string_view, std::string_view>& refusals() {
       {"ConvInteger", "export the float model"},
       {"DequantizeLinear", "export the float model"},
       {"DynamicQuantizeLinear", "export the float model"},
-      {"Loop", "export with fixed lengths so that the loop is unrolled (tracing, not scripting)"},
+      {"GridSample",
+       "sample outside of the network, or by hand: gather the neighbours and weigh them"},
+      {"Loop",
+       "export with fixed lengths so that the loop is unrolled (tracing, not scripting); instead "
+       "of "
+       "nn.EmbeddingBag look up and reduce: embedding(ids).mean(1)"},
       {"MatMulInteger", "export the float model"},
       {"NonMaxSuppression", "export the network without its post-processing"},
       {"QLinearConv", "export the float model"},
@@ -55,10 +60,11 @@ const std::map<std::string_view, std::string_view>& refusals() {
        "export the float model; windlass trains, it does not run quantised models"},
       {"RoiAlign", "export backbone and heads separately"},
       {"Scan", "export with fixed lengths so that the scan is unrolled"},
-      {"SequenceAt", "return tensors, not lists, from the exported module"},
+      {"SequenceAt", "cut with chunk or split, not tensor_split, and return tensors, not lists"},
       {"SequenceConstruct", "return tensors, not lists, from the exported module"},
       {"SequenceInsert", "return tensors, not lists, from the exported module"},
-      {"SplitToSequence", "return tensors, not lists, from the exported module"},
+      {"SplitToSequence",
+       "cut with chunk or split, not tensor_split, and return tensors, not lists"},
       {"StringNormalizer", "do text processing before the model"},
       {"TfIdfVectorizer", "do text processing before the model"},
   };

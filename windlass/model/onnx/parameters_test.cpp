@@ -4,52 +4,16 @@
 
 #include <cmath>
 #include <limits>
-#include <random>
 
-#include "windlass/model/onnx/import_testing.h"
+#include "windlass/model/onnx/stored_testing.h"
 #include "windlass/model/onnx/value_tables.h"
 
 namespace windlass {
 namespace {
 
 using namespace proto;
+using namespace stored;
 using testing::ElementsAre;
-
-constexpr int64_t kPlaces = 12, kWidth = 6;
-
-// cos or sin of place * 100^(-column / width), as rotary embeddings have it.
-std::vector<float> waves(bool cosine, double amplitude = 1) {
-  std::vector<float> values;
-  for (int64_t p = 0; p < kPlaces; ++p)
-    for (int64_t i = 0; i < kWidth; ++i) {
-      const double angle = static_cast<double>(p) *
-                           std::pow(100.0, -static_cast<double>(i) / static_cast<double>(kWidth));
-      values.push_back(
-          static_cast<float>(amplitude * (cosine ? std::cos(angle) : std::sin(angle))));
-    }
-  return values;
-}
-
-std::vector<float> noise(size_t count, double scale = 1) {
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal(0, scale);
-  std::vector<float> values(count);
-  for (float& value : values) value = static_cast<float>(normal(random));
-  return values;
-}
-
-// x [2, 12, 6] W, then `op` with a stored tensor of `shape`.
-std::string combined(const std::string& op, const std::string& name,
-                     const std::vector<int64_t>& shape, const std::vector<float>& values) {
-  return proto::model(input("x", {2, kPlaces, kWidth}) + output("y", {2, kPlaces, kWidth}) +
-                      initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
-                      initializer(name, shape, values) + node("MatMul", {"x", "w"}, {"h"}) +
-                      node(op, {"h", name}, {"y"}));
-}
-
-std::vector<std::string> trained(const std::string& file, const ModelOptions& options = {}) {
-  return weight_names(import(file, options).graph);
-}
 
 TEST(Parameters, WavesAreNotTrained) {
   for (const bool cosine : {false, true}) {
@@ -186,10 +150,10 @@ TEST(Parameters, WavesWithALayerOfTheirOwnAreNotTrained) {
                    initializer("pe", {kPlaces, kWidth}, waves(true)) +
                    node("MatMul", {"pe", "w"}, {"p"}) + node("Mul", {"x", "p"}, {"y"}));
   EXPECT_THAT(trained(file), ElementsAre("w"));
-  // A matrix that the data are multiplied with may begin as waves.
+  // A layer that the data are multiplied with may begin as waves.
   EXPECT_EQ(trained(proto::model(input("x", {2, kPlaces}) + output("y", {2, kWidth}) +
-                                 initializer("dft", {kPlaces, kWidth}, waves(true)) +
-                                 node("MatMul", {"x", "dft"}, {"y"})))
+                                 initializer("dft.weight", {kPlaces, kWidth}, waves(true)) +
+                                 node("MatMul", {"x", "dft.weight"}, {"y"})))
                 .size(),
             1u);
 }
@@ -236,10 +200,36 @@ TEST(Parameters, WhatMightBeABufferIsNoted) {
   };
   EXPECT_TRUE(has_note(import(file("head.corners")), note + ", which the file does not say: head"));
   EXPECT_FALSE(has_note(import(file("head.scale")), note));
+  EXPECT_TRUE(has_note(import(file("head.weight_of_noise")), note));
   EXPECT_FALSE(has_note(import(file("head.corners"), {.freeze = {"*corners"}}), note));
   EXPECT_FALSE(has_note(import(file("head.corners"), {.train = {"*corners"}}), note));
+  const auto product = [](const std::string& name) {
+    return combined("MatMul", name, {kWidth, kWidth}, noise(kWidth * kWidth));
+  };
+  EXPECT_TRUE(has_note(import(product("head.corners")), note));
+  for (const auto& name : {"head.weight", "head.w2", "W_q", "lstm.weight_ih_l0_reverse", "w.3"})
+    EXPECT_FALSE(has_note(import(product(name)), note)) << name;
+  EXPECT_TRUE(has_note(import(combined("Mul", "head.scale", {1}, {0.5F})), note));
+  EXPECT_FALSE(has_note(import(combined("Mul", "slope.weight", {1}, {0.5F})), note));
+}
+
+TEST(Parameters, WhatTheExporterComputedIsNoted) {
+  const std::string note = "computed by the exporter";
+  const std::string file = combined("Mul", "onnx::Mul_12", {kWidth}, noise(kWidth));
+  EXPECT_TRUE(has_note(import(file), note));
+  EXPECT_FALSE(has_note(import(file, {.freeze = {"onnx::*"}}), note));
   EXPECT_FALSE(has_note(
-      import(combined("MatMul", "head.corners", {kWidth, kWidth}, noise(kWidth * kWidth))), note));
+      import(combined("MatMul", "onnx::MatMul_9", {kWidth, kWidth}, noise(kWidth * kWidth))),
+      note));
+}
+
+TEST(Parameters, WhatHasNoElementsIsNotTrained) {
+  const std::string file = proto::model(
+      input("x", {2, kWidth}) + output("y", {2, kWidth}) +
+      initializer("w", {kWidth, kWidth}, noise(kWidth * kWidth)) +
+      initializer("prompt.weight", {0, kWidth}, {}) + node("MatMul", {"x", "w"}, {"h"}) +
+      node("Concat", {"h", "prompt.weight"}, {"y"}, {.attributes = attribute("axis", 0)}));
+  EXPECT_THAT(trained(file), ElementsAre("w"));
 }
 
 // What weights look like at the beginning, or after training, stays.

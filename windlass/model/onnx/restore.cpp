@@ -135,10 +135,14 @@ bool is_exported_for_training(const OnnxFile& file) {
   return std::any_of(file.graph.nodes.begin(), file.graph.nodes.end(), [&](const OnnxNode& node) {
     if (node.op_type == "Dropout") return drops(file, node);
     if (node.op_type == "Transpose") return !node.inputs.empty() && stored.contains(node.inputs[0]);
-    const auto mode = node.attributes.find("training_mode");
-    return node.op_type == "BatchNormalization" && mode != node.attributes.end() &&
-           mode->second.i != 0;
+    return node.op_type == "BatchNormalization" && is_training_norm(node);
   });
+}
+
+bool is_training_norm(const OnnxNode& node) {
+  const auto mode = node.attributes.find("training_mode");
+  // Before opset 14 further outputs tell.
+  return (mode != node.attributes.end() && mode->second.i != 0) || node.outputs.size() > 1;
 }
 
 bool had_folded_biases(const OnnxFile& file) {
@@ -198,7 +202,8 @@ bool is_buffer_name(std::string_view name) {
                                                   "alibi_bias",
                                                   "relative_coords_table",
                                                   "anchors",
-                                                  "anchor_grid"};
+                                                  "anchor_grid",
+                                                  "pos_weight"};
   return is_statistic_name(name) || has_ending(name, kEndings);
 }
 

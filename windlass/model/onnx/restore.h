@@ -60,6 +60,9 @@ bool had_folded_biases(const OnnxFile& file);
 // names.
 bool is_exported_for_training(const OnnxFile& file);
 
+// Whether a BatchNormalization normalises by the statistics of the batch and keeps them.
+bool is_training_norm(const OnnxNode& node);
+
 // Endings by which PyTorch modules call what is stored but not trained.
 bool is_buffer_name(std::string_view name);
 // Of these, the running statistics of batch normalisation, which training updates by itself.

@@ -75,7 +75,15 @@ void plain_mean(NodeContext& c, TensorId logits) {
   c.out(0, c.emit(OpKind::CrossEntropy, CrossEntropyAttrs{1, ignore}, {logits, c.in(1)}));
 }
 
+void check_labels(NodeContext& c) {
+  if (is_float(c.type(1).dtype))
+    fail_input(
+        "labels are probabilities of classes, not classes, which ONNX has no such loss for: write "
+        "-(target * log_softmax(x, 1)).sum(1).mean()");
+}
+
 void softmax_cross_entropy(NodeContext& c) {
+  check_labels(c);
   TensorId logarithms;
   if (c.wants(1) || !is_plain_mean(c))
     logarithms = c.emit(OpKind::Softmax, SoftmaxAttrs{1, true}, {c.in(0)}, "log_softmax");
@@ -87,6 +95,7 @@ void softmax_cross_entropy(NodeContext& c) {
 }
 
 void negative_log_likelihood(NodeContext& c) {
+  check_labels(c);
   const Graph& graph = c.builder().graph();
   const OpId producer = graph[c.required(0)].producer;
   const bool log_softmax_before = producer.valid() && graph[producer].kind == OpKind::Softmax &&

@@ -109,7 +109,15 @@ void identity(NodeContext& c) {
 }
 
 void leaky_relu(NodeContext& c) {
-  c.out(0, c.unary(UnaryFn::LeakyRelu, c.in(0), c.float_attr("alpha", 0.01)));
+  const double slope = c.float_attr("alpha", 0.01);
+  // PyTorch exports its randomised ReLU by the mean of its slopes, 1/8 to 1/3 if nobody says more.
+  constexpr double kRandomised = (1.0 / 8 + 1.0 / 3) / 2;
+  if (std::abs(slope - kRandomised) < 1e-6)
+    c.importer().note_once(fmt::format(
+        "\"{}\" has the slope {:.4g}, the mean of those of PyTorch's RReLU: if it is one, PyTorch "
+        "draws slopes in training, which its exporter leaves out",
+        c.name(), slope));
+  c.out(0, c.unary(UnaryFn::LeakyRelu, c.in(0), slope));
 }
 
 void prelu(NodeContext& c) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "windlass/base/checked.h"
 #include "windlass/base/error.h"
 #include "windlass/model/onnx/importer.h"
@@ -11,19 +13,35 @@ namespace {
 
 // --- normalisation
 
+// What PyTorch's momentum of None leaves in a file: the first average over all batches is the
+// first.
+void note_cumulative(NodeContext& c) {
+  c.importer().note_once(fmt::format(
+      "batch normalisation \"{}\" has a momentum of 0, as PyTorch's None is exported: the running "
+      "statistics become those of the last batch, where PyTorch averages over all",
+      c.name()));
+}
+
 void batch_norm(NodeContext& c) {
   if (c.int_attr("spatial", 1) == 0)
     fail_unsupported("batch normalisation of every place by itself (spatial = 0)");
   for (size_t i = 3; i < 5; ++i) c.importer().make_buffer(c.required(i));
-  const bool training = c.int_attr("training_mode", 0) != 0 || c.output_count() > 1;
-  if (!training)
+  const bool training = is_training_norm(c.node());
+  // Where others are exported for training, what is not was meant so.
+  const bool frozen = !training && c.importer().has_training_norms();
+  if (frozen)
+    c.importer().note_once(
+        "some batch normalisations are exported for training and some for inference: the latter "
+        "use "
+        "their stored statistics and leave them as they are");
+  else if (!training)
     c.importer().note_once(
         "exported for inference: batch normalisation is trained with the statistics of the batch");
-  // ONNX's momentum weighs the old statistics.
-  c.out(0, c.emit(OpKind::BatchNorm,
-                  BatchNormAttrs{c.float_attr("epsilon", 1e-5), 1 - c.float_attr("momentum", 0.9),
-                                 true},
-                  {c.in(0), c.in(1), c.in(2), c.in(3), c.in(4)}));
+  const double kept = c.float_attr("momentum", 0.9);  // ONNX weighs the old statistics
+  if (training && kept == 0) note_cumulative(c);
+  c.out(0,
+        c.emit(OpKind::BatchNorm, BatchNormAttrs{c.float_attr("epsilon", 1e-5), 1 - kept, !frozen},
+               {c.in(0), c.in(1), c.in(2), c.in(3), c.in(4)}));
   // Updated running statistics are the buffers themselves.
   c.out(1, c.in(3));
   c.out(2, c.in(4));

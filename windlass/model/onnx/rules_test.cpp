@@ -193,5 +193,58 @@ TEST(OnnxRules, APlainRecurrentLayerIsUnrolled) {
   EXPECT_EQ(count_ops(model.graph, OpKind::Unary), 3);
 }
 
+// x [2, 3, 4] through two batch normalisations, each for training or for inference.
+std::string two_norms(bool first, bool second, float momentum = 0.9F,
+                      const std::string& mean = ".running_mean") {
+  std::string graph = input("x", {2, 3, 4}) + output("y", {2, 3, 4});
+  const auto norm = [&](const std::string& of, const std::string& name, const std::string& to,
+                        bool training) {
+    std::vector<std::string> operands = {of};
+    for (const std::string& part :
+         {std::string(".weight"), std::string(".bias"), mean, std::string(".running_var")}) {
+      graph += initializer(name + part, {3}, {1, 2, 3});
+      operands.push_back(name + part);
+    }
+    graph += node("BatchNormalization", operands,
+                  training ? std::vector<std::string>{to, to + "_m", to + "_v"}
+                           : std::vector<std::string>{to},
+                  {.attributes = attribute("training_mode", training ? 1 : 0) +
+                                 float_attribute("momentum", momentum)});
+  };
+  norm("x", "a", "h", first);
+  norm("h", "b", "y", second);
+  return proto::model(graph, {.opset = 15});
+}
+
+// Fine-tuning with frozen statistics: some for inference beside others for training.
+TEST(OnnxRules, BatchNormsThatAreFrozenBesideOthersStaySo) {
+  const auto modes = [](const Model& model) {
+    std::vector<bool> found;
+    for (const Op& op : model.graph.ops)
+      if (op.kind == OpKind::BatchNorm)
+        found.push_back(std::get<BatchNormAttrs>(op.attrs).training);
+    return found;
+  };
+  EXPECT_EQ(modes(import(two_norms(false, true))), (std::vector<bool>{false, true}));
+  EXPECT_TRUE(has_note(import(two_norms(false, true)), "use their stored statistics"));
+  // Without statistics of its own, one is for training in every mode.
+  EXPECT_EQ(modes(import(two_norms(false, true, 0.9F, ".zeros"))), (std::vector<bool>{true, true}));
+  EXPECT_EQ(modes(import(two_norms(false, false))), (std::vector<bool>{true, true}));
+  EXPECT_TRUE(has_note(import(two_norms(false, false)), "exported for inference"));
+}
+
+TEST(OnnxRules, WhatPyTorchsExporterLosesIsNoted) {
+  EXPECT_TRUE(has_note(import(two_norms(true, true, 0)), "PyTorch averages over all"));
+  EXPECT_FALSE(has_note(import(two_norms(true, true)), "PyTorch averages over all"));
+  const auto sloped = [](float slope) {
+    return proto::model(
+        input("x", {2, 3}) + output("y", {2, 3}) + counting("w", {3, 3}) +
+        node("MatMul", {"x", "w"}, {"h"}) +
+        node("LeakyRelu", {"h"}, {"y"}, {.attributes = float_attribute("alpha", slope)}));
+  };
+  EXPECT_TRUE(has_note(import(sloped(0.22916667F)), "PyTorch's RReLU"));
+  EXPECT_FALSE(has_note(import(sloped(0.2F)), "PyTorch's RReLU"));
+}
+
 }  // namespace
 }  // namespace windlass

@@ -36,6 +36,51 @@ Line classify(const double* v, int64_t stride, int64_t count, double tolerance) 
   return k < kSlowest ? Line::Wave : Line::Still;
 }
 
+// Whether all slices along some axis are the same.
+bool repeats_along_an_axis(const Shape& shape, const std::vector<double>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  int64_t inner = count;
+  for (int64_t size : shape) {
+    const int64_t outer_stride = inner;
+    inner /= size;
+    bool same = true;
+    for (int64_t i = 0; same && i < count; ++i) {
+      const int64_t first = i / outer_stride * outer_stride + i % inner;
+      same = values[static_cast<size_t>(i)] == values[static_cast<size_t>(first)];
+    }
+    if (same) return true;
+  }
+  return false;
+}
+
+// Whether no row, the first axis counts, has more than one number that is not zero, and all of
+// these are the same.
+bool has_one_in_a_row(const Shape& shape, const std::vector<double>& values) {
+  const size_t row = values.size() / static_cast<size_t>(shape[0]);
+  double number = 0;
+  for (size_t begin = 0; begin < values.size(); begin += row) {
+    bool found = false;
+    for (size_t i = begin; i < begin + row; ++i) {
+      if (values[i] == 0) continue;
+      if (found || (number != 0 && values[i] != number)) return false;
+      found = true;
+      number = values[i];
+    }
+  }
+  return true;
+}
+
+// How many sizes of numbers there are, those that differ by rounding alone being one.
+size_t count_sizes(std::vector<double> values) {
+  constexpr double kRounding = 1e-6;
+  for (double& value : values) value = std::abs(value);
+  std::sort(values.begin(), values.end());
+  size_t sizes = 0;
+  for (size_t i = 0; i < values.size(); ++i)
+    sizes += i == 0 || values[i] - values[i - 1] > kRounding * values.back();
+  return sizes;
+}
+
 }  // namespace
 
 bool has_infinities(const std::vector<double>& values) {
@@ -63,6 +108,33 @@ bool is_wave_table(const Shape& full, const std::vector<double>& values, DType s
       waves = waves || kind == Line::Wave;
     }
     if (all && waves) return true;
+  }
+  return false;
+}
+
+bool is_circle_table(const Shape& full, const std::vector<double>& values, DType stored) {
+  constexpr int64_t kFewestRows = 4, kFewestColumns = 4;
+  const double tolerance = element_bytes(stored) < 4 ? 3e-2 : 1e-4;
+  const Shape shape = squeezed(full);
+  if (shape.size() < 2) return false;
+  const int64_t width = shape.back(), rows = static_cast<int64_t>(values.size()) / width;
+  if (width < kFewestColumns || width % 2 != 0) return false;
+  // Column i and its partner: neighbours, or half of the row apart, or of each half of it.
+  for (const int64_t block : {int64_t{2}, width, width / 2}) {
+    if (block % 2 != 0 || width % block != 0) continue;
+    int64_t turned = 0;
+    bool all = true;
+    for (int64_t row = 0; all && row < rows; ++row) {
+      const double* v = values.data() + row * width;
+      if (std::all_of(v, v + width, [](double x) { return x == 0; })) continue;
+      for (int64_t i = 0; all && i < width; ++i) {
+        if (i % block >= block / 2) continue;
+        const double a = v[i], b = v[i + block / 2];
+        all = std::abs(a * a + b * b - 1) <= tolerance;
+      }
+      ++turned;
+    }
+    if (all && turned >= kFewestRows && !repeats_along_an_axis(shape, values)) return true;
   }
   return false;
 }
@@ -135,6 +207,28 @@ bool is_repeated_filter(const Shape& shape, const std::vector<double>& values) {
   std::set<double> sizes;
   for (std::ptrdiff_t i = 0; i < size; ++i) sizes.insert(std::abs(values[static_cast<size_t>(i)]));
   return sizes.size() >= kFewest;
+}
+
+bool is_computed_table(const Shape& full, const std::vector<double>& values, DType stored) {
+  // In fewer numbers chance might do it; in more, or in types of 16 bits, sizes meet by chance.
+  constexpr size_t kFewest = 8, kMost = 4096;
+  const Shape shape = squeezed(full);
+  if (shape.size() < 2 || values.size() < kFewest) return false;
+  if (repeats_along_an_axis(shape, values) || has_one_in_a_row(shape, values)) return false;
+  const auto zeros = static_cast<size_t>(std::count(values.begin(), values.end(), 0.0));
+  if (2 * zeros >= values.size()) return true;
+  if (is_wave_table(full, values, stored) || is_grid(full, values)) return true;
+  return values.size() <= kMost && element_bytes(stored) >= 4 &&
+         2 * count_sizes(values) <= values.size();
+}
+
+bool is_schedule(const std::vector<double>& values) {
+  constexpr size_t kShortest = 8;
+  if (values.size() < kShortest) return false;
+  const bool rises = values.back() > values.front();
+  for (size_t i = 1; i < values.size(); ++i)
+    if (!(rises ? values[i] > values[i - 1] : values[i] < values[i - 1])) return false;
+  return true;
 }
 
 }  // namespace windlass

@@ -17,6 +17,10 @@ bool has_infinities(const std::vector<double>& values);
 // as.
 bool is_wave_table(const Shape& shape, const std::vector<double>& values, DType stored);
 
+// The same of places in a plane or in time, with a row of zeros or more before (for a class token):
+// in each other row the same pairs of columns are sine and cosine of one angle.
+bool is_circle_table(const Shape& shape, const std::vector<double>& values, DType stored);
+
 // Zeros and ones, both.
 bool is_zeros_and_ones(const std::vector<double>& values);
 
@@ -36,5 +40,14 @@ bool is_grid(const Shape& shape, const std::vector<double>& values);
 // edge filter, a window. What a network learns begins with other numbers for each channel, or with
 // one number and zeros.
 bool is_repeated_filter(const Shape& shape, const std::vector<double>& values);
+
+// Numbers of a formula, in a matrix or more: waves, coordinates, half of them zero, or few
+// different sizes, as edge filters, wavelets, adjacencies and filter banks have. What a network
+// learns begins with chance, with one number, with one in each row (an identity), or with the same
+// row again and again.
+bool is_computed_table(const Shape& shape, const std::vector<double>& values, DType stored);
+
+// A vector that rises or falls from each place to the next.
+bool is_schedule(const std::vector<double>& values);
 
 }  // namespace windlass
