@@ -102,6 +102,25 @@ std::string names_in(const Safetensors& file) {
   return text;
 }
 
+// A step reads an input that all samples share once: their rows must say the same.
+void check_shared(const std::string& path, const StoredTensor& tensor) {
+  const int64_t rows = tensor.type.shape[0];
+  WeightLocation row = tensor.location;
+  row.bytes /= rows;
+  std::vector<std::byte> first(static_cast<size_t>(row.bytes)), other(first.size());
+  read_weight(row, row.dtype, first);
+  for (int64_t i = 1; i < rows; ++i) {
+    row.offset += row.bytes;
+    read_weight(row, row.dtype, other);
+    if (first != other)
+      fail_input(
+          "{}: tensor \"{}\": row {} differs from row 0, but the model reads one value for all "
+          "samples of a batch; give it a batch axis when it is exported (dynamic_axes), or the "
+          "same row to every sample",
+          path, tensor.name, i);
+  }
+}
+
 std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& network,
                                       const std::vector<BatchSlot>& slots) {
   const Safetensors file = read_safetensors(path);
@@ -109,6 +128,10 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
   std::vector<StoredTensor> tensors;
   std::vector<std::string_view> uses;
   int64_t samples = -1;
+  const bool several = std::ranges::any_of(slots, [&](const BatchSlot& slot) {
+    return slot.per_sample &&
+           element_count(network[slot.tensor].type.shape) > slot_elements(slot.spec);
+  });
   for (const BatchSlot& slot : slots) {
     const std::string& name = network[slot.tensor].name;
     const auto found = std::ranges::find(file.tensors, name, &StoredTensor::name);
@@ -128,6 +151,7 @@ std::unique_ptr<Dataset> open_tensors(const std::string& path, const Graph& netw
       fail_input("{}: tensor \"{}\" has {} samples, another one {}", path, name, shape[0], samples);
     samples = shape[0];
     if (samples < 1) fail_input("{}: tensor \"{}\" has no samples", path, name);
+    if (several && !slot.per_sample) check_shared(path, *found);
     tensors.push_back(*found);
     specs.push_back(slot.spec);
     uses.push_back(index_use_name(slot.use));
