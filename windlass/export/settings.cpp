@@ -195,7 +195,7 @@ class Chooser {
              for (Residency& home : s.weights) home.host_update = true;
            });
     }
-    to.host_weights = weights && rules_.host_weights && to.zero == 3;
+    to.host_weights = weights && rules_.host_weights && to.zero >= rules_.host_weights_from;
     if (weights && !to.host_weights)
       lose("weights on the host", "on the device", [](Strategy& s) {
         for (Residency& home : s.weights) home.host = false;

@@ -35,7 +35,8 @@ struct TargetRules {
   bool host_states = true, part_of_states = true;
   int host_states_from = 1;  // the lowest stage of ZeRO for that
   bool by_block = false;     // saved tensors by block: keep, recompute, offload
-  bool host_weights = true;  // with stage 3 only
+  bool host_weights = true;
+  int host_weights_from = 3;  // the lowest stage of ZeRO for that
 };
 
 // Something the plan decides and the settings do not say.
