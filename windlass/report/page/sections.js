@@ -36,8 +36,12 @@ function chips(plan) {
   return el('ul', { class: 'chips', 'aria-label': 'Degrees of parallelism' }, ...list.map(([name, value]) => el('li', {}, name + ' ', el('b', {}, value))));
 }
 
+// Links to sections are short, to have room on a line.
+const SECTION_WORDS = { comparison: 'Side by side', time: 'Time', memory: 'Memory', timeline: 'Timeline', frontier: 'Frontier', methods: 'Methods',
+  strategy: 'Strategy', links: 'Links', run: 'Measured', assumptions: 'Assumptions' };
+
 function section(id, title, lead, ...content) {
-  document.getElementById('sections').append(el('a', { href: '#' + id }, title));
+  document.getElementById('sections').append(el('a', { href: '#' + id }, SECTION_WORDS[id]));
   document.getElementById('body').append(el('section', { class: 'card', id, 'aria-labelledby': id + '-title' },
     el('h2', { id: id + '-title' }, title), lead ? el('p', { class: 'lead' }, lead) : null, ...content));
 }
@@ -80,6 +84,8 @@ function showPlans() {
     return timeline.mount();
   }));
   section('frontier', 'Time against memory', 'What a step takes with less or more memory on each device, and what the usual strategies would take. The search was for this limit: points at other limits are by-products, not the best there.', drawFrontier(first, plans[1]));
+  if (first.methods) section('methods', 'Memory methods by batch', `Throughput of ${first.methods.base} with everything kept, and with each way to save memory, in one pass inside of the limit. Where a line ends, the next batch does not fit.`, drawMethods(first));
+  else if (first.no_methods) section('methods', 'Memory methods by batch', 'Not shown: ' + first.no_methods + '.');
   section('strategy', 'Strategy, layer by layer', first.degrees.text + '. ' + first.degrees.memory + '.', each(plans, drawLayers));
   section('links', 'Links', 'Bytes that cross each direction of each link in a step.', each(plans, drawLinks));
   if (report.data.run) section('run', 'Predicted beside measured', 'A run of this plan; medians over its steps but the first.', drawRun(report.data.run));
