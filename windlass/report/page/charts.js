@@ -93,7 +93,7 @@ function frontierSvg(plan, mine, limit, points, width) {
   const times = all.map(p => p.y).sort((a, b) => a - b);
   // What is many times slower than the rest would flatten all the others.
   const slowest = Math.min(times[times.length - 1], 4 * Math.max(mine.y, times[Math.floor(times.length / 2)]));
-  const endX = Math.max(...all.map(p => p.x), limit <= 3 * mine.x ? limit : 0) * 1.08;
+  const endX = Math.min(Math.max(...all.map(p => p.x), limit <= 3 * mine.x ? limit : 0), 4 * Math.max(mine.x, Math.min(limit, 3 * mine.x))) * 1.08;
   const endY = slowest * 1.12;
   const x = bytes => left + (width - left - right) * Math.min(1, bytes / endX);
   const y = seconds => height - bottom - (height - top - bottom) * Math.min(1, seconds / endY);

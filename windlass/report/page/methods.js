@@ -19,12 +19,15 @@ function drawMethods(plan) {
   const plain = bestOf(methods[0]);
   const rows = [['this plan', plan.samples, digits(plan.samples_per_s), plain ? (plan.samples_per_s / plain[1]).toFixed(2) + ' x' : '', plan.fits ? '' : 'does not fit']];
   for (const method of methods) {
-    const best = bestOf(method), words = method === methods[0] ? (best ? '' : 'does not fit') : (method.pays ? 'pays: ' : 'does not pay: ') + method.because;
+    const best = bestOf(method), words = !best ? 'does not fit' : method === methods[0] ? '' : method.pays ? 'pays' : 'does not pay';
     rows.push([method.name + (method.lossy ? ' (lossy)' : ''), method.largest || '-', best ? digits(best[1]) : '-',
-      best && plain ? (best[1] / plain[1]).toFixed(2) + ' x' : '', el('td', { class: 'words' }, words)]);
+      best && plain ? (best[1] / plain[1]).toFixed(2) + ' x' : '', el('td', { class: method.pays ? 'good' : '' }, words)]);
   }
+  const why = methods.slice(1).filter(method => method.because).map(method =>
+    el('li', {}, `${method.name} ${method.pays ? 'pays' : 'does not pay'}: ${method.because}`));
   return el('div', {}, legend, holder,
-    table('Memory methods: largest batch and best throughput', ['method', '#largest batch', '#samples/s at best', '#of plain', ''], rows, ['me']));
+    table('Memory methods: largest batch and best throughput', ['method', '#batch up to', '#samples/s', '#of plain', ''], rows, ['me']),
+    why.length ? el('details', {}, el('summary', {}, 'Why'), el('ul', { class: 'why' }, ...why)) : null);
 }
 
 function methodsSvg(plan, drawn, mine, width) {

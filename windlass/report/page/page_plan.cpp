@@ -254,8 +254,8 @@ std::string page_verdict(const PagePlan& plan, const Degrees& degrees) {
     return text;
   }
   std::string text =
-      fmt::format("Fits: {} trains on {} with {} samples a step in {}, {:.4g} samples/s",
-                  facts.model, devices_of_plan(plan), facts.samples,
+      fmt::format("Fits: {} trains on {} with {} sample{} a step in {}, {:.4g} samples/s",
+                  facts.model, devices_of_plan(plan), facts.samples, facts.samples == 1 ? "" : "s",
                   format_seconds(report.step_time), report.samples_per_second());
   if (facts.tokens_per_sample)
     text += fmt::format(
