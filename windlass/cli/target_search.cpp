@@ -129,7 +129,8 @@ class TargetSearch {
     };
     std::vector<Shape> shapes;
     const TargetRules& rules = grid_.rules;
-    for (int64_t tp = 1; tp <= std::min(rules.tensor ? kMostTensorParts : 1, devices); ++tp)
+    for (int64_t tp = 1; tp <= std::min(rules.tensor ? kMostTensorParts : 1, devices); ++tp) {
+      if (!shares_heads(ledger_.problem().network, tp)) continue;
       for (int64_t pp = grid_.least_pp; pp <= (rules.pipeline ? devices / tp : 1); ++pp) {
         const int64_t dp = devices / (tp * pp);
         if (dp * tp * pp != devices || samples % dp != 0) continue;
@@ -141,6 +142,7 @@ class TargetSearch {
             shapes.push_back({dp, tp, pp, 2, parts});
         }
       }
+    }
     return shapes;
   }
 

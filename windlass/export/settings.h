@@ -79,6 +79,10 @@ struct TargetChoice {
 // computed again, or moved to the host.
 MemoryAction block_action(const ExportSubject& subject, size_t first, size_t last);
 
+// Whether the heads of each attention, and the groups of keys, can be shared out equally over so
+// many tensor parts, as all these systems want it. Keys of fewer groups than parts are repeated.
+bool shares_heads(const Graph& network, int64_t tp);
+
 // Of recompute policies that the target has, the plan's own is taken, else the fastest that fits.
 // Throws Error{Unsupported} if the samples cannot be shared out.
 TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules);
