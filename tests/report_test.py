@@ -105,13 +105,13 @@ def check_page(page, case, fits=True):
 def check_methods(page, name, data):
     """Throughput against batch: a line for each method that fits, and why there is none."""
     if "methods" not in data:
-        check(f"{name}: why there are no methods", data["no_methods"] in page.run("return document.querySelector('#methods').textContent"))
+        check(f"{name}: why there are no methods", data["no_methods"] in page.run("return document.querySelector('#throughput').textContent"))
         return
     drawn = {method["name"]: method for method in data["methods"]["list"] if method["points"]}
     lines = page.run("return [...document.querySelectorAll('[data-method-line]')].map(n => [n.dataset.methodLine, "
                      "(n.getAttribute('d').match(/[ML]/g) || []).length, n.getTotalLength()])")
     check(f"{name}: lines of methods", {line[0]: line[1] for line in lines} == {key: len(method["points"]) for key, method in drawn.items()})
-    check(f"{name}: rows of methods", page.run("return document.querySelectorAll('#methods tbody tr').length") == 1 + len(data["methods"]["list"]))
+    check(f"{name}: rows of methods", page.run("return document.querySelectorAll('#throughput tbody tr').length") == 1 + len(data["methods"]["list"]))
     for method in drawn.values():
         check(f"{name}: {method['name']} ends at its largest batch", max(point[0] for point in method["points"]) == method["largest"])
 
@@ -361,7 +361,7 @@ def check_both(page, case):
     open_page(page, case)
     check("both: two timelines", page.run("return windlassReport.timelines.length") == 2)
     check("both: side by side", page.run("return document.querySelectorAll('#comparison thead th').length") == 4)
-    check("both: memories of both", page.run("return document.querySelectorAll('#memory [data-chart=memory]').length") >= 2)
+    check("both: memories of both", page.run("return document.querySelectorAll('#memories [data-chart=memory]').length") >= 2)
     check_whole(page, case)
 
 
