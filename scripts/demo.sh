@@ -39,4 +39,4 @@ show compare gpt2-xl --on 4x3090 --dtype fp16 --batch 16
 show report "$folder/plan.json" --run "$folder/run.jsonl" -o build/demo_report.html
 # Exact search: the optimum of PaSE's cost model for its language model on 64 devices.
 show plan pase:rnnlm --search exact --cost pase --devices 64
-echo "The plan as a page: $PWD/build/demo_report.html"
+echo "The plan as a page: build/demo_report.html"

@@ -3,7 +3,8 @@
 
 A block of code with lines "$ command" is a transcript: each is run, and the lines below it must be printed in this order ("..."
 stands for any). "```python NAME" is a file. What is measured on this host, or found by a search against the clock, is run and not compared.
-The tutorial runs first, in an empty folder; the commands of README's first screen follow in the same folder. Links must lead somewhere.
+The tutorial runs in an empty folder; README's first screen in another one, with a module of the test's own, as a newcomer would do it. Links
+must lead somewhere.
 """
 
 import os
@@ -110,6 +111,47 @@ def run_page(name, folder):
                 compare(command, printed, expected)
 
 
+# What a newcomer has: a module, an example of its input, and data. What they read is README alone.
+NEWCOMER = """
+import sys, torch
+from torch import nn
+sys.argv = ["data.py"]
+{writer}
+def save_file(tensors, path):
+    save_safetensors(path, **tensors)
+
+class Mine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.GRU(16, 24, batch_first=True)
+        self.columns = nn.Sequential(nn.Conv1d(16, 24, 3, padding=1), nn.BatchNorm1d(24), nn.GELU())
+        self.head = nn.Sequential(nn.Dropout(0.1), nn.Linear(48, 4))
+
+    def forward(self, image):
+        rows = self.rows(image)[0][:, -1]
+        return self.head(torch.cat((rows, self.columns(image).mean(2)), 1))
+
+torch.manual_seed(0)
+model, example = Mine(), torch.randn(2, 16, 16)
+images, labels = torch.randn(256, 16, 16), torch.randint(0, 4, (256,))
+"""
+
+
+def run_newcomer():
+    writer = read("examples/tutorial/data.py").split("torch.manual_seed")[0]
+    readme = blocks(read("README.md"))
+    with tempfile.TemporaryDirectory() as folder:
+        with open(os.path.join(folder, "mine.py"), "w", encoding="utf-8") as file:
+            file.write(NEWCOMER.format(writer=writer) + "\n".join(line for head, lines in readme if head == "python" for line in lines))
+        run("python3 mine.py", folder)
+        for _, lines in readme:
+            for line in lines:
+                if line.startswith("windlass "):
+                    run(line, folder)
+        with open(os.path.join(folder, "report.html"), encoding="utf-8") as file:
+            check("a newcomer's report", "Fits: net.onnx trains" in file.read())
+
+
 def check_links():
     for name in ["README.md", "CONTRIBUTING.md"] + ["docs/" + name for name in sorted(os.listdir(os.path.join(ROOT, "docs"))) if name.endswith(".md")]:
         text = read(name)
@@ -135,10 +177,7 @@ def main():
             with open(log, encoding="utf-8") as file:
                 check("a line of the log for each step", len(file.readlines()) == 40)
             check("events for TensorBoard", any("tfevents" in name for name in os.listdir(os.path.join(folder, "board"))))
-            for _, lines in blocks(read("README.md")):
-                for line in lines:
-                    if line.startswith("windlass "):
-                        run(line, folder)
+            run_newcomer()
         except ImportError as missing:
             print("the tutorial is left out:", missing)
         for name in ("README.md", "docs/four_systems.md", "docs/memory_model.md", "docs/guide.md"):

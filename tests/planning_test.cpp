@@ -83,12 +83,25 @@ TEST(PlanningProgram, Compares) {
   EXPECT_TRUE(answer["windlass"]["valid"].get<bool>());
   const double found = answer["windlass"]["step_time_s"].get<double>();
   bool some = false;
+  double usual = 1e30, tuned = 1e30;
   for (const auto& row : answer["strategies"]) {
     if (!row["possible"].get<bool>() || !row["valid"].get<bool>()) continue;
     some = true;
+    const std::string name = row["strategy"];
+    const double time = row["step_time_s"];
+    if (row["tuned"]) {
+      tuned = std::min(tuned, time);
+      EXPECT_EQ(windlass_json({"simulate", "mlp", "--on", "4x3090", "--memory", "40MiB",
+                               "--strategy", name})["step_time_s"],
+                time)
+          << name;
+    } else if (name != "lru" && name != "one-weird-trick") {
+      usual = std::min(usual, time);
+    }
     EXPECT_LE(found, row["step_time_s"].get<double>() * (1 + 1e-9)) << row["strategy"];
   }
   EXPECT_TRUE(some);
+  EXPECT_LE(tuned, usual * (1 + 1e-9)) << "tuning finds what needs no tuning";
   EXPECT_EQ(run_windlass({"compare", "mlp", "--on", "4x3090", "--memory", "1KiB"}).exit_code, 2);
   EXPECT_EQ(run_windlass({"compare", "mlp"}).exit_code, 1);
 }

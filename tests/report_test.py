@@ -96,9 +96,37 @@ def check_page(page, case, fits=True):
     check(f"{name}: strategies are marked", page.run("return document.querySelectorAll('#frontier [data-name]').length") ==
           1 + sum(1 for row in data["baselines"] if not row["why"]))
     check(f"{name}: knees of the frontier", page.run("return document.querySelectorAll('#frontier .knee').length") == len(data["frontier"]))
+    check_methods(page, name, data)
     check(f"{name}: layers", page.run("return document.querySelectorAll('#strategy tbody tr').length") == len(data["layers"]))
     check(f"{name}: links", page.run("return document.querySelectorAll('#links tbody tr').length") == len(data["links"]))
     check_whole(page, case)
+
+
+def check_methods(page, name, data):
+    """Throughput against batch: a line for each method that fits, and why there is none."""
+    if "methods" not in data:
+        check(f"{name}: why there are no methods", data["no_methods"] in page.run("return document.querySelector('#throughput').textContent"))
+        return
+    drawn = {method["name"]: method for method in data["methods"]["list"] if method["points"]}
+    lines = page.run("return [...document.querySelectorAll('[data-method-line]')].map(n => [n.dataset.methodLine, "
+                     "(n.getAttribute('d').match(/[ML]/g) || []).length, n.getTotalLength()])")
+    check(f"{name}: lines of methods", {line[0]: line[1] for line in lines} == {key: len(method["points"]) for key, method in drawn.items()})
+    check(f"{name}: rows of methods", page.run("return document.querySelectorAll('#throughput tbody tr').length") == 1 + len(data["methods"]["list"]))
+    for method in drawn.values():
+        check(f"{name}: {method['name']} ends at its largest batch", max(point[0] for point in method["points"]) == method["largest"])
+
+
+def check_advice(cases):
+    """The page has what `windlass advise` says."""
+    with open(cases["xl"].page, encoding="utf-8") as file:
+        data = json.loads(file.read().split('id="data">', 1)[1].split("</script>", 1)[0])["plans"][0]["methods"]
+    said = json.loads(windlass("advise", "gpt2-xl", "--on", "4x3090", "--methods", "recompute", "offload", "--json"))
+    check("advice: the same base", data["base"] == "data-parallel")
+    for method in said["methods"]:
+        own = next(entry for entry in data["list"] if entry["name"] == method["method"])
+        rates = {point["batch"]: point["samples_per_s"] for point in method["points"] if point["fits"]}
+        check(f"advice: {own['name']}", own["largest"] == method["largest_batch"] and
+              all(near(rate, rates[batch]) for batch, rate, _ in own["points"] if batch in rates))
 
 
 def check_whole(page, case):
@@ -189,7 +217,7 @@ def varint(value):
 
 
 def check_large(page, case, folder):
-    """100,000 tasks on 20 tracks: what a frame draws is bounded by its pixels."""
+    """100,000 tasks on 20 tracks: a frame looks at each pixel of the tracks once, and calls the canvas a few times a track."""
     with open(case.page, encoding="utf-8") as file:
         text = file.read()
     before, rest = text.split('id="data">', 1)
@@ -210,18 +238,60 @@ def check_large(page, case, folder):
     open_page(page, large)
     opened = time.monotonic() - begin
     check("large: all slices are read", page.run("return windlassReport.timelines[0].tracks.reduce((n, t) => n + t.count, 0)") == tracks * slices)
-    calls, rate = page.run_async("""
+    # From the whole step down to some tasks, and along it.
+    measured = page.run_async("""
       const done = arguments[arguments.length - 1], timeline = windlassReport.timelines[0], proto = CanvasRenderingContext2D.prototype;
-      const plain = proto.fillRect; let calls = 0, most = 0;
-      proto.fillRect = function (...a) { calls++; return plain.apply(this, a); };
+      const kept = {}; let calls = 0, most = 0, steps = 0, drawing = 0;
+      for (const name of Object.getOwnPropertyNames(proto)) {
+        const plain = Object.getOwnPropertyDescriptor(proto, name).value;
+        if (typeof plain !== 'function' || name === 'constructor') continue;
+        kept[name] = plain;
+        proto[name] = function (...a) { calls++; return plain.apply(this, a); };
+      }
       const begin = performance.now(); let frames = 0;
-      const step = () => { calls = 0; timeline.set(frames * 1000, timeline.end / (1 + frames / 10) + frames * 1000); timeline.draw(); most = Math.max(most, calls);
-        if (++frames < 60) requestAnimationFrame(step); else { proto.fillRect = plain; done([most, 1000 * frames / (performance.now() - begin)]); } };
+      const step = () => {
+        calls = 0;
+        timeline.set(frames * 1000, timeline.end / (1 + frames * frames / 10) + frames * 1000);
+        const start = performance.now();
+        timeline.draw();
+        drawing += performance.now() - start;
+        most = Math.max(most, calls);
+        steps = Math.max(steps, timeline.steps);
+        if (++frames < 60) return requestAnimationFrame(step);
+        Object.assign(proto, kept);
+        done({ most, steps, rate: 1000 * frames / (performance.now() - begin), frame: drawing / frames });
+      };
       step();""")
-    width = page.run("return windlassReport.timelines[0].width")
-    check(f"large: {calls} rectangles a frame", calls <= tracks * (width + 2) + 1)
+    width = page.run("return windlassReport.timelines[0].strip.width")
+    rows = page.run("return windlassReport.timelines[0].strip.height")
+    # A piece, a name and up to one label in 60 pixels with its clipping for each track; the axis beside.
+    check(f"large: {measured['most']} calls a frame", measured["most"] <= rows * (3 + 7 * width / 60) + 80)
+    check(f"large: {measured['steps']} steps a frame", 0 < measured["steps"] <= rows * (width + 1))
+    check("large: a frame is of what is in view", rows <= tracks)
     check("large: console", page.messages() == [])
-    print(f"100,000 tasks: open in {opened:.2f} s, pan at {rate:.0f} frames/s, at most {calls} rectangles a frame (not judged: times)")
+    print(f"100,000 tasks: open in {opened:.2f} s, pan at {measured['rate']:.0f} frames/s, {measured['frame']:.1f} ms a frame (not judged: times); "
+          f"at most {measured['most']} calls and {measured['steps']} steps a frame")
+
+
+def check_tall(page, case, folder):
+    """Tracks of hundreds of devices: the canvas stays as high as what is seen, the rest is scrolled to, also by keys."""
+    tall = Case("tall", folder)
+    with open(case.page, encoding="utf-8") as file:
+        before, rest = file.read().split('id="data">', 1)
+    data, after = rest.split("</script>", 1)
+    data = json.loads(data)
+    timeline = data["plans"][0]["timeline"]
+    timeline["tracks"] = [{**timeline["tracks"][0], "team": f"gpu{i}"} for i in range(400)]
+    with open(tall.page, "w", encoding="utf-8") as file:
+        file.write(before + 'id="data">' + json.dumps(data).replace("<", "\\u003c") + "</script>" + after)
+    open_page(page, tall)
+    check("tall: height of the canvas", page.run("return windlassReport.timelines[0].canvas.height") <= 600)
+    page.type("#timeline canvas", "\ue015" * 60)
+    page.wait("windlassReport.timelines[0].top > 500")
+    check("tall: the track that is chosen is in view", page.run(
+        "const t = windlassReport.timelines[0], r = t.rows.find(r => r.track === t.picked.track);"
+        "return t.tracks.indexOf(r.track) === 59 && r.y >= t.top && r.y + 24 <= t.top + t.seen"))
+    check_whole(page, tall)
 
 
 def make_cases(folder):
@@ -291,7 +361,7 @@ def check_both(page, case):
     open_page(page, case)
     check("both: two timelines", page.run("return windlassReport.timelines.length") == 2)
     check("both: side by side", page.run("return document.querySelectorAll('#comparison thead th').length") == 4)
-    check("both: memories of both", page.run("return document.querySelectorAll('#memory [data-chart=memory]').length") >= 2)
+    check("both: memories of both", page.run("return document.querySelectorAll('#memories [data-chart=memory]').length") >= 2)
     check_whole(page, case)
 
 
@@ -318,6 +388,7 @@ def main():
         check(f"GPT-2 XL on 8 devices takes {os.path.getsize(cases['pipeline'].page)} bytes",
               os.path.getsize(cases["pipeline"].page) < 2_000_000)
         check_errors(cases, folder)
+        check_advice(cases)
         with browser.Browser() as page:
             for name in ("xl", "pipeline", "packs", "measured"):
                 check_page(page, cases[name])
@@ -328,6 +399,7 @@ def main():
             check_zoom(page, cases["xl"])
             check_theme(page, cases["xl"])
             check_large(page, cases["xl"], folder)
+            check_tall(page, cases["xl"], folder)
             if options.pictures:
                 os.makedirs(options.pictures, exist_ok=True)
                 for name, case in cases.items():

@@ -320,6 +320,8 @@ def check_page(page, server, pictures):
     page.do("POST", "/url", {"url": server.address + small})
     before = answered()
     check("page: an answer", value("#verdict").startswith("Fits:"))
+    check("page: ids are of one element each", page.run("const ids = [...document.querySelectorAll('[id]')].map(n => n.id); return new Set(ids).size === ids.length"))
+    check("page: memory methods", page.run("return document.querySelectorAll('#throughput [data-method-line]').length") > 2)
     check("page: the command", value("#command") == "windlass plan gpt2:layers=2,hidden=64,heads=2,vocab=512 --batch 8 --seq 64 --on 4x3090 --time-limit 1")
     for chart in ("#time .bar", "[data-chart=memory] svg", "#timeline canvas", "#frontier svg"):
         check(f"page: {chart}", page.run("return document.querySelectorAll(arguments[0]).length", chart) > 0)

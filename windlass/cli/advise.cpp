@@ -86,6 +86,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
                           .machine = machine.name,
                           .provenance = pricing.provenance(),
                           .runner = runner.name,
+                          .base = methods_base(machine),
                           .devices = static_cast<int64_t>(machine.devices.size()),
                           .limit = machine.devices[0].limit,
                           .card = flags.machine.memory.empty()

@@ -15,6 +15,7 @@
 
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/plan_methods.h"
 #include "windlass/cli/planning.h"
 #include "windlass/report/page/page.h"
 #include "windlass/strategy/baselines.h"
@@ -98,11 +99,13 @@ class Answering {
       fits_ = fits;
       subject_.training = std::move(found.training);
       subject_.strategy = std::move(found.strategy);
+      name_by_degrees(subject_);
       best_ = std::move(found);
       method_ = method.name;
     }
-    // The first answer does not wait for what a user would have done; the last one has it.
-    if (better || (last && baselines_.empty())) show(better, last);
+    // The first answer does not wait for what a user would have done; the last one has all of it.
+    if (better) show(true, false);
+    if (last) show(false, true);
     if (last) say({{"done", true}, {"seconds", seconds()}, {"tried", tried_}, {"fits", fits_}});
   }
 
@@ -127,6 +130,15 @@ class Answering {
                      .machine = subject_.machine,
                      .step = step,
                      .report = report};
+    Progress progress("answering");
+    if (last) {
+      baselines_ = usual_rows(subject_, pricing_, progress);
+      PlanMethods beside = methods_beside(subject_, pricing_, progress);
+      page.methods = std::move(beside.report);
+      page.no_methods = std::move(beside.why_not);
+    } else {
+      page.no_methods = "simulated when the search is done";
+    }
     if (shown_++ == 0 && !last)
       page.no_baselines = "simulated while the search goes on";
     else

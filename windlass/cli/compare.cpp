@@ -12,7 +12,6 @@
 #include "windlass/report/json.h"
 #include "windlass/report/strategy_table.h"
 #include "windlass/search/peers/peers.h"
-#include "windlass/strategy/baselines.h"
 
 namespace windlass {
 namespace {
@@ -65,13 +64,13 @@ ExitCode run_compare(const CompareFlags& flags) {
   const Subject& subject = planned.subject;
   StrategyRow found = {.name = "windlass"};
   found.fill(planned.step);
+  Progress progress("comparing");
+  pricing.watch(&progress);
   std::vector<StrategyRow> rows;
-  const std::vector<std::string> names = flags.strategies.empty()
-                                             ? usual_strategies(subject.machine.devices.size())
-                                             : flags.strategies;
-  for (const std::string& name : names)
+  for (const std::string& name : flags.strategies)
     rows.push_back(baseline_row(name, subject.model.graph, subject.machine,
                                 flags.model.request.training, pricing));
+  if (flags.strategies.empty()) rows = usual_rows(subject, pricing, progress);
   if (flags.searchers) add_searchers(rows, subject, flags, pricing);
   const int64_t samples = planned.search.samples;
   const ExitCode code = planned.fits ? ExitCode::Done : ExitCode::NoPlan;
@@ -111,7 +110,13 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
                  "and Unity-style");
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
-      "Times of strategies that do not fit are those they would take if they did.\n"
+      "Times of strategies that do not fit are those they would take if they did. Strategies "
+      "marked "
+      "as\n"
+      "tuned have the best settings that a grid of them has: micro-batches, stages of ZeRO, tensor "
+      "parts\n"
+      "and stages of a pipeline, recompute policies, what is on the host; --strategy takes such a "
+      "name.\n"
       "Exit code 2 if windlass finds no plan that fits.\n"
       "Examples:\n"
       "  windlass compare gpt2-xl --batch 8 --on 4x3090\n"

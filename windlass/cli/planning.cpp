@@ -7,6 +7,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/target_search.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
 #include "windlass/search/advice/batch_size.h"
@@ -66,6 +67,9 @@ void take(Pricing& pricing, PlannedSubject& planned) {
   Subject& subject = planned.subject;
   subject.training = std::move(planned.search.training);
   subject.strategy = std::move(planned.search.strategy);
+  // Settings that were searched for another system are named by them.
+  const std::vector<std::string> targets = search_targets();
+  if (std::ranges::find(targets, planned.method) == targets.end()) name_by_degrees(subject);
   planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
                                {}, pricing.reprice());
   planned.fits = planned.search.termination != Termination::Infeasible;
@@ -169,6 +173,7 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();
   fill_range(subject);
+  pricing.watch(nullptr);
   return planned;
 }
 
@@ -184,6 +189,36 @@ StrategyRow baseline_row(const std::string& name, const Graph& graph, const Mach
     row.why = error.message();
   }
   return row;
+}
+
+std::vector<StrategyRow> usual_rows(const Subject& subject, Pricing& pricing, Progress& progress) {
+  std::vector<StrategyRow> rows;
+  const auto add = [&](const std::string& name) {
+    progress.show("simulating " + name);
+    rows.push_back(baseline_row(name, subject.model.graph, subject.machine,
+                                subject.request.training, pricing));
+  };
+  for (const std::string& name : usual_strategies(subject.machine.devices.size())) add(name);
+  SearchOptions options;
+  options.stop = [] { return InterruptScope::interrupted(); };
+  const auto tuning = [&](const std::string& name) { progress.show("tuning " + name); };
+  for (const std::string& name :
+       tuned_strategies(problem_of(subject, subject.machine, pricing, false), options, tuning)) {
+    add(name);
+    StrategyRow tuned = std::move(rows.back());
+    rows.pop_back();
+    // Tuning may end where it began.
+    const auto same = std::ranges::find_if(rows, [&](const StrategyRow& row) {
+      return row.why.empty() && row.step_time == tuned.step_time && row.peak == tuned.peak;
+    });
+    if (same != rows.end()) {
+      same->tuned = true;
+      continue;
+    }
+    tuned.tuned = true;
+    rows.push_back(std::move(tuned));
+  }
+  return rows;
 }
 
 void set_host_memory(Machine& machine, const std::string& bytes) {

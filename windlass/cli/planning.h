@@ -3,7 +3,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "windlass/cli/progress.h"
 #include "windlass/cli/search_flags.h"
 #include "windlass/cli/subject.h"
 #include "windlass/report/strategy_table.h"
@@ -34,6 +36,9 @@ PlannedSubject plan_subject(const ModelFlags& model, Machine machine, Pricing& p
 // What a named strategy takes, or why it is not possible.
 StrategyRow baseline_row(const std::string& name, const Graph& graph, const Machine& machine,
                          const TrainingOptions& training, Pricing& pricing);
+// What users of the machine would try, and what these strategies come to when they are tuned.
+// Settings are tuned by figures; where kernels are measured, it is those of the best settings.
+std::vector<StrategyRow> usual_rows(const Subject& subject, Pricing& pricing, Progress& progress);
 
 // --host-memory: instead of the machine's; empty: leave it.
 void set_host_memory(Machine& machine, const std::string& bytes);

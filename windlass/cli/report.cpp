@@ -14,11 +14,11 @@
 #include "windlass/base/atomic_file.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/plan_methods.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
 #include "windlass/report/json.h"
 #include "windlass/report/page/page.h"
-#include "windlass/strategy/baselines.h"
 
 namespace windlass {
 namespace {
@@ -74,6 +74,11 @@ ordered_json plan_json(const std::string& path, bool baselines, bool alone) {
                    .machine = subject.machine,
                    .step = step,
                    .report = report};
+  if (alone && baselines) {
+    PlanMethods beside = methods_beside(subject, pricing, progress);
+    page.methods = std::move(beside.report);
+    page.no_methods = std::move(beside.why_not);
+  }
   if (!baselines)
     page.no_baselines = "left out by --no-baselines";
   else if (pricing.reprice())
@@ -81,11 +86,7 @@ ordered_json plan_json(const std::string& path, bool baselines, bool alone) {
         "not shown: prices are of kernels measured here, and usual strategies have others; "
         "\"windlass compare\" measures them";
   else
-    for (const std::string& name : usual_strategies(subject.machine.devices.size())) {
-      progress.show("simulating " + name);
-      page.baselines.push_back(baseline_row(name, subject.model.graph, subject.machine,
-                                            subject.request.training, pricing));
-    }
+    page.baselines = usual_rows(subject, pricing, progress);
   PageOptions options;
   if (!alone) options.timeline.most_slices /= 2;
   return page_plan_json(page, options);
@@ -136,7 +137,8 @@ void add_report(CLI::App& program, ExitCode& exit_code) {
           "a run of it, as \"windlass train --json\" printed it: predicted beside measured")
       ->type_name("FILE");
   verb->add_flag("--no-baselines", flags->no_baselines,
-                 "do not simulate what a user would have done, which takes a few seconds");
+                 "do not simulate what a user would have done, nor memory methods by batch, which "
+                 "takes a few\nseconds");
   verb->add_flag("--json", flags->json, "print what was written for programs");
   verb->footer(
       "The page is one file: it loads nothing, works without a network and opens from disk. A plan "

@@ -23,6 +23,12 @@ std::optional<int64_t> tokens_per_sample(const Graph& graph) {
 
 }  // namespace
 
+void name_by_degrees(Subject& subject) {
+  const BatchAxes batch = find_batch(subject.model.graph);
+  subject.strategy.name =
+      degrees_title(degrees_of(subject.training, batch, subject.strategy, batch.samples));
+}
+
 void fill_facts(Subject& subject, int64_t samples) {
   StepFacts& facts = subject.facts;
   facts.model = subject.request.source;

@@ -30,6 +30,9 @@ bool is_plan_file(const std::string& path);
 // What a report says about the step: all but the facts is there.
 void fill_facts(Subject& subject, int64_t samples);
 
+// Names the strategy by what it does: for one that a search has found.
+void name_by_degrees(Subject& subject);
+
 // The range of the step's time, if devices of the machine were calibrated.
 void fill_range(Subject& subject);
 

@@ -1,7 +1,7 @@
 #include "windlass/cli/target_search.h"
 
 #include <algorithm>
-#include <array>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -24,16 +24,26 @@ struct Shape {
 struct Remedy {
   int zero = 0;
   RecomputePolicy recompute = RecomputePolicy::None;
+  bool offload = false;  // of what is saved
   bool host_states = false, host_weights = false;
 
   // Whether it does all that the other does, and so is no faster where that one fits.
   bool includes(const Remedy& other) const {
-    return zero >= other.zero && recompute >= other.recompute && host_states >= other.host_states &&
-           host_weights >= other.host_weights;
+    return zero >= other.zero && recompute >= other.recompute && offload >= other.offload &&
+           host_states >= other.host_states && host_weights >= other.host_weights;
   }
 };
 
-std::vector<Remedy> remedies_of(const TargetRules& rules, const Shape& shape) {
+// Settings that belong together, and what strategies of them are called.
+struct SettingsGrid {
+  TargetRules rules;
+  std::string_view name = "megatron";
+  bool offload = false;  // saved tensors may go to the host, all of them
+  int64_t least_pp = 1;
+};
+
+std::vector<Remedy> remedies_of(const SettingsGrid& grid, const Shape& shape) {
+  const TargetRules& rules = grid.rules;
   std::vector<RecomputePolicy> policies = {RecomputePolicy::None};
   if (rules.selective) policies.push_back(RecomputePolicy::Selective);
   policies.push_back(RecomputePolicy::Full);
@@ -44,46 +54,60 @@ std::vector<Remedy> remedies_of(const TargetRules& rules, const Shape& shape) {
         if (zero > 0 && (shape.dp == 1 || (shape.pp > 1 && zero > rules.zero_with_pipeline)))
           continue;
         if (host >= 1 && (!rules.host_states || zero < rules.host_states_from)) continue;
-        if (host == 2 && (!rules.host_weights || zero < 3)) continue;
-        list.push_back({zero, policy, host >= 1, host == 2});
+        if (host == 2 && (!rules.host_weights || zero < rules.host_weights_from)) continue;
+        list.push_back({zero, policy, false, host >= 1, host == 2});
+        if (grid.offload && policy == RecomputePolicy::None)
+          list.push_back({zero, policy, true, host >= 1, host == 2});
       }
   return list;
 }
 
-BaselineSpec spec_of_shape(const Shape& shape, const Remedy& remedy) {
-  std::string name = fmt::format("megatron:dp={},tp={},pp={},micro-batches={}", shape.dp, shape.tp,
-                                 shape.pp, shape.micro_batches);
-  if (shape.interleave > 1) name += fmt::format(",interleave={}", shape.interleave);
-  if (remedy.zero > 0) name += fmt::format(",zero={}", remedy.zero);
+BaselineSpec spec_of_shape(const SettingsGrid& grid, const Shape& shape, const Remedy& remedy) {
+  std::vector<std::string> settings;
+  const auto add = [&](std::string_view key, auto value) {
+    settings.push_back(fmt::format("{}={}", key, value));
+  };
+  if (grid.name == "megatron") {
+    add("dp", shape.dp), add("tp", shape.tp), add("pp", shape.pp);
+  } else if (shape.pp > 1) {
+    add("stages", shape.pp);
+  }
+  const bool zero = grid.name == "zero";
+  if (zero) add("stage", remedy.zero);
+  add("micro-batches", shape.micro_batches);
+  if (shape.interleave > 1) add("interleave", shape.interleave);
+  if (remedy.zero > 0 && !zero) add("zero", remedy.zero);
   if (remedy.recompute != RecomputePolicy::None)
-    name += fmt::format(",recompute={}",
-                        remedy.recompute == RecomputePolicy::Full ? "full" : "selective");
-  if (remedy.host_states) name += ",host-update=on";
-  if (remedy.host_weights) name += ",host-weights=on";
-  return parse_baseline(name);
+    add("recompute", remedy.recompute == RecomputePolicy::Full ? "full" : "selective");
+  if (remedy.offload) add("offload", "on");
+  if (remedy.host_states) add("host-update", "on");
+  if (remedy.host_weights) add("host-weights", "on");
+  return parse_baseline(fmt::format("{}:{}", grid.name, join(settings, ",")));
 }
 
-constexpr double kAllSettings = 1e15;  // units of effort that nothing uses up
+// Units of effort: those that nothing uses up, and those for one of the usual strategies.
+constexpr double kAllSettings = 1e15, kTunedSettings = 1e6;
 
 class TargetSearch {
  public:
-  TargetSearch(const TargetRules& rules, Ledger& ledger) : rules_(rules), ledger_(ledger) {}
+  TargetSearch(SettingsGrid grid, Ledger& ledger) : grid_(std::move(grid)), ledger_(ledger) {}
 
-  void run() {
-    // There are few: all are tried.
-    ledger_.begin("settings", kAllSettings);
+  // With so many units of effort.
+  void run(double units) {
+    ledger_.begin("settings", units);
     std::vector<Shape> shapes = all_shapes();
     // What the user rules out plainly may be allowed with remedies: nothing is known of its time.
     for (Shape& shape : shapes) {
-      if (ledger_.fits() && ledger_.interrupted()) break;
-      if (const auto found = consider(shape, {})) shape.time = found->free_time;
+      if (ledger_.over() && (ledger_.fits() || units < kAllSettings)) break;
+      if (const auto found = consider(shape, remedies_of(grid_, shape).front()))
+        shape.time = found->free_time;
     }
     std::ranges::stable_sort(shapes, {}, &Shape::time);
     for (const Shape& shape : shapes) {
       if (ledger_.beaten(shape.time)) break;
       std::vector<Remedy> fitting;
-      for (const Remedy& remedy : remedies_of(rules_, shape)) {
-        if (ledger_.interrupted()) return;
+      for (const Remedy& remedy : remedies_of(grid_, shape)) {
+        if (ledger_.over()) return;
         if (std::ranges::any_of(fitting, [&](const Remedy& r) { return remedy.includes(r); }))
           continue;
         const auto found = consider(shape, remedy);
@@ -91,6 +115,9 @@ class TargetSearch {
       }
     }
   }
+
+  // The fastest that fits, else the one that needs least; none: nothing is possible.
+  const std::optional<std::string>& best() const { return best_; }
 
  private:
   std::vector<Shape> all_shapes() {
@@ -101,34 +128,46 @@ class TargetSearch {
       return decided == 0 || decided == value;
     };
     std::vector<Shape> shapes;
-    for (int64_t tp = 1; tp <= std::min(rules_.tensor ? kMostTensorParts : 1, devices); ++tp)
-      for (int64_t pp = 1; pp <= (rules_.pipeline ? devices / tp : 1); ++pp) {
+    const TargetRules& rules = grid_.rules;
+    for (int64_t tp = 1; tp <= std::min(rules.tensor ? kMostTensorParts : 1, devices); ++tp) {
+      if (!shares_heads(ledger_.problem().network, tp)) continue;
+      for (int64_t pp = grid_.least_pp; pp <= (rules.pipeline ? devices / tp : 1); ++pp) {
         const int64_t dp = devices / (tp * pp);
         if (dp * tp * pp != devices || samples % dp != 0) continue;
         if (!open(fixed.dp, dp) || !open(fixed.tp, tp) || !open(fixed.pp, pp)) continue;
         for (int64_t parts : ledger_.micro_batches(samples / dp)) {
           if (samples % (dp * parts) != 0 || !ledger_.can_cut(parts)) continue;
           shapes.push_back({dp, tp, pp, 1, parts});
-          if (pp > 1 && rules_.interleave && parts % pp == 0)
+          if (pp > 1 && rules.interleave && parts % pp == 0)
             shapes.push_back({dp, tp, pp, 2, parts});
         }
       }
+    }
     return shapes;
   }
 
   // None: the user decided otherwise, or the network or the machine does not allow it.
   std::optional<Evaluation> consider(const Shape& shape, const Remedy& remedy) {
-    const BaselineSpec spec = spec_of_shape(shape, remedy);
+    const BaselineSpec spec = spec_of_shape(grid_, shape, remedy);
     if (!ledger_.options().fixed.allows(spec)) return std::nullopt;
     const auto strategy = ledger_.named(spec, shape.micro_batches);
     if (!strategy) return std::nullopt;
     const Evaluation found = ledger_.consider(*strategy, shape.micro_batches);
+    const int64_t badness = found.fits ? found.time : found.peak;
+    if (!best_ || found.fits > fits_ || (found.fits == fits_ && badness < badness_)) {
+      best_ = spec.name;
+      fits_ = found.fits;
+      badness_ = badness;
+    }
     ledger_.report();
     return found;
   }
 
-  const TargetRules& rules_;
+  const SettingsGrid grid_;
   Ledger& ledger_;
+  std::optional<std::string> best_;
+  bool fits_ = false;
+  int64_t badness_ = 0;  // of the best: its time, or its peak where it does not fit
 };
 
 struct Target {
@@ -150,10 +189,42 @@ const std::vector<Target>& targets() {
 template <size_t kTarget>
 SearchResult search_settings(const Problem& problem, const SearchOptions& options) {
   Ledger ledger(problem, options);
-  TargetSearch(targets().at(kTarget).rules, ledger).run();
+  TargetSearch({targets().at(kTarget).rules}, ledger).run(kAllSettings);
   SearchResult result = ledger.finish();
   result.lower_bound = work_bound(problem);
   return result;
+}
+
+// The usual strategies with what there is to tune about them.
+std::vector<SettingsGrid> usual_grids(size_t devices) {
+  const TargetRules alone = {.name = "usual strategies",
+                             .tensor = false,
+                             .pipeline = false,
+                             .interleave = false,
+                             .zero = {0},
+                             .host_states = false,
+                             .host_weights = false};
+  if (devices == 1) {
+    TargetRules host = alone;
+    host.host_states = host.host_weights = true;
+    host.host_states_from = host.host_weights_from = 0;
+    return {{alone, "single", true}, {host, "single", true}};
+  }
+  TargetRules zero = alone, offload = alone, stages = alone;
+  zero.zero = offload.zero = {1, 2, 3};
+  offload.host_states = offload.host_weights = true;
+  stages.pipeline = true;
+  const TargetRules megatron = {.name = alone.name,
+                                .zero = {0, 1},
+                                .selective = true,
+                                .host_states = false,
+                                .host_weights = false};
+  return {{alone, "data-parallel", true},
+          {zero, "zero"},
+          {offload, "zero"},
+          {megatron, "megatron"},
+          {stages, "gpipe", false, 2},
+          {stages, "1f1b", false, 2}};
 }
 
 template <size_t... kTargets>
@@ -176,6 +247,22 @@ const SearchMethod& target_search(std::string_view target) {
     if (search.name == target) return search;
   fail_input("--for {}: there is no such system; known are {}", target,
              join(search_targets(), ", "));
+}
+
+std::vector<std::string> tuned_strategies(const Problem& problem, const SearchOptions& options,
+                                          const std::function<void(const std::string&)>& progress) {
+  Ledger book(problem, options);
+  std::vector<std::string> names;
+  for (const SettingsGrid& grid : usual_grids(problem.machine.devices.size())) {
+    if (progress) progress(std::string(grid.name));
+    // What is found of one strategy is not known to the others; the cuts of the network are.
+    Ledger own = book.branch(std::numeric_limits<Nanoseconds>::max());
+    TargetSearch search(grid, own);
+    search.run(kTunedSettings);
+    if (search.best() && std::ranges::find(names, *search.best()) == names.end())
+      names.push_back(*search.best());
+  }
+  return names;
 }
 
 }  // namespace windlass

@@ -1,6 +1,8 @@
-// `plan --for TARGET`: the fastest settings that fit among those that another system has.
+// `plan --for TARGET`: the fastest settings that fit among those that another system has; and what
+// the usual strategies come to if somebody takes the trouble to tune them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,5 +20,14 @@ std::vector<std::string> search_targets();
 // memory are added until it fits, and structures that are slower without any than the best with all
 // it needs are left out. Never Optimal. Throws Error{Input} for names that are not known.
 const SearchMethod& target_search(std::string_view target);
+
+// The best settings of each usual strategy, found in the same way, as parse_baseline() takes them:
+// data parallelism, ZeRO on the devices and with the host, Megatron's tensor parts and stages,
+// GPipe, 1F1B; of one device what is kept, computed again, and on the host. With micro-batches,
+// recompute policies and stages of ZeRO. Of a strategy that does not fit with any settings the one
+// that needs least; those that are not possible here are left out. `progress` hears what is tuned.
+std::vector<std::string> tuned_strategies(
+    const Problem& problem, const SearchOptions& options,
+    const std::function<void(const std::string&)>& progress = {});
 
 }  // namespace windlass

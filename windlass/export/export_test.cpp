@@ -86,6 +86,7 @@ void expect_texts_agree(const ExportSubject& subject, int64_t devices, const std
     const TargetSettings& settings = choice.settings;
     const std::string here = fmt::format("{}, {}", where, to.name);
     expect_products(settings, devices, here);
+    EXPECT_TRUE(shares_heads(subject.network, settings.tp)) << here;
     const std::string text = to.write(settings).text;
     if (to.name == "deepspeed") {
       const auto json = nlohmann::json::parse(text);
@@ -226,6 +227,22 @@ TEST(Export, GoldenFiles) {
     std::ifstream file(golden(name), std::ios::binary);
     const std::string expected{std::istreambuf_iterator<char>(file), {}};
     EXPECT_EQ(text, expected) << name << ": make golden writes it anew";
+  }
+}
+
+// Other systems cut attention between heads: 4 of them are not shared out over 3 devices.
+TEST(Export, HeadsAreSharedOutEqually) {
+  Graph network = cases::transformer(6, 2);
+  EXPECT_TRUE(shares_heads(network, 1));
+  EXPECT_TRUE(shares_heads(network, 4));
+  EXPECT_FALSE(shares_heads(network, 3));
+  const Bench bench(std::move(network), cases::machine(3), "megatron:tp=3");
+  for (const SettingsExporter& to : settings_exporters()) {
+    const TargetChoice choice = choose_settings(bench.subject(), to.rules);
+    EXPECT_EQ(choice.settings.tp, 1) << to.name;
+    EXPECT_EQ(choice.settings.dp, 3) << to.name;
+    ASSERT_FALSE(choice.lost.empty()) << to.name;
+    EXPECT_THAT(choice.lost.front().what, HasSubstr("heads")) << to.name;
   }
 }
 

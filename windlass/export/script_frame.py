@@ -34,6 +34,50 @@ def rotary(x, theta, dims, interleaved):
     return torch.cat((turned, rest), -1)
 
 
+def batch_norm(x, mean, variance, scale, bias, momentum, epsilon):
+    """With statistics of the whole batch, replicas together."""
+    if not torch.distributed.is_initialized():
+        return F.batch_norm(x, mean, variance, scale, bias, True, momentum, epsilon)
+    total = torch.distributed.nn.all_reduce
+    axes, shape = [0, *range(2, x.dim())], [1, -1] + [1] * (x.dim() - 2)
+    count = x.numel() // x.shape[1] * torch.distributed.get_world_size()
+    average = total(x.sum(axes)) / count
+    centred = x - average.reshape(shape)
+    spread = total(centred.square().sum(axes)) / count
+    with torch.no_grad():
+        mean.lerp_(average, momentum)
+        variance.lerp_(spread * (count / max(1, count - 1)), momentum)
+    normal = centred * torch.rsqrt(spread + epsilon).reshape(shape)
+    return normal * scale.reshape(shape) + bias.reshape(shape)
+
+
+def gather(x, index, axis):
+    index = torch.where(index < 0, index + x.shape[axis], index)
+    return x.index_select(axis, index.reshape(-1)).reshape(x.shape[:axis] + index.shape + x.shape[axis:][1:])
+
+
+def recurrent(layer, x, weights, again, bias, hidden, cell, onnx_order, both, reverse):
+    gates = 4 if layer is torch.lstm else 3
+    order = list(range(gates)) if not onnx_order else [0, 2, 3, 1] if gates == 4 else [1, 0, 2]
+
+    def ordered(tensor):
+        parts = tensor.chunk(gates)
+        return torch.cat([parts[gate] for gate in order])
+
+    parameters = []
+    for direction in range(weights.shape[0]):
+        parameters += [ordered(weights[direction]), ordered(again[direction])]
+        if bias is not None:
+            parameters += [ordered(part) for part in bias[direction].chunk(2)]
+    zeros = x.new_zeros(weights.shape[0], x.shape[1], again.shape[-1])
+    hidden, cell = (zeros if state is None else state for state in (hidden, cell))
+    x = x.flip(0) if reverse else x
+    state = (hidden, cell) if gates == 4 else hidden
+    y, *last = layer(x, state, parameters, bias is not None, 1, 0.0, True, both, False)
+    y = y.reshape(x.shape[0], x.shape[1], weights.shape[0], -1).transpose(1, 2)
+    return (y.flip(0) if reverse else y, *last)
+
+
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
          "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8}
 
@@ -70,29 +114,27 @@ def main():
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world != REPLICAS:
         raise SystemExit(f"the plan has {REPLICAS} replicas: start it with torchrun --nproc-per-node {REPLICAS}")
-    cuda = torch.cuda.is_available()
     if world > 1:
         # Some builds of PyTorch 2 (Debian 13's) cannot do what they take for the default.
         os.environ.setdefault("USE_LIBUV", "0")
-        torch.distributed.init_process_group("nccl" if cuda else "gloo")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
+        torch.distributed.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     model = Model()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.02)
     if options.weights:
         load_weights(model, options.weights)
-    model.to(device)
+    model.to(DEVICE)
     trained = DistributedDataParallel(model) if world > 1 else model
     optimizer = make_optimizer(trained.parameters(), options.lr)
     data = read_safetensors(options.data)
     rows = next(iter(data.values())).shape[0]
     for step in range(options.steps):
         optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=device)
+        total = torch.zeros((), device=DEVICE)
         for part in range(ACCUMULATION):
             first = step * BATCH + (rank * ACCUMULATION + part) * MICRO_BATCH
             picked = torch.arange(first, first + MICRO_BATCH) % rows
-            batch = [data[name][picked].to(device) for name in INPUTS]
+            batch = [data[name][picked].to(DEVICE) for name in INPUTS]
             # Gradients are exchanged once a step.
             last = part + 1 == ACCUMULATION
             with contextlib.nullcontext() if last or world == 1 else trained.no_sync():

@@ -115,6 +115,8 @@ class Chooser {
     to_replicas(positions, "positions of samples split, cp");
     to_replicas(copies, "devices that do the same,");
     if (!rules_.tensor) to_replicas(to.tp, "tensor parallel, tp");
+    if (!shares_heads(subject_.network, to.tp))
+      to_replicas(to.tp, "heads of attention that are not shared out equally, tp");
     if (!rules_.pipeline) to_replicas(to.pp, "pipeline parallel, pp");
     if (to.pp == 1) to.interleave = 1;
     if (to.interleave > 1 && !rules_.interleave) {
@@ -195,7 +197,7 @@ class Chooser {
              for (Residency& home : s.weights) home.host_update = true;
            });
     }
-    to.host_weights = weights && rules_.host_weights && to.zero == 3;
+    to.host_weights = weights && rules_.host_weights && to.zero >= rules_.host_weights_from;
     if (weights && !to.host_weights)
       lose("weights on the host", "on the device", [](Strategy& s) {
         for (Residency& home : s.weights) home.host = false;
@@ -381,6 +383,15 @@ MemoryAction block_action(const ExportSubject& subject, size_t first, size_t las
   }
   if (2 * (again + moved) <= all) return MemoryAction::Keep;
   return again >= moved ? MemoryAction::Recompute : MemoryAction::Offload;
+}
+
+bool shares_heads(const Graph& network, int64_t tp) {
+  return std::ranges::all_of(network.ops, [&](const Op& op) {
+    if (op.kind != OpKind::Attention) return true;
+    const int64_t heads = network[op.inputs[0]].type.shape[1];
+    const int64_t groups = network[op.inputs[1]].type.shape[1];
+    return heads % tp == 0 && (groups % tp == 0 || tp % groups == 0);
+  });
 }
 
 TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules) {

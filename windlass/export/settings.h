@@ -35,7 +35,8 @@ struct TargetRules {
   bool host_states = true, part_of_states = true;
   int host_states_from = 1;  // the lowest stage of ZeRO for that
   bool by_block = false;     // saved tensors by block: keep, recompute, offload
-  bool host_weights = true;  // with stage 3 only
+  bool host_weights = true;
+  int host_weights_from = 3;  // the lowest stage of ZeRO for that
 };
 
 // Something the plan decides and the settings do not say.
@@ -77,6 +78,10 @@ struct TargetChoice {
 // What most bytes that ops [first, last) save do, if all of them have to do the same: kept,
 // computed again, or moved to the host.
 MemoryAction block_action(const ExportSubject& subject, size_t first, size_t last);
+
+// Whether the heads of each attention, and the groups of keys, can be shared out equally over so
+// many tensor parts, as all these systems want it. Keys of fewer groups than parts are repeated.
+bool shares_heads(const Graph& network, int64_t tp);
 
 // Of recompute policies that the target has, the plan's own is taken, else the fastest that fits.
 // Throws Error{Unsupported} if the samples cannot be shared out.

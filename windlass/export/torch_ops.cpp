@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -34,6 +35,10 @@ std::string unary(const Op& op, const UnaryAttrs& attrs, const std::string& x) {
     case UnaryFn::Identity: return x;
     case UnaryFn::Relu: return fmt::format("F.relu({})", x);
     case UnaryFn::LeakyRelu: return fmt::format("F.leaky_relu({}, {})", x, a);
+    case UnaryFn::Elu:
+      return fmt::format("torch.where({0} > 0, {2} * {0}, {1} * torch.expm1({0}.clamp(max=0)))", x,
+                         a, b);
+    case UnaryFn::Not: return fmt::format("torch.logical_not({})", x);
     case UnaryFn::Clip: return fmt::format("torch.clamp({}, {}, {})", x, a, b);
     case UnaryFn::Gelu: return fmt::format("F.gelu({})", x);
     case UnaryFn::GeluTanh: return fmt::format("F.gelu({}, approximate=\"tanh\")", x);
@@ -60,22 +65,45 @@ std::string unary(const Op& op, const UnaryAttrs& attrs, const std::string& x) {
     case UnaryFn::Sign:
     case UnaryFn::Floor:
     case UnaryFn::Ceil:
+    case UnaryFn::IsNan:
+    case UnaryFn::Tan:
+    case UnaryFn::Asin:
+    case UnaryFn::Acos:
+    case UnaryFn::Atan:
+    case UnaryFn::Sinh:
+    case UnaryFn::Cosh:
+    case UnaryFn::Asinh:
+    case UnaryFn::Acosh:
+    case UnaryFn::Atanh:
     case UnaryFn::Round: return fmt::format("torch.{}({})", enum_name(attrs.fn), x);
-    default: fail_op(op, fmt::format("{} is not written", enum_name(attrs.fn)));
   }
+  fail_op(op, "this function is not written");
 }
 
-std::string binary(const Op& op, BinaryFn fn, const std::string& x, const std::string& y) {
+std::string binary(const Op& op, BinaryFn fn, const std::string& x, const std::string& y,
+                   bool integer) {
   switch (fn) {
     case BinaryFn::Add: return fmt::format("{} + {}", x, y);
     case BinaryFn::Sub: return fmt::format("{} - {}", x, y);
     case BinaryFn::Mul: return fmt::format("{} * {}", x, y);
-    case BinaryFn::Div: return fmt::format("{} / {}", x, y);
+    case BinaryFn::Div:
+      return integer ? fmt::format("torch.div({}, {}, rounding_mode=\"trunc\")", x, y)
+                     : fmt::format("{} / {}", x, y);
+    case BinaryFn::Mod:
+      return fmt::format("torch.{}({}, {})", integer ? "remainder" : "fmod", x, y);
+    case BinaryFn::Equal: return fmt::format("{} == {}", x, y);
+    case BinaryFn::Less: return fmt::format("{} < {}", x, y);
+    case BinaryFn::LessEqual: return fmt::format("{} <= {}", x, y);
+    case BinaryFn::Greater: return fmt::format("{} > {}", x, y);
+    case BinaryFn::GreaterEqual: return fmt::format("{} >= {}", x, y);
+    case BinaryFn::And:
+    case BinaryFn::Or:
+    case BinaryFn::Xor: return fmt::format("torch.logical_{}({}, {})", enum_name(fn), x, y);
     case BinaryFn::Pow: return fmt::format("torch.pow({}, {})", x, y);
     case BinaryFn::Max: return fmt::format("torch.maximum({}, {})", x, y);
     case BinaryFn::Min: return fmt::format("torch.minimum({}, {})", x, y);
-    default: fail_op(op, fmt::format("{} is not written", enum_name(fn)));
   }
+  fail_op(op, "this function is not written");
 }
 
 std::string padding(const Op& op, const auto& begin, const auto& end) {
@@ -89,11 +117,98 @@ std::string reduction(const Op& op, const ReduceAttrs& attrs, const std::string&
   switch (attrs.fn) {
     case ReduceFn::Sum: return fmt::format("torch.sum({}, {}, keepdim={})", x, axes, keep);
     case ReduceFn::Mean: return fmt::format("torch.mean({}, {}, keepdim={})", x, axes, keep);
-    default: fail_op(op, "this reduction is not written");
+    case ReduceFn::Max: return fmt::format("torch.amax({}, {}, keepdim={})", x, axes, keep);
+    case ReduceFn::Min: return fmt::format("torch.amin({}, {}, keepdim={})", x, axes, keep);
+    case ReduceFn::L1: return fmt::format("torch.sum({}.abs(), {}, keepdim={})", x, axes, keep);
+    case ReduceFn::L2:
+      return fmt::format("torch.sqrt(torch.sum({}.square(), {}, keepdim={}))", x, axes, keep);
+    case ReduceFn::SumSquare:
+      return fmt::format("torch.sum({}.square(), {}, keepdim={})", x, axes, keep);
+    case ReduceFn::LogSumExp:
+      return fmt::format("torch.logsumexp({}, {}, keepdim={})", x, axes, keep);
+    case ReduceFn::Prod:
+      if (attrs.axes.size() != 1) fail_op(op, "a product over several axes is not written");
+      return fmt::format("torch.prod({}, {}, keepdim={})", x, attrs.axes[0], keep);
   }
+  fail_op(op, "this reduction is not written");
+}
+
+// Amounts from the last axis to the first one that has any, as F.pad takes them.
+std::string pad(const Op& op, const PadAttrs& attrs, const std::string& x) {
+  size_t first = 0;
+  while (first + 1 < attrs.begin.size() && attrs.begin[first] == 0 && attrs.end[first] == 0)
+    ++first;
+  std::vector<int64_t> amounts;
+  for (size_t axis = attrs.begin.size(); axis-- > first;) {
+    amounts.push_back(attrs.begin[axis]);
+    amounts.push_back(attrs.end[axis]);
+  }
+  if (attrs.mode == PadMode::Constant)
+    return fmt::format("F.pad({}, {}, value={})", x, tuple(amounts), real(attrs.value));
+  if (first == 0) fail_op(op, "padding of the batch with its own samples is not written");
+  return fmt::format("F.pad({}, {}, \"{}\")", x, tuple(amounts),
+                     attrs.mode == PadMode::Edge ? "replicate" : "reflect");
+}
+
+std::string resize(const Op& op, const ResizeAttrs& attrs, const std::string& x) {
+  const std::string size = tuple(ints(attrs.size));
+  const bool half = attrs.coordinates == ResizeCoordinates::HalfPixel;
+  const bool corners = attrs.coordinates == ResizeCoordinates::AlignCorners;
+  if (attrs.mode == ResizeMode::Nearest) {
+    if (corners) fail_op(op, "the nearest of aligned corners is not written");
+    return fmt::format("F.interpolate({}, {}, mode=\"nearest{}\")", x, size, half ? "-exact" : "");
+  }
+  if (!half && !corners) fail_op(op, "linear resampling of asymmetric coordinates is not written");
+  constexpr std::array kModes = {"linear", "bilinear", "trilinear"};
+  return fmt::format("F.interpolate({}, {}, mode=\"{}\", align_corners={})", x, size,
+                     kModes.at(attrs.size.size() - 1), corners ? "True" : "False");
+}
+
+std::string recurrent(const Op& op, const std::vector<std::string>& in) {
+  const auto& attrs = std::get<RecurrentAttrs>(op.attrs);
+  const bool lstm = op.kind == OpKind::Lstm;
+  if (!lstm && !attrs.linear_before_reset)
+    fail_op(op, "a reset gate before the product is not written");
+  std::string operands;
+  for (size_t i = 0; i < 6; ++i) operands += (i < in.size() ? in[i] : "None") + ", ";
+  return fmt::format("recurrent(torch.{}, {}{}, {}, {}){}", lstm ? "lstm" : "gru", operands,
+                     attrs.gates == GateOrder::Onnx ? "True" : "False",
+                     attrs.bidirectional ? "True" : "False", attrs.reverse ? "True" : "False",
+                     op.outputs.size() == 1 ? "[0]" : fmt::format("[:{}]", op.outputs.size()));
+}
+
+std::string random_numbers(const RandomAttrs& attrs, const std::string& dtype) {
+  const std::string made =
+      fmt::format("torch.empty({}, dtype={}, device=DEVICE)", tuple(ints(attrs.shape)), dtype);
+  switch (attrs.fn) {
+    case RandomFn::Uniform:
+      return fmt::format("{}.uniform_({}, {})", made, real(attrs.alpha), real(attrs.beta));
+    case RandomFn::Normal:
+      return fmt::format("{}.normal_({}, {})", made, real(attrs.alpha), real(attrs.beta));
+    case RandomFn::Bernoulli: return fmt::format("{}.bernoulli_({})", made, real(attrs.alpha));
+  }
+  return made;
 }
 
 }  // namespace
+
+std::string_view torch_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::F64: return "torch.float64";
+    case DType::F16: return "torch.float16";
+    case DType::BF16: return "torch.bfloat16";
+    case DType::I64: return "torch.int64";
+    case DType::I32: return "torch.int32";
+    case DType::U8: return "torch.uint8";
+    case DType::Bool: return "torch.bool";
+    default: return "torch.float32";
+  }
+}
+
+std::string torch_number(double value, DType dtype) {
+  if (dtype == DType::Bool) return value != 0 ? "True" : "False";
+  return is_integer(dtype) ? fmt::format("{}", static_cast<int64_t>(value)) : real(value);
+}
 
 std::string torch_expression(const Graph& graph, const Op& op, const std::vector<std::string>& in) {
   const auto has = [&](size_t i) { return i < in.size() && in[i] != "None"; };
@@ -111,7 +226,11 @@ std::string torch_expression(const Graph& graph, const Op& op, const std::vector
     }
     case OpKind::Conv: {
       const auto& attrs = std::get<ConvAttrs>(op.attrs);
-      if (attrs.transposed) fail_op(op, "a transposed convolution is not written");
+      if (attrs.transposed)
+        return fmt::format(
+            "F.conv_transpose{}d({}, {}, {}, {}, {}, {}, {}, {})", attrs.stride.size(), in[0],
+            in[1], at(2), tuple(ints(attrs.stride)), padding(op, attrs.pad_begin, attrs.pad_end),
+            tuple(ints(attrs.output_padding)), attrs.groups, tuple(ints(attrs.dilation)));
       return fmt::format("F.conv{}d({}, {}, {}, {}, {}, {}, {})", attrs.stride.size(), in[0], in[1],
                          at(2), tuple(ints(attrs.stride)),
                          padding(op, attrs.pad_begin, attrs.pad_end), tuple(ints(attrs.dilation)),
@@ -131,9 +250,31 @@ std::string torch_expression(const Graph& graph, const Op& op, const std::vector
     }
     case OpKind::BatchNorm: {
       const auto& attrs = std::get<BatchNormAttrs>(op.attrs);
-      return fmt::format("F.batch_norm({}, {}, {}, {}, {}, {}, {}, {})", in[0], at(3), at(4), at(1),
-                         at(2), attrs.training ? "True" : "False", real(attrs.momentum),
+      if (attrs.training)
+        return fmt::format("batch_norm({}, {}, {}, {}, {}, {}, {})", in[0], at(3), at(4), at(1),
+                           at(2), real(attrs.momentum), real(attrs.epsilon));
+      return fmt::format("F.batch_norm({}, {}, {}, {}, {}, eps={})", in[0], at(3), at(4), at(1),
+                         at(2), real(attrs.epsilon));
+    }
+    case OpKind::GroupNorm: {
+      const auto& attrs = std::get<GroupNormAttrs>(op.attrs);
+      return fmt::format("F.group_norm({}, {}, {}, {}, {})", in[0], attrs.groups, at(1), at(2),
                          real(attrs.epsilon));
+    }
+    case OpKind::LocalResponseNorm: {
+      const auto& attrs = std::get<LrnAttrs>(op.attrs);
+      return fmt::format("F.local_response_norm({}, {}, {}, {}, {})", in[0], attrs.size,
+                         real(attrs.alpha), real(attrs.beta), real(attrs.bias));
+    }
+    case OpKind::Resize: return resize(op, std::get<ResizeAttrs>(op.attrs), in[0]);
+    case OpKind::Pad: return pad(op, std::get<PadAttrs>(op.attrs), in[0]);
+    case OpKind::Lstm:
+    case OpKind::Gru: return recurrent(op, in);
+    case OpKind::Cast:
+      return fmt::format("{}.to({})", in[0], torch_dtype(std::get<CastAttrs>(op.attrs).to));
+    case OpKind::Random: {
+      const auto& attrs = std::get<RandomAttrs>(op.attrs);
+      return random_numbers(attrs, std::string(torch_dtype(attrs.dtype)));
     }
     case OpKind::LayerNorm: {
       const auto& attrs = std::get<LayerNormAttrs>(op.attrs);
@@ -163,12 +304,35 @@ std::string torch_expression(const Graph& graph, const Op& op, const std::vector
                          attrs.interleaved ? "True" : "False");
     }
     case OpKind::Unary: return unary(op, std::get<UnaryAttrs>(op.attrs), in[0]);
-    case OpKind::Binary: return binary(op, std::get<BinaryAttrs>(op.attrs).fn, in[0], in[1]);
+    case OpKind::Binary:
+      return binary(op, std::get<BinaryAttrs>(op.attrs).fn, in[0], in[1],
+                    is_integer(graph[op.inputs[0]].type.dtype));
     case OpKind::Where: return fmt::format("torch.where({}, {}, {})", in[0], in[1], in[2]);
     case OpKind::Dropout:
       return fmt::format("F.dropout({}, {}, True)", in[0],
                          real(std::get<DropoutAttrs>(op.attrs).ratio));
     case OpKind::Embedding: return fmt::format("F.embedding({}, {})", in[0], in[1]);
+    case OpKind::Gather:
+      return fmt::format("gather({}, {}, {})", in[0], in[1], std::get<AxisAttrs>(op.attrs).axis);
+    case OpKind::GatherElements:
+      return fmt::format("torch.gather({}, {}, {})", in[0], std::get<AxisAttrs>(op.attrs).axis,
+                         in[1]);
+    case OpKind::ScatterElements: {
+      const auto& attrs = std::get<ScatterAttrs>(op.attrs);
+      return fmt::format("torch.scatter{}({}, {}, {}, {})", attrs.add ? "_add" : "", in[0],
+                         attrs.axis, in[1], in[2]);
+    }
+    case OpKind::CumSum:
+      return fmt::format("torch.cumsum({}, {})", in[0], std::get<AxisAttrs>(op.attrs).axis);
+    case OpKind::ArgMax:
+      return fmt::format("torch.argmax({}, {}).reshape({})", in[0],
+                         std::get<AxisAttrs>(op.attrs).axis,
+                         tuple(ints(graph[op.outputs[0]].type.shape)));
+    case OpKind::TopK: {
+      const auto& attrs = std::get<TopKAttrs>(op.attrs);
+      return fmt::format("torch.topk({}, {}, {}, {})", in[0], attrs.k, attrs.axis,
+                         attrs.largest ? "True" : "False");
+    }
     case OpKind::Reshape:
     case OpKind::Expand: {
       const Shape& shape = std::get<ShapeAttrs>(op.attrs).shape;

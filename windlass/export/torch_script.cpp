@@ -5,10 +5,10 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/export/torch_names.h"
 #include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
 
@@ -19,58 +19,6 @@ std::string_view torch_script_frame();
 
 namespace {
 
-// A string of Python; JSON's escapes are Python's.
-std::string python_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-}
-
-// The last part of a name as an identifier.
-std::string identifier(std::string_view name) {
-  std::string text;
-  for (char c : name)
-    text += (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
-  if (text.empty() || (text[0] >= '0' && text[0] <= '9')) text.insert(0, "v_");
-  static const std::set<std::string> kWords = {
-      "and",   "as",    "def",    "del",    "for",       "from",   "if",
-      "in",    "is",    "lambda", "not",    "or",        "pass",   "with",
-      "self",  "torch", "F",      "nn",     "math",      "None",   "True",
-      "False", "class", "return", "global", "attention", "rotary", "rms_norm"};
-  return kWords.contains(text) ? text + "_" : text;
-}
-
-std::string last_part(std::string_view name) {
-  const size_t cut = name.find_last_of("./");
-  return std::string(cut == std::string_view::npos ? name : name.substr(cut + 1));
-}
-
-class Names {
- public:
-  std::string fresh(const std::string& wanted) {
-    std::string name = wanted;
-    for (int i = 2; !used_.insert(name).second; ++i) name = fmt::format("{}_{}", wanted, i);
-    return name;
-  }
-
- private:
-  std::set<std::string> used_;
-};
-
-std::string_view torch_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::F64: return "torch.float64";
-    case DType::F16: return "torch.float16";
-    case DType::BF16: return "torch.bfloat16";
-    case DType::I64: return "torch.int64";
-    default: return "torch.float32";
-  }
-}
-
-std::string shape_text(const Shape& shape) {
-  std::string text;
-  for (int64_t size : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
-  return shape.size() == 1 ? "(" + text + ",)" : "(" + text + ")";
-}
-
 // A run of ops that is one module, and what it exchanges with the others.
 struct Piece {
   size_t first = 0, last = 0;
@@ -79,15 +27,27 @@ struct Piece {
   std::string code;  // of its class without the name
 };
 
+// The network for one micro-batch of a replica. Replicas exchange the statistics of batch norm
+// themselves, so that it does not keep them from sharing the batch.
+Graph part_of_batch(const Graph& network, const TargetSettings& settings) {
+  if (settings.batch == settings.micro) return network;
+  Graph graph = network;
+  std::vector<size_t> norms;
+  for (size_t i = 0; i < graph.ops.size() && settings.accumulation == 1; ++i)
+    if (graph.ops[i].kind == OpKind::BatchNorm)
+      if (auto& attrs = std::get<BatchNormAttrs>(graph.ops[i].attrs); attrs.training) {
+        attrs.training = false;
+        norms.push_back(i);
+      }
+  graph = cut_batch(graph, find_batch(graph), settings.batch / settings.micro);
+  for (size_t i : norms) std::get<BatchNormAttrs>(graph.ops[i].attrs).training = true;
+  return graph;
+}
+
 class ScriptWriter {
  public:
   ScriptWriter(const ExportSubject& subject, const TargetSettings& settings)
-      : subject_(subject),
-        settings_(settings),
-        graph_(settings.batch == settings.micro
-                   ? subject.network
-                   : cut_batch(subject.network, find_batch(subject.network),
-                               settings.batch / settings.micro)) {}
+      : subject_(subject), settings_(settings), graph_(part_of_batch(subject.network, settings)) {}
 
   std::string run() {
     make_pieces();
@@ -97,16 +57,25 @@ class ScriptWriter {
     }
     for (Piece& piece : pieces_) piece.code = class_code(piece);
     const std::string parts = classes();  // gives them the names that the model uses
-    return head() + helpers() + parts + model() + loop();
+    return head() + helpers(parts) + parts + model() + loop();
   }
 
  private:
-  // The frame has helpers first and the loop last; the modules stand between.
+  // The frame has helpers first, then what reads files, and the loop last; the modules stand
+  // between. Of the helpers those that the modules call are taken.
   static size_t loop_begin() { return torch_script_frame().find("\n\ndef main():"); }
-  static std::string helpers() {
+  static std::string helpers(const std::string& parts) {
     const std::string_view all = torch_script_frame();
-    const size_t begin = all.find("def attention(");
-    return std::string(all.substr(begin, loop_begin() - begin));
+    const size_t readers = all.find("TYPES = ");
+    std::string text;
+    for (size_t begin = all.find("def "); begin < readers;) {
+      const size_t end = std::min(readers, all.find("\n\n\ndef ", begin) + 3);
+      const std::string_view helper = all.substr(begin, end - begin);
+      const std::string call = " " + std::string(helper.substr(4, helper.find('(') - 3));
+      if (parts.find(call) != std::string::npos) text += helper;
+      begin = end;
+    }
+    return text + std::string(all.substr(readers, loop_begin() - readers));
   }
   static std::string loop() { return std::string(torch_script_frame().substr(loop_begin())); }
 
@@ -150,9 +119,16 @@ class ScriptWriter {
     }
   }
 
+  // Registered once, so that it moves to the device with the module.
   std::string constant(TensorId id) const {
     const Tensor& tensor = graph_[id];
+    const DType dtype = tensor.type.dtype;
     const auto& values = graph_.constants[static_cast<size_t>(tensor.constant)].values;
+    const std::string shape = shape_text(tensor.type.shape);
+    const bool alike = std::ranges::all_of(values, [&](double v) { return v == values[0]; });
+    if (alike && !values.empty())
+      return fmt::format("torch.full({}, {}, dtype={})", shape, torch_number(values[0], dtype),
+                         torch_dtype(dtype));
     constexpr size_t kMost = 4096;
     if (values.size() > kMost)
       fail_unsupported(
@@ -160,12 +136,8 @@ class ScriptWriter {
           "have",
           tensor.name, values.size());
     std::string text;
-    for (double value : values)
-      text += (text.empty() ? "" : ", ") + (is_integer(tensor.type.dtype)
-                                                ? fmt::format("{}", static_cast<int64_t>(value))
-                                                : fmt::format("{}", value));
-    return fmt::format("torch.tensor([{}], dtype={}).reshape({})", text,
-                       torch_dtype(tensor.type.dtype), shape_text(tensor.type.shape));
+    for (double value : values) text += (text.empty() ? "" : ", ") + torch_number(value, dtype);
+    return fmt::format("torch.tensor([{}], dtype={}).reshape({})", text, torch_dtype(dtype), shape);
   }
 
   std::string class_code(const Piece& piece) const {
@@ -183,12 +155,25 @@ class ScriptWriter {
       known[id] = "self." + name;
       const std::string shape = shape_text(graph_[id].type.shape);
       if (graph_[id].role == TensorRole::Buffer)
-        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros{})\n", name, shape);
+        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros({}, dtype={}))\n",
+                            name, shape, torch_dtype(graph_[id].type.dtype));
       else
         made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}){})\n", name,
                             shape, torch_dtype(graph_[id].type.dtype),
                             graph_[id].trainable ? "" : ", requires_grad=False");
     }
+    std::string own;
+    for (TensorId id : piece.weights)
+      own += (own.empty() ? "\"" : ", \"") + known.at(id).substr(5) + "\"";
+    made += fmt::format("        self.own = [{}]\n", own);
+    for (size_t i = piece.first; i < piece.last; ++i)
+      for (TensorId id : graph_.ops[i].inputs)
+        if (id.valid() && graph_[id].constant >= 0 && !known.contains(id)) {
+          const std::string name = attributes.fresh("c_" + identifier(last_part(graph_[id].name)));
+          known[id] = "self." + name;
+          made += fmt::format("        self.register_buffer(\"{}\", {}, persistent=False)\n", name,
+                              constant(id));
+        }
     std::string arguments;
     for (TensorId id : piece.inputs) {
       known[id] = variables.fresh(identifier(last_part(graph_[id].name)));
@@ -198,10 +183,7 @@ class ScriptWriter {
     for (size_t i = piece.first; i < piece.last; ++i) {
       const Op& op = graph_.ops[i];
       std::vector<std::string> operands;
-      for (TensorId id : op.inputs)
-        operands.push_back(!id.valid()                ? "None"
-                           : graph_[id].constant >= 0 ? constant(id)
-                                                      : known.at(id));
+      for (TensorId id : op.inputs) operands.push_back(id.valid() ? known.at(id) : "None");
       const std::string value = torch_expression(graph_, op, operands);
       std::string results;
       for (TensorId id : op.outputs) {
@@ -239,8 +221,14 @@ class ScriptWriter {
       const Tensor& tensor = graph_.tensors[t];
       const std::string name = variables.fresh("shared_" + identifier(last_part(tensor.name)));
       known[TensorId(t)] = "self." + name;
-      made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}))\n", name,
-                          shape_text(tensor.type.shape), torch_dtype(tensor.type.dtype));
+      const std::string shape = shape_text(tensor.type.shape);
+      if (tensor.role == TensorRole::Buffer)
+        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros({}, dtype={}))\n",
+                            name, shape, torch_dtype(tensor.type.dtype));
+      else
+        made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}){})\n", name,
+                            shape, torch_dtype(tensor.type.dtype),
+                            tensor.trainable ? "" : ", requires_grad=False");
       shared += fmt::format("{}: self.{}, ", python_text(tensor.name), name);
     }
     made +=
@@ -257,8 +245,9 @@ class ScriptWriter {
         "\n    def add(self, part, action):\n        self.parts.append(part)\n        "
         "self.actions.append(action)\n\n"
         "    def by_name(self):\n        named = {}}}\n        for part in self.parts:\n"
-        "            own = dict(part.named_parameters()) | dict(part.named_buffers())\n"
-        "            named.update(zip(part.names, own.values()))\n        return named\n\n"
+        "            named.update((name, getattr(part, own)) for name, own in zip(part.names, "
+        "part.own))\n"
+        "        return named\n\n"
         "    def run(self, number, *inputs):\n        part, action = self.parts[number], "
         "self.actions[number]\n"
         "        if action == \"recompute\":\n"
@@ -315,12 +304,15 @@ class ScriptWriter {
     return fmt::format(
         "#!/usr/bin/env python3\n\"\"\"A training step as windlass planned it.\"\"\"\n\n"
         "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport struct\n\n"
-        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+        "import torch\nimport torch.distributed.nn\nimport torch.nn.functional as F\nfrom torch "
+        "import nn\n"
         "from torch.autograd.graph import save_on_cpu\n"
         "{}from torch.nn.parallel import DistributedDataParallel\n"
         "from torch.utils.checkpoint import checkpoint\n\n"
         "MODEL = {}\nBATCH = {}  # samples a step\nREPLICAS = {}\nMICRO_BATCH = {}\n"
-        "ACCUMULATION = {}\nCLIP_NORM = {}  # 0: not clipped\nINPUTS = [{}]\n\n\n"
+        "ACCUMULATION = {}\nCLIP_NORM = {}  # 0: not clipped\nINPUTS = [{}]\n"
+        "DEVICE = torch.device(\"cuda\", int(os.environ.get(\"LOCAL_RANK\", 0))) if "
+        "torch.cuda.is_available() else torch.device(\"cpu\")\n\n\n"
         "def make_optimizer(parameters, lr):\n    return {}\n\n\n",
         settings_.zero > 0 && settings_.dp > 1
             ? "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
@@ -359,6 +351,18 @@ ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choi
                                                   "FILE.safetensors",
                                                   replicas)
                                     : "run: python3 SCRIPT --data FILE.safetensors");
+  const auto has = [&](OpKind kind) {
+    return std::ranges::any_of(subject.network.ops, [&](const Op& op) { return op.kind == kind; });
+  };
+  if (has(OpKind::CrossEntropy) && replicas * choice.settings.accumulation > 1)
+    made.notes.push_back(
+        "labels that are left out (ignore_index): the script divides by those that count in each "
+        "micro-batch, windlass by those of the whole batch");
+  if (has(OpKind::BatchNorm) && made.text.find("\"recompute\")\n") != std::string::npos)
+    made.notes.push_back(
+        "batch norm: running statistics move twice a step in blocks that are computed again; "
+        "losses "
+        "do not depend on them");
   return made;
 }
 

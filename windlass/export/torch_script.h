@@ -16,6 +16,9 @@ TargetRules torch_script_rules();
 // become decisions about blocks: what most of a block's bytes do.
 ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choice);
 
+// A type of elements, and a number of it, as Python writes them.
+std::string_view torch_dtype(DType dtype);
+std::string torch_number(double value, DType dtype);
 // The Python expression of an op, given those of its operands; several results are a tuple. Throws
 // Error{Unsupported}.
 std::string torch_expression(const Graph& graph, const Op& op,

@@ -4,9 +4,11 @@
 #include <array>
 #include <map>
 #include <tuple>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "windlass/base/text.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {
@@ -131,6 +133,35 @@ Degrees degrees_of(const TrainingGraph& training, const BatchAxes& batch, const 
   add_saved(training, strategy, degrees);
   add_weights(training, strategy, degrees);
   return degrees;
+}
+
+std::string degrees_title(const Degrees& degrees) {
+  std::vector<std::string> split, more;
+  const auto add_split = [&](int64_t degree, std::string_view words) {
+    if (degree > 1) split.push_back(fmt::format("{}{}", degree, words));
+  };
+  add_split(degrees.dp, "-way data parallel");
+  add_split(degrees.tp, "-way tensor parallel");
+  if (degrees.packs)
+    split.emplace_back("packs of layers");
+  else
+    add_split(degrees.pp, "-stage pipeline");
+  add_split(degrees.cp, "-way context parallel");
+  add_split(degrees.ep, "-way expert parallel");
+  add_split(degrees.copies, " copies");
+  if (split.empty()) split.emplace_back("one device");
+  if (!degrees.packs) {
+    const auto add = [&](int64_t part, int64_t whole, std::string_view words) {
+      if (part > 0 && part >= whole / 100) more.emplace_back(words);
+    };
+    if (degrees.zero > 0) more.push_back(fmt::format("ZeRO {}", degrees.zero));
+    add(degrees.recomputed, degrees.saved, "recompute");
+    add(degrees.offloaded, degrees.saved, "offload");
+    add(degrees.compressed, degrees.saved, "compression");
+    add(degrees.host_weights, 0, "weights on the host");
+    add(degrees.host_updates, 0, "optimizer on the host");
+  }
+  return join(split, " x ") + (more.empty() ? "" : " with " + join(more, ", "));
 }
 
 std::string degrees_text(const Degrees& degrees) {

@@ -38,6 +38,9 @@ struct Degrees {
 Degrees degrees_of(const TrainingGraph& training, const BatchAxes& batch, const Strategy& strategy,
                    int64_t samples);
 
+// What a plan is, for its title: "2-way data parallel x 4-stage pipeline with ZeRO 1, recompute".
+// What concerns less than a hundredth of the saved bytes is left out.
+std::string degrees_title(const Degrees& degrees);
 // "dp 2, tp 4, pp 1, ZeRO 1, 8 micro-batches of 2 samples a replica". Degrees of 1 beyond dp, tp
 // and pp are left out.
 std::string degrees_text(const Degrees& degrees);

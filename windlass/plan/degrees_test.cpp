@@ -49,6 +49,21 @@ TEST(Degrees, AreThoseThatWereAskedFor) {
   EXPECT_EQ(single.dp * single.tp * single.pp * single.copies, 1);
 }
 
+// The title of a plan says what it does.
+TEST(Degrees, Titles) {
+  const Graph graph = cases::transformer(8, 4);
+  const auto title = [&](const std::string& name, int devices) {
+    return degrees_title(degrees_for(graph, name, devices));
+  };
+  EXPECT_EQ(title("single", 1), "one device");
+  EXPECT_EQ(title("offload-all", 2), "2-way data parallel with offload");
+  EXPECT_EQ(title("zero:stage=2,recompute=full", 4), "4-way data parallel with ZeRO 2, recompute");
+  EXPECT_EQ(title("megatron:tp=2,pp=2,micro-batches=2", 4),
+            "2-way tensor parallel x 2-stage pipeline");
+  EXPECT_EQ(title("zero:stage=3,host-weights=on,host-update=on", 2),
+            "2-way data parallel with ZeRO 3, weights on the host, optimizer on the host");
+}
+
 // Named strategies say their degrees; what the ops do must come to the same.
 TEST(Degrees, MultiplyToTheDevices) {
   const Graph graph = cases::transformer(16, 4);

@@ -47,6 +47,7 @@ struct MethodAdvice {
 
 struct MethodsReport {
   std::string model, machine, provenance, runner;
+  std::string base;  // the strategy that methods are added to, as parse_baseline() takes it
   int64_t devices = 1;
   Bytes limit, card;                  // of each device: for tensors, and installed
   std::vector<MethodAdvice> methods;  // the first is plain

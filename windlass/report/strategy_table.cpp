@@ -26,7 +26,7 @@ std::string strategy_table_text(const std::vector<StrategyRow>& rows, const Stra
   table.add({"", "step", "samples/s", "peak", "against windlass", ""});
   const auto add = [&](const StrategyRow& row) {
     if (!row.why.empty()) return table.add({row.name, "-", "-", "-", "-", row.why});
-    table.add({row.name, format_seconds(row.step_time),
+    table.add({row.tuned ? row.name + " (tuned)" : row.name, format_seconds(row.step_time),
                fmt::format("{:.2f}", static_cast<double>(facts.samples) / row.step_time.value),
                format_bytes(Bytes(row.peak)),
                fmt::format("{:.2f}x", row.step_time / found.step_time),
@@ -43,7 +43,8 @@ nlohmann::ordered_json strategy_table_json(const std::vector<StrategyRow>& rows,
                                            const StrategyRow& found, int64_t samples,
                                            Termination termination) {
   const auto entry = [&](const StrategyRow& row) {
-    nlohmann::ordered_json json = {{"strategy", row.name}, {"possible", row.why.empty()}};
+    nlohmann::ordered_json json = {
+        {"strategy", row.name}, {"tuned", row.tuned}, {"possible", row.why.empty()}};
     if (!row.why.empty()) {
       json["reason"] = row.why;
       return json;

@@ -16,6 +16,7 @@ namespace windlass {
 struct StrategyRow {
   std::string name = {};
   std::string why = {};  // it is not possible; empty if it is
+  bool tuned = false;    // its settings are the best that were found for it
   bool fits = false;
   Seconds step_time = {};
   int64_t peak = 0;       // bytes of the fullest device

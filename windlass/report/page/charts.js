@@ -38,13 +38,21 @@ function drawBreakdown(plan) {
     table('Where the time of a step goes', ['', '#seconds', '#of the step'], rows));
 }
 
+// A name that breaks between its settings.
+function specCell(number, row) {
+  const cell = el('td', { class: 'name' }, number);
+  baselineName(row).split(',').forEach((part, i, all) => cell.append(part + (i + 1 < all.length ? ',' : ''), el('wbr')));
+  return cell;
+}
+function baselineName(row) { return row.tuned ? row.name + ' (tuned)' : row.name; }
+
 // Time against memory: what the search found, this plan, and what a user would have done.
 function frontierPoints(plan) {
   const device = plan.memories.filter(memory => !memory.host);
   const peak = Math.max(0, ...device.map(memory => memory.peak));
   const limit = Math.min(...device.map(memory => memory.limit));
   const points = plan.baselines.filter(row => !row.why && row.step_time > 0)
-    .map((row, i) => ({ name: row.name, x: row.peak, y: row.step_time, fits: row.fits, number: String(i + 1) }));
+    .map((row, i) => ({ name: baselineName(row), x: row.peak, y: row.step_time, fits: row.fits, number: String(i + 1) }));
   return { mine: { name: 'this plan', x: peak, y: plan.step_time }, limit, points };
 }
 
@@ -53,7 +61,7 @@ function drawFrontier(plan, other) {
   if (other) points.push({ ...frontierPoints(other).mine, name: other.path, fits: other.fits, number: 'B' });
   const holder = el('div', { class: 'chart', 'data-chart': 'frontier' });
   responsive(holder, width => holder.replaceChildren(frontierSvg(plan, mine, limit, points, width)));
-  const rows = [['this plan (' + plan.strategy + ')', formatSeconds(mine.y), formatBytes(mine.x),
+  const rows = [['this plan: ' + plan.strategy, formatSeconds(mine.y), formatBytes(mine.x),
     el('td', { class: plan.fits ? 'good' : 'bad' }, plan.fits ? 'fits' : 'does not fit')]];
   if (other) {
     const point = points[points.length - 1];
@@ -63,18 +71,19 @@ function drawFrontier(plan, other) {
   let number = 0;
   for (const row of plan.baselines) {
     if (row.why || !(row.step_time > 0)) {
-      rows.push([row.name, '-', '-', el('td', {}, row.why || 'not possible')]);
+      rows.push([specCell('', row), '-', '-', el('td', {}, row.why || 'not possible')]);
       continue;
     }
     number++;
-    rows.push([number + '  ' + row.name, formatSeconds(row.step_time), formatBytes(row.peak),
+    rows.push([specCell(number + '  ', row), formatSeconds(row.step_time), formatBytes(row.peak),
       el('td', { class: row.fits ? 'good' : 'bad' }, row.fits ? 'fits' : 'does not fit')]);
   }
   const listed = table('Strategies: time of a step and peak of the fullest device', ['strategy', '#step', '#peak', ''], rows, ['me']);
   const notes = [];
   if (!plan.frontier.length) notes.push('The plan file carries no frontier: "windlass plan" writes one where its search simulates several limits.');
   if (plan.no_baselines) notes.push('Usual strategies are ' + plan.no_baselines + '.');
-  return el('div', { class: 'side wide' }, el('div', {}, holder, ...notes.map(note => el('p', { class: 'lead' }, note))), listed);
+  listed.classList.add('tall');
+  return el('div', { class: 'side half' }, el('div', {}, holder, ...notes.map(note => el('p', { class: 'lead' }, note))), listed);
 }
 
 function frontierSvg(plan, mine, limit, points, width) {
@@ -84,7 +93,7 @@ function frontierSvg(plan, mine, limit, points, width) {
   const times = all.map(p => p.y).sort((a, b) => a - b);
   // What is many times slower than the rest would flatten all the others.
   const slowest = Math.min(times[times.length - 1], 4 * Math.max(mine.y, times[Math.floor(times.length / 2)]));
-  const endX = Math.max(...all.map(p => p.x), limit <= 3 * mine.x ? limit : 0) * 1.08;
+  const endX = Math.min(Math.max(...all.map(p => p.x), limit <= 3 * mine.x ? limit : 0), 4 * Math.max(mine.x, Math.min(limit, 3 * mine.x))) * 1.08;
   const endY = slowest * 1.12;
   const x = bytes => left + (width - left - right) * Math.min(1, bytes / endX);
   const y = seconds => height - bottom - (height - top - bottom) * Math.min(1, seconds / endY);
@@ -111,21 +120,49 @@ function frontierSvg(plan, mine, limit, points, width) {
       root.append(named(svg('circle', { class: 'knee', cx: x(bytes), cy: y(seconds), r: 4 }),
         'found by the search', [['step', formatSeconds(seconds)], ['limit', formatBytes(bytes)]]));
   }
-  // Points that would lie on each other are moved apart a little.
-  const placed = [];
   for (const point of points) {
-    let px = x(point.x), py = y(point.y), tries = 0;
-    while (placed.some(([ox, oy]) => Math.hypot(px - ox, py - oy) < 17) && tries++ < 12) py -= 9;
-    placed.push([px, py]);
-    const mark = svg('g', { 'data-name': point.name }, svg('circle', { class: 'base' + (point.fits ? '' : ' misfit'), cx: px, cy: py, r: 9 }),
-      svg('text', { class: 'number', x: px, y: py + 4 }, point.number));
+    const mark = svg('g', { 'data-name': point.name }, svg('circle', { class: 'base' + (point.fits ? '' : ' misfit'), cx: x(point.x), cy: y(point.y), r: 5 }));
     root.append(named(mark, point.name, [['step', formatSeconds(point.y)], ['peak', formatBytes(point.x)], ['', point.fits ? 'fits' : 'does not fit']]));
   }
+  root.append(...numberLabels([{ x: mine.x, y: mine.y, number: '' }, ...points].map(p => ({ px: x(p.x), py: y(p.y), number: p.number })), left, width - right, top, height - bottom));
   root.append(named(svg('g', { 'data-name': 'this plan' }, svg('circle', { class: 'mine', cx: x(mine.x), cy: y(mine.y), r: 9 })), 'this plan',
     [['step', formatSeconds(mine.y)], ['peak', formatBytes(mine.x)]]));
   root.append(svg('text', { class: 'strong', x: x(mine.x) + (x(mine.x) > width - 110 ? -14 : 14), y: y(mine.y) + 18,
     'text-anchor': x(mine.x) > width - 110 ? 'end' : 'start' }, 'this plan'));
   return root;
+}
+
+// Numbers beside marks, one label for those that lie together; where there is no room at the mark, a line leads to it.
+function numberLabels(marks, left, right, top, bottom) {
+  const places = [];
+  for (const mark of marks) {
+    const near = places.find(place => Math.hypot(place.px - mark.px, place.py - mark.py) < 7);
+    if (near && near.numbers.length && mark.number) near.numbers.push(mark.number);
+    else places.push({ ...mark, numbers: mark.number ? [mark.number] : [] });
+  }
+  const taken = places.map(place => [place.px - 6, place.py - 6, place.px + 6, place.py + 6]), made = [];
+  const over = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+  for (const place of places) {
+    if (!place.numbers.length) continue;
+    const text = place.numbers.join(' '), wide = 6.6 * text.length + 2, high = 12;
+    let best = null;
+    for (const far of [8, 18, 30, 44, 60, 78]) {
+      for (const angle of [0, 180, 270, 90, 315, 225, 45, 135]) {
+        const cx = place.px + Math.cos(angle * Math.PI / 180) * (far + wide / 2), cy = place.py + Math.sin(angle * Math.PI / 180) * (far + 4);
+        const box = [cx - wide / 2, cy - high / 2, cx + wide / 2, cy + high / 2];
+        if (box[0] < left || box[2] > right || box[1] < top - 8 || box[3] > bottom || taken.some(other => over(box, other))) continue;
+        best = { box, far };
+        break;
+      }
+      if (best) break;
+    }
+    if (!best) continue;
+    taken.push(best.box);
+    const cx = (best.box[0] + best.box[2]) / 2, cy = (best.box[1] + best.box[3]) / 2;
+    if (best.far > 8) made.push(svg('line', { class: 'lead-line', x1: place.px, y1: place.py, x2: Math.max(best.box[0], Math.min(place.px, best.box[2])), y2: Math.max(best.box[1], Math.min(place.py, best.box[3])) }));
+    made.push(svg('text', { class: 'number', x: cx, y: cy + 4 }, text));
+  }
+  return made;
 }
 
 function named(mark, name, rows) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "windlass/plan/degrees.h"
+#include "windlass/plan/method_advice.h"
 #include "windlass/plan/plan.h"
 #include "windlass/report/page/page_timeline.h"
 #include "windlass/report/simulation.h"
@@ -30,8 +31,10 @@ struct PagePlan {
   const Machine& machine;
   const SimulatedStep& step;
   const SimulationReport& report;
-  std::vector<StrategyRow> baselines = {};  // what a user would have done
-  std::string no_baselines = {};            // why there are none
+  std::vector<StrategyRow> baselines = {};    // what a user would have done
+  std::string no_baselines = {};              // why there are none
+  std::optional<MethodsReport> methods = {};  // throughput against batch by memory method
+  std::string no_methods = {};                // why there are none
 };
 
 struct PageOptions {

@@ -38,8 +38,9 @@ std::string filled(std::string_view frame,
   return text.append(frame);
 }
 
-constexpr std::array kChartScripts = {"format.js",         "charts.js", "memory.js",  "timeline.js",
-                                      "timeline_input.js", "tables.js", "sections.js"};
+constexpr std::array kChartScripts = {"format.js", "charts.js",   "methods.js",
+                                      "memory.js", "timeline.js", "timeline_input.js",
+                                      "tables.js", "sections.js"};
 
 std::string scripts_with(std::string_view last) {
   std::string scripts;

@@ -159,11 +159,31 @@ ordered_json baselines(const PagePlan& plan) {
   ordered_json list = ordered_json::array();
   for (const StrategyRow& row : plan.baselines)
     list.push_back({{"name", row.name},
+                    {"tuned", row.tuned},
                     {"why", row.why},
                     {"fits", row.fits},
                     {"step_time", row.step_time.value},
                     {"peak", row.peak}});
   return list;
+}
+
+// Throughput against batch, and what to make of it.
+ordered_json method_curves(const MethodsReport& report) {
+  ordered_json list = ordered_json::array();
+  for (const MethodAdvice& advice : report.methods) {
+    const MethodCurve& curve = advice.curve;
+    ordered_json points = ordered_json::array();
+    for (const BatchPoint& point : curve.points)
+      if (point.fits) points.push_back({point.batch, point.rate(), point.peak.value});
+    const bool plain = &advice == &report.methods.front();
+    list.push_back({{"name", curve.name},
+                    {"lossy", curve.lossy},
+                    {"largest", curve.largest.value_or(0)},
+                    {"pays", !plain && advice.pays},
+                    {"because", curve.impossible.empty() ? advice.because : curve.impossible},
+                    {"points", std::move(points)}});
+  }
+  return {{"base", report.base}, {"limit", report.limit.value}, {"list", std::move(list)}};
 }
 
 // What the numbers rest on, and where each comes from.
@@ -234,8 +254,8 @@ std::string page_verdict(const PagePlan& plan, const Degrees& degrees) {
     return text;
   }
   std::string text =
-      fmt::format("Fits: {} trains on {} with {} samples a step in {}, {:.4g} samples/s",
-                  facts.model, devices_of_plan(plan), facts.samples,
+      fmt::format("Fits: {} trains on {} with {} sample{} a step in {}, {:.4g} samples/s",
+                  facts.model, devices_of_plan(plan), facts.samples, facts.samples == 1 ? "" : "s",
                   format_seconds(report.step_time), report.samples_per_second());
   if (facts.tokens_per_sample)
     text += fmt::format(
@@ -300,6 +320,8 @@ ordered_json page_plan_json(const PagePlan& plan, const PageOptions& options) {
   json["frontier"] = frontier(plan);
   json["baselines"] = baselines(plan);
   json["no_baselines"] = plan.no_baselines;
+  if (plan.methods) json["methods"] = method_curves(*plan.methods);
+  json["no_methods"] = plan.no_methods;
   json["packs"] = plan.strategy.packs.has_value();
   json["layers"] = page_layers_json(plan.network, plan.training, plan.strategy);
   json["links"] = links(plan);

@@ -171,6 +171,50 @@ TEST(Page, LayersAreToldOnceAndCounted) {
   EXPECT_EQ(bytes, saved);
 }
 
+// Of methods the page has what fits, of strategies whether they are tuned.
+TEST(Page, MethodsAndTunedStrategies) {
+  const Graph graph = cases::transformer(8, 2);
+  const Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const PreparedStep prepared = prepare_step(graph, parse_baseline("data-parallel"), machine, {});
+  const SimulatedStep step = simulate_step(prepared.training, prepared.strategy, machine, *cost);
+  const Plan plan = make_plan({.source = "x"}, graph, prepared.samples, prepared.training, machine,
+                              prepared.strategy);
+  StepFacts facts;
+  facts.samples = prepared.samples;
+  const SimulationReport report =
+      report_simulation(step, &prepared.training.graph, machine, facts, 1);
+  PagePlan page = {.path = "p",
+                   .plan = plan,
+                   .network = graph,
+                   .training = prepared.training,
+                   .strategy = prepared.strategy,
+                   .machine = machine,
+                   .step = step,
+                   .report = report};
+  page.no_methods = "why";
+  EXPECT_FALSE(page_plan_json(page).contains("methods"));
+  EXPECT_EQ(page_plan_json(page)["no_methods"], "why");
+  MethodAdvice plain, again;
+  plain.curve.name = "plain";
+  plain.curve.largest = 2;
+  plain.curve.points = {{.batch = 2, .fits = true, .time = Seconds(0.5), .peak = Bytes(10)},
+                        {.batch = 4, .fits = false, .time = Seconds(1), .peak = Bytes(20)}};
+  again.curve.name = "recompute";
+  again.pays = true;
+  again.because = "it does";
+  page.methods.emplace();
+  page.methods->base = "zero:stage=3";
+  page.methods->methods = {plain, again};
+  page.baselines = {{.name = "zero:stage=3", .tuned = true, .fits = true}};
+  const ordered_json json = page_plan_json(page);
+  EXPECT_EQ(json["methods"]["base"], "zero:stage=3");
+  EXPECT_EQ(json["methods"]["list"][0]["points"], ordered_json::parse("[[2, 4.0, 10]]"));
+  EXPECT_EQ(json["methods"]["list"][1]["largest"], 0);
+  EXPECT_TRUE(json["methods"]["list"][1]["pays"]);
+  EXPECT_TRUE(json["baselines"][0]["tuned"]);
+}
+
 TEST(Page, WhatIsHostileStaysText) {
   const std::string name = "</script><script>alert('1' & \"2\")</script><!--\x01\xff";
   EXPECT_THAT(escape_html(name), Not(testing::ContainsRegex("[<>\"']")));

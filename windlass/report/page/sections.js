@@ -36,8 +36,12 @@ function chips(plan) {
   return el('ul', { class: 'chips', 'aria-label': 'Degrees of parallelism' }, ...list.map(([name, value]) => el('li', {}, name + ' ', el('b', {}, value))));
 }
 
+// Links to sections are short, to have room on a line.
+const SECTION_WORDS = { comparison: 'Side by side', time: 'Time', memories: 'Memory', timeline: 'Timeline', frontier: 'Frontier', throughput: 'Methods',
+  strategy: 'Strategy', links: 'Links', run: 'Measured', assumptions: 'Assumptions' };
+
 function section(id, title, lead, ...content) {
-  document.getElementById('sections').append(el('a', { href: '#' + id }, title));
+  document.getElementById('sections').append(el('a', { href: '#' + id }, SECTION_WORDS[id]));
   document.getElementById('body').append(el('section', { class: 'card', id, 'aria-labelledby': id + '-title' },
     el('h2', { id: id + '-title' }, title), lead ? el('p', { class: 'lead' }, lead) : null, ...content));
 }
@@ -71,7 +75,7 @@ function showPlans() {
   document.getElementById('facts').append(tiles(first), chips(first));
   if (two) section('comparison', 'Side by side', '', drawComparison(plans), el('p', { class: 'lead' }, plans[1].verdict));
   section('time', 'Where the time goes', 'Of a step, as the compute queue of the devices sees it. What is hidden behind kernels is not waited for and takes no time.', each(plans, drawBreakdown));
-  section('memory', 'Memory', first.fits ? 'Bytes alive over the step, against what each device may use. The triangle marks the peak.'
+  section('memories', 'Memory', first.fits ? 'Bytes alive over the step, against what each device may use. The triangle marks the peak.'
     : 'Bytes alive over the step if there were no limits: this is what it would take.', memoryLegend(), each(plans, memories));
   section('timeline', 'Timeline', `${first.timeline.tasks.toLocaleString('en-US')} tasks` + (first.timeline.slices < first.timeline.tasks ? ', neighbours of a kind drawn as one.' : '.')
     + ' Devices that do the same share their tracks.', each(plans, plan => {
@@ -80,6 +84,8 @@ function showPlans() {
     return timeline.mount();
   }));
   section('frontier', 'Time against memory', 'What a step takes with less or more memory on each device, and what the usual strategies would take. The search was for this limit: points at other limits are by-products, not the best there.', drawFrontier(first, plans[1]));
+  if (first.methods) section('throughput', 'Memory methods by batch', `Throughput of ${first.methods.base} with everything kept, and with each way to save memory, in one pass inside of the limit. Where a line ends, the next batch does not fit.`, drawMethods(first));
+  else if (first.no_methods) section('throughput', 'Memory methods by batch', 'Not shown: ' + first.no_methods + '.');
   section('strategy', 'Strategy, layer by layer', first.degrees.text + '. ' + first.degrees.memory + '.', each(plans, drawLayers));
   section('links', 'Links', 'Bytes that cross each direction of each link in a step.', each(plans, drawLinks));
   if (report.data.run) section('run', 'Predicted beside measured', 'A run of this plan; medians over its steps but the first.', drawRun(report.data.run));

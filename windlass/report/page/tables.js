@@ -67,7 +67,8 @@ function drawRun(run) {
 }
 
 function drawAssumptions(plan) {
-  return table('What the numbers rest on', ['what', 'value', 'from'], plan.assumptions.map(row => row));
+  return table('What the numbers rest on', ['what', 'value', 'from'], plan.assumptions.map(([what, value, from]) =>
+    [what, el('td', { class: 'words' }, value), el('td', { class: 'words' }, from)]));
 }
 
 function drawComparison(plans) {

@@ -1,13 +1,15 @@
 // The timeline: a canvas that draws what is in view. Where several tasks share a pixel, the pixel has the colour
-// of the category that takes most of it, as strong as the share of it that is busy, so that a frame costs the
-// same however many tasks there are.
+// of the category that takes most of it, as strong as the share of it that is busy. A frame looks at each pixel of
+// the tracks in view once and puts a track on the canvas in one piece, so that it costs the same however many tasks
+// there are: `steps` counts what it looked at.
 
 const CATEGORIES = ['forward', 'backward', 'recompute', 'update', 'communication', 'swap', 'other'];
 const CATEGORY_OF = { 'forward': 0, 'backward': 1, 'recompute': 2, 'compress': 2, 'decompress': 2, 'update': 3, 'host-update': 3,
   'host update': 3, 'norm': 3, 'collective': 4, 'reduce': 4, 'gather': 4, 'send': 4, 'swap-out': 5, 'swap-in': 5, 'join': 6 };
 const CATEGORY_WORDS = { forward: 'forward', backward: 'backward', recompute: 'recompute', update: 'optimizer',
   communication: 'between devices', swap: 'to and from the host', other: 'other' };
-const ROW = 24, HEAD = 20, AXIS = 24;
+const ROW = 24, HEAD = 20, AXIS = 24, NAME = 14, MOST_HEIGHT = 560;
+const LEVELS = 5;  // of how busy a pixel is
 
 function decodeTrack(track, timeline, categories) {
   const text = atob(track.data), count = track.slices;
@@ -43,8 +45,12 @@ function firstAfter(track, time) {
   while (low < high) { const mid = (low + high) >> 1; if (track.end[mid] > time) high = mid; else low = mid + 1; }
   return low;
 }
+// The first from `low` on that starts at a time or later, which is near: steps double until they are beyond.
 function firstFrom(track, time, low) {
-  let high = track.count;
+  let reach = 1;
+  while (low + reach < track.count && track.start[low + reach] < time) reach *= 2;
+  let high = Math.min(track.count, low + reach);
+  low += reach >> 1;
   while (low < high) { const mid = (low + high) >> 1; if (track.start[mid] >= time) high = mid; else low = mid + 1; }
   return low;
 }
@@ -59,7 +65,7 @@ class Timeline {
     this.end = Math.max(1, data.end);
     this.view = { from: 0, to: this.end };
     this.picked = null;
-    this.frames = 0;
+    this.frames = this.steps = 0;
     this.lay(false);
   }
 
@@ -69,7 +75,7 @@ class Timeline {
     let y = AXIS, team = null;
     this.rows = this.tracks.map(track => {
       if (track.team !== team) { team = track.team; y += HEAD; }
-      if (narrow) y += 14;
+      if (narrow) y += NAME;
       const row = { track, y };
       y += ROW;
       return row;
@@ -93,9 +99,15 @@ class Timeline {
       button('All', 'Show the whole step', () => this.set(0, this.end)), el('span', { class: 'spring' }), this.range);
     const present = CATEGORIES.filter((name, c) => this.tracks.some(track => track.busy[c]));
     const legend = el('ul', { class: 'legend' }, ...present.map(name => el('li', {}, el('i', { class: 'fill-' + name }), CATEGORY_WORDS[name])));
-    this.box = el('div', { class: 'timeline' }, el('div', { class: 'timeline-scroll' }, this.canvas));
+    this.space = el('div', {}, this.canvas);
+    this.scroll = el('div', { class: 'timeline-scroll' }, this.space);
+    this.scroll.style.maxHeight = MOST_HEIGHT + 'px';
+    this.scroll.addEventListener('scroll', () => { this.top = this.scroll.scrollTop; this.ask(); });
+    this.top = 0;
+    this.box = el('div', { class: 'timeline' }, this.scroll);
+    this.strip = document.createElement('canvas');
     this.listen();
-    responsive(this.box, () => this.draw());
+    responsive(this.box, width => { this.fit(width); this.draw(); });
     return el('div', { 'data-chart': 'timeline' }, legend, tools, this.box, this.told);
   }
 
@@ -123,43 +135,74 @@ class Timeline {
   colours() {
     const theme = document.documentElement.dataset.theme;
     if (this.known && this.known.theme === theme) return this.known;
-    const style = getComputedStyle(document.documentElement);
+    const style = getComputedStyle(document.documentElement), context = this.strip.getContext('2d');
     const of = name => style.getPropertyValue(name).trim();
-    return this.known = { theme, parts: CATEGORIES.map(name => of('--c-' + name)), ink: of('--ink'), muted: of('--muted'), line: of('--line'), soft: of('--soft'), card: of('--card') };
+    const rgb = name => {
+      context.fillStyle = of(name);  // which reads as #rrggbb
+      return [1, 3, 5].map(at => parseInt(context.fillStyle.slice(at, at + 2), 16));
+    };
+    const pixel = ([r, g, b]) => (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+    const ground = rgb('--soft'), shades = new Uint32Array(CATEGORIES.length * (LEVELS + 1));
+    CATEGORIES.forEach((name, c) => {
+      const full = rgb('--c-' + name);
+      for (let level = 0; level <= LEVELS; level++)
+        shades[c * (LEVELS + 1) + level] = pixel(full.map((value, i) => Math.round(ground[i] + (value - ground[i]) * level / LEVELS)));
+    });
+    return this.known = { theme, shades, idle: pixel(ground), ink: of('--ink'), muted: of('--muted'), line: of('--line'), card: of('--card') };
+  }
+
+  // The canvas is as high as what can be seen of it; the rest is scrolled to.
+  fit(width) {
+    const narrow = width < 560, scale = Math.min(2, devicePixelRatio || 1);
+    if (narrow !== this.narrow) this.lay(narrow);
+    this.scale = scale;
+    this.width = width - (this.height > MOST_HEIGHT ? 15 : 0);
+    this.seen = Math.min(this.height, MOST_HEIGHT);
+    const canvas = this.canvas;
+    canvas.width = Math.max(1, Math.round(this.width * scale));
+    canvas.height = Math.round(this.seen * scale);
+    canvas.style.width = this.width + 'px';
+    canvas.style.height = this.seen + 'px';
+    this.space.style.height = this.height + 'px';
+    this.strip.width = Math.max(1, Math.round((this.width - this.left - 8) * scale));
+    this.strip.height = Math.max(1, Math.min(this.rows.length, Math.ceil(MOST_HEIGHT / ROW) + 3));
+    this.pixels = this.strip.getContext('2d').createImageData(this.strip.width, this.strip.height);
   }
 
   draw() {
-    const scale = Math.min(2, devicePixelRatio || 1);
-    const narrow = this.box.clientWidth < 560;
-    if (narrow !== this.narrow) this.lay(narrow);
-    this.width = this.box.clientWidth - (this.height > 560 ? 15 : 0);
-    if (this.width <= 0) return;
-    this.canvas.style.height = this.height + 'px';
-    const canvas = this.canvas, wide = Math.round(this.width * scale), high = Math.round(this.height * scale);
-    if (canvas.width !== wide || canvas.height !== high) { canvas.width = wide; canvas.height = high; }
-    canvas.style.width = this.width + 'px';
-    const context = canvas.getContext('2d');
+    if (!(this.width > this.left + 8)) return;
+    const context = this.canvas.getContext('2d'), scale = this.scale;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     const colours = this.colours(), left = this.left, plot = this.width - left - 8;
     context.fillStyle = colours.card;
-    context.fillRect(0, 0, this.width, this.height);
-    const { from, to } = this.view, unit = plot / (to - from), seconds = this.data.quantum_ns / 1e9;
+    context.fillRect(0, 0, this.width, this.seen);
+    const { from, to } = this.view, seconds = this.data.quantum_ns / 1e9;
     context.font = '12px system-ui, sans-serif';
     context.textBaseline = 'middle';
-    this.drawAxis(context, colours, from, to, unit, left, seconds);
+    const above = HEAD + (this.narrow ? NAME : 0);
+    const rows = this.rows.filter(row => row.y + ROW > this.top && row.y - above < this.top + this.seen);
+    context.translate(0, -this.top);
+    this.drawAxis(context, colours, from, to, plot / (to - from), left, seconds);
+    this.steps = 0;
+    const named = rows.map((row, i) => this.paint(row.track, i, colours, from, to));
+    this.strip.getContext('2d').putImageData(this.pixels, 0, 0);
+    context.imageSmoothingEnabled = false;
+    rows.forEach((row, i) => {
+      context.drawImage(this.strip, 0, i, this.strip.width, 1, left, row.y + 1, plot, ROW - 4);
+      this.drawNames(context, colours, row, named[i], left);
+    });
     let team = null;
-    for (const row of this.rows) {
-      if (row.track.team !== team) {
-        team = row.track.team;
-        context.fillStyle = colours.ink;
-        context.font = '600 12px system-ui, sans-serif';
-        context.fillText(team, 8, row.y - HEAD / 2 + 1 - (this.narrow ? 14 : 0), this.width - 16);
-        context.font = '12px system-ui, sans-serif';
-      }
-      context.fillStyle = colours.soft;
-      context.fillRect(left, row.y + 1, plot, ROW - 4);
-      this.drawTrack(context, colours, row, from, to, unit, left);
-      context.fillStyle = colours.muted;
+    for (const row of rows) {
+      if (row.track.team === team) continue;
+      team = row.track.team;
+      const first = this.rows.find(other => other.track.team === team);
+      context.fillStyle = colours.ink;
+      context.font = '600 12px system-ui, sans-serif';
+      context.fillText(team, 8, first.y - HEAD / 2 + 1 - (this.narrow ? NAME : 0), this.width - 16);
+      context.font = '12px system-ui, sans-serif';
+    }
+    context.fillStyle = colours.muted;
+    for (const row of rows) {
       if (this.narrow) context.fillText(row.track.lane, left, row.y - 6, plot);
       else context.fillText(row.track.lane, 16, row.y + ROW / 2 - 1, left - 24);
     }
@@ -184,48 +227,25 @@ class Timeline {
     context.stroke();
   }
 
-  drawTrack(context, colours, row, from, to, unit, left) {
-    const track = row.track, y = row.y + 1, high = ROW - 4;
-    let i = firstAfter(track, from);
-    // Neighbouring pixels that look the same are drawn at once.
-    let runFrom = 0, runTo = 0, runPart = 0, runLevel = 0;
-    const flush = () => {
-      if (runTo <= runFrom) return;
-      context.globalAlpha = runLevel / 5;
-      context.fillStyle = colours.parts[runPart];
-      context.fillRect(runFrom, y, runTo - runFrom, high);
-      context.globalAlpha = 1;
-      runTo = runFrom;
-    };
+  // A track as a line of pixels. Returns the slices that are to be named or are picked, with their places.
+  paint(track, line, colours, from, to) {
+    const wide = this.strip.width, scale = this.scale, unit = wide / (to - from), named = [];
+    const shades = colours.shades, pixels = new Uint32Array(this.pixels.data.buffer, 4 * line * wide, wide);
+    pixels.fill(colours.idle);
+    let i = firstAfter(track, from), steps = 0;
     while (i < track.count && track.start[i] < to) {
-      const x0 = left + Math.max(0, track.start[i] - from) * unit;
-      const x1 = left + (Math.min(track.end[i], to) - from) * unit;
+      steps++;
+      const x0 = Math.max(0, track.start[i] - from) * unit, x1 = (Math.min(track.end[i], to) - from) * unit;
       if (x1 - x0 >= 2) {
-        flush();
-        context.fillStyle = colours.parts[track.category[i]];
-        const gap = x1 - x0 > 5 ? 1 : 0;
-        context.fillRect(x0, y, x1 - x0 - gap, high);
-        if (this.picked && this.picked.track === track && this.picked.index === i) {
-          context.strokeStyle = colours.ink;
-          context.lineWidth = 2;
-          context.strokeRect(x0 + 1, y + 1, Math.max(2, x1 - x0 - gap - 2), high - 2);
-          context.lineWidth = 1;
-        }
-        if (x1 - x0 > 60) {
-          context.fillStyle = colours.card;
-          context.save();
-          context.beginPath();
-          context.rect(x0, y, x1 - x0 - 4, high);
-          context.clip();
-          context.fillText(this.nameOf(track, i), x0 + 5, y + high / 2 + 1);
-          context.restore();
-        }
+        const gap = x1 - x0 > 5 * scale ? scale : 0;
+        pixels.fill(shades[track.category[i] * (LEVELS + 1) + LEVELS], Math.round(x0), Math.max(Math.round(x0) + 1, Math.round(x1 - gap)));
+        const picked = this.picked && this.picked.track === track && this.picked.index === i;
+        if (picked || x1 - x0 > 60 * scale) named.push([i, x0 / scale, (x1 - gap) / scale, picked]);
         i++;
         continue;
       }
       // All that begins within this pixel.
-      const pixel = Math.floor(x0), until = from + (pixel + 1 - left) / unit;
-      const next = Math.max(i + 1, firstFrom(track, until, i));
+      const at = Math.min(wide - 1, Math.floor(x0)), next = Math.max(i + 1, firstFrom(track, from + (at + 1) / unit, i));
       let most = -1, part = track.category[i], sum = 0;
       for (let c = 0; c < CATEGORIES.length; c++) {
         if (!track.busy[c]) continue;
@@ -233,15 +253,31 @@ class Timeline {
         sum += busy;
         if (busy > most) { most = busy; part = c; }
       }
-      const level = Math.max(2, Math.min(5, Math.round(5 * sum * unit)));
-      if (runTo !== pixel || part !== runPart || level !== runLevel) {
-        flush();
-        [runFrom, runPart, runLevel] = [pixel, part, level];
-      }
-      runTo = pixel + 1;
+      pixels[at] = shades[part * (LEVELS + 1) + Math.max(2, Math.min(LEVELS, Math.round(LEVELS * sum * unit)))];
       i = next;
     }
-    flush();
+    this.steps += steps;
+    return named;
+  }
+
+  drawNames(context, colours, row, named, left) {
+    const y = row.y + 1, high = ROW - 4;
+    for (const [i, x0, x1, picked] of named) {
+      if (picked) {
+        context.strokeStyle = colours.ink;
+        context.lineWidth = 2;
+        context.strokeRect(left + x0 + 1, y + 1, Math.max(2, x1 - x0 - 2), high - 2);
+        context.lineWidth = 1;
+      }
+      if (x1 - x0 <= 60) continue;
+      context.fillStyle = colours.card;
+      context.save();
+      context.beginPath();
+      context.rect(left + x0, y, x1 - x0 - 4, high);
+      context.clip();
+      context.fillText(this.nameOf(row.track, i), left + x0 + 5, y + high / 2 + 1);
+      context.restore();
+    }
   }
 
   nameOf(track, i) {
@@ -261,11 +297,14 @@ class Timeline {
     const told = this.describe(track, i);
     this.told.textContent = `${told.title} - ${told.when} - ${told.where}`;
     this.told.classList.remove('muted');
+    const row = this.rows.find(r => r.track === track);
+    if (row.y < this.top) this.scroll.scrollTop = row.y - AXIS;
+    else if (row.y + ROW > this.top + this.seen) this.scroll.scrollTop = row.y + ROW + 6 - this.seen;
     this.ask();
     return told;
   }
   at(px, py) {
-    const row = this.rows.find(r => py >= r.y && py < r.y + ROW);
+    const row = this.rows.find(r => py + this.top >= r.y && py + this.top < r.y + ROW);
     if (!row || px < this.left) return null;
     const slack = 2 / ((this.width - this.left - 8) / (this.view.to - this.view.from)), time = this.timeAt(px);
     const i = firstAfter(row.track, time - slack);

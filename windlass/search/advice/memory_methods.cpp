@@ -97,7 +97,7 @@ class MethodSimulator {
   bool stopped() const { return problem_.search.stop && problem_.search.stop(); }
 
   PreparedStep prepare(const MethodKind& kind, int64_t batch) const {
-    PreparedStep step = prepare_method(kind.name, problem_.batch, batch);
+    PreparedStep step = prepare_method(kind.name, problem_.batch, batch, problem_.base);
     if (problem_.copies_in_turn) step.strategy.in_turn = true;
     return step;
   }
@@ -302,11 +302,16 @@ std::vector<std::string> memory_methods() {
   return names;
 }
 
-PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch) {
+std::string methods_base(const Machine& machine) {
+  return machine.devices.size() == 1 ? "single" : "data-parallel";
+}
+
+PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch,
+                            const std::string& base) {
   const auto kind = std::ranges::find(method_kinds(), method, &MethodKind::name);
   ensure(kind != method_kinds().end() && !kind->mixture, "no method of one strategy");
-  std::string spec = problem.machine.devices.size() == 1 ? "single:micro-batches=1"
-                                                         : "data-parallel:micro-batches=1";
+  std::string spec = base.empty() ? methods_base(problem.machine) : base;
+  spec += spec.find(':') == std::string::npos ? ":micro-batches=1" : ",micro-batches=1";
   if (*kind->parameters != '\0') spec += std::string(",") + kind->parameters;
   return prepare_step(problem.network(batch), parse_baseline(spec), problem.machine,
                       problem.training);

@@ -16,6 +16,7 @@ struct MethodsProblem {
   BatchProblem batch;
   SearchOptions search = {};              // of the mixture, at one batch
   std::vector<std::string> methods = {};  // names; empty: all
+  std::string base = {};                  // that they are added to; empty: methods_base()
   std::vector<int64_t> batches = {};      // to simulate; empty: powers of two and the largest ones
   // Steps that were measured: move the predictions of their method, and those of plain training
   // all methods that have none. Error{Input} if a method or batch is not possible.
@@ -28,8 +29,11 @@ struct MethodsProblem {
 // All names, plain first.
 std::vector<std::string> memory_methods();
 
+// "single", or "data-parallel".
+std::string methods_base(const Machine& machine);
 // One step of a method other than the mixture, as simulate_methods() has it.
-PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch);
+PreparedStep prepare_method(const std::string& method, const BatchProblem& problem, int64_t batch,
+                            const std::string& base = {});
 
 // All devices side by side, each with its part of the batch, in one pass. The largest batch of each
 // method is found by simulating steps inside of the limits, doubling and halving: exact where a

@@ -233,7 +233,10 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
       return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
     Evaluation inside = evaluator.evaluate(strategy);
     inside.free_time = free.time;
-    if (inside.fits) add(strategy, micro_batches, inside.time);
+    if (inside.fits)
+      add(strategy, micro_batches, inside.time);
+    else
+      inside.peak = free.peak;  // not of where it ended
     return inside;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Internal) throw;
