@@ -1,6 +1,6 @@
 # windlass_unity(<target> [TOGETHER] <file>...)
 #
-# With CMAKE_UNITY_BUILD, twelve neighbours of one folder are compiled as one: what they include is read
+# With CMAKE_UNITY_BUILD, 24 neighbours of one folder are compiled as one: what they include is read
 # once. Names in their unnamed namespaces must differ; with TOGETHER in all folders, which are then taken for one.
 # Files with options of their own stay alone.
 function(windlass_unity target)
@@ -14,7 +14,7 @@ function(windlass_unity target)
       string(MAKE_C_IDENTIFIER "${folder}" folder)
     endif()
     math(EXPR number "${count_${folder}} + 0")
-    math(EXPR group "${number} / 12")
+    math(EXPR group "${number} / 24")
     math(EXPR count_${folder} "${number} + 1")
     set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${folder}_${group}")
   endforeach()

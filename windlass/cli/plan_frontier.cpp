@@ -58,9 +58,9 @@ ExitCode run_plan_frontier(const PlanFrontierFlags& flags) {
                            .cost = pricing.cost()};
   Progress progress("planning");
   const InterruptScope interrupts;
-  FrontierOptions options = {.devices = usual_device_counts(machine.devices.size()),
-                             .limits = limits_of(flags, machine),
-                             .search = flags.search.options()};
+  DeviceFrontierOptions options = {.devices = usual_device_counts(machine.devices.size()),
+                                   .limits = limits_of(flags, machine),
+                                   .search = flags.search.options()};
   options.search.stop = [] { return InterruptScope::interrupted(); };
   options.progress = [&](size_t done, size_t all) {
     progress.show(fmt::format("planning: {} of {} numbers of devices and limits", done, all));

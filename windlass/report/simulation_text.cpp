@@ -12,7 +12,7 @@
 namespace windlass {
 namespace {
 
-std::string percent(double share) {
+std::string percent_text(double share) {
   if (share > 0 && share < 0.0005) return "<0.1%";
   return fmt::format("{:.1f}%", 100 * share);
 }
@@ -39,7 +39,7 @@ std::string time_table(const SimulationReport& report, size_t top) {
     std::vector<std::string> cells;
     for (Nanoseconds part :
          {time.compute, time.recompute, time.communication, time.swap, time.update, time.bubble})
-      cells.push_back(part == 0 ? "-" : percent(static_cast<double>(part) / step));
+      cells.push_back(part == 0 ? "-" : percent_text(static_cast<double>(part) / step));
     return cells;
   };
   std::vector<std::pair<std::string, Row>> rows;
@@ -72,7 +72,7 @@ std::vector<std::string> memory_cells(const MemoryReport& memory) {
   const double share = memory.limit.value > 0 ? memory.peak / memory.limit : 0;
   return {format_bytes(memory.peak),
           format_bytes(memory.limit),
-          percent(share),
+          percent_text(share),
           or_dash(at_peak(BufferKind::Weight)),
           or_dash(at_peak(BufferKind::WeightGradient)),
           or_dash(at_peak(BufferKind::OptimizerState)),
@@ -153,7 +153,7 @@ std::string link_table(const SimulationReport& report, size_t top) {
   for (const LinkReport& link : report.links) {
     std::vector<std::string> cells = {
         format_bytes(*std::max_element(link.bytes.begin(), link.bytes.end())),
-        format_bandwidth(link.bandwidth), percent(link.utilisation), percent(link.busy)};
+        format_bandwidth(link.bandwidth), percent_text(link.utilisation), percent_text(link.busy)};
     const auto same =
         std::find_if(rows.begin(), rows.end(), [&](const Row& row) { return row.cells == cells; });
     if (same != rows.end())
@@ -196,8 +196,8 @@ void add_arithmetic(const SimulationReport& report, Table& table) {
       format_flops_rate(FlopsPerSecond(flops.value / report.step_time.value /
                                        static_cast<double>(std::max<size_t>(1, report.devices)))));
   if (report.use.mfu > 0)
-    text += fmt::format("; MFU {}, HFU {} of the {} peak", percent(report.use.mfu),
-                        percent(report.use.hfu), precision_name(report.use.precision));
+    text += fmt::format("; MFU {}, HFU {} of the {} peak", percent_text(report.use.mfu),
+                        percent_text(report.use.hfu), precision_name(report.use.precision));
   table.add({"arithmetic", text});
 }
 

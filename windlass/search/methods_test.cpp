@@ -308,7 +308,7 @@ TEST(DeviceFrontier, IsMonotoneAndTrue) {
   const SimulatedStep whole =
       simulate_step(free.training, free.strategy, at(1, Bytes(int64_t{1} << 40)), *cost, {}, {});
   const int64_t peak = whole.whole().peaks[0].bytes;
-  FrontierOptions options = {
+  DeviceFrontierOptions options = {
       .devices = usual_device_counts(4), .limits = {}, .search = {.effort = 0.1}};
   for (int64_t part : {1, 6, 24}) options.limits.push_back(Bytes(peak * part / 12));
   const std::vector<FrontierCell> cells = device_frontier(problem, nullptr, options);

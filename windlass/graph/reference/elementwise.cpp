@@ -43,11 +43,11 @@ double apply(BinaryFn fn, double a, double b, bool integer) {
 }
 
 // Which saved tensors the derivative by one operand reads.
-struct Needs {
+struct OperandNeeds {
   bool a = false, b = false, output = false;
 };
 
-Needs derivative_needs(BinaryFn fn, size_t operand) {
+OperandNeeds derivative_needs(BinaryFn fn, size_t operand) {
   switch (fn) {
     case BinaryFn::Add:
     case BinaryFn::Sub: return {};
@@ -86,7 +86,7 @@ Array binary_gradient(const BackwardCall& call, size_t operand) {
   const BinaryFn fn = call.attrs<BinaryAttrs>().fn;
   if (!call.wants(operand)) return {};
   const Array& g = call.gradient();
-  const Needs needs = derivative_needs(fn, operand);
+  const OperandNeeds needs = derivative_needs(fn, operand);
   const double* a = needs.a ? call.input(0).values.data() : nullptr;
   const double* b = needs.b ? call.input(1).values.data() : nullptr;
   const double* output = needs.output ? call.output(0).values.data() : nullptr;

@@ -11,7 +11,7 @@
 namespace windlass::reference {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // Shape of x with the reduced axes of size 1.
 Shape kept_shape(const ReduceAttrs& attrs, const Shape& x) {
@@ -47,8 +47,8 @@ double reduced_count(const ReduceAttrs& attrs, const Shape& x, const PieceFacts&
 double initial_value(ReduceFn fn) {
   switch (fn) {
     case ReduceFn::Max:
-    case ReduceFn::LogSumExp: return -kInfinity;
-    case ReduceFn::Min: return kInfinity;
+    case ReduceFn::LogSumExp: return -kUnbounded;
+    case ReduceFn::Min: return kUnbounded;
     case ReduceFn::Prod: return 1;
     default: return 0;
   }
@@ -72,10 +72,10 @@ void fold_in(ReduceFn fn, double value, double& into) {
 void finish_log_sum_exp(const ReduceAttrs& attrs, const Array& x, Array& y) {
   std::vector<double> sums(y.values.size(), 0);
   for_each_reduced(attrs, x.shape, [&](int64_t i, int64_t o) {
-    if (y.values[o] != -kInfinity) sums[o] += std::exp(x.values[i] - y.values[o]);
+    if (y.values[o] != -kUnbounded) sums[o] += std::exp(x.values[i] - y.values[o]);
   });
   for (size_t o = 0; o < sums.size(); ++o)
-    if (y.values[o] != -kInfinity) y.values[o] += std::log(sums[o]);
+    if (y.values[o] != -kUnbounded) y.values[o] += std::log(sums[o]);
 }
 
 // Product of the other factors of the same output, zeros and all.

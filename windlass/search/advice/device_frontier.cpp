@@ -18,7 +18,8 @@ Bytes peak_of(const SimulatedStep& step) {
 
 class FrontierSearch {
  public:
-  FrontierSearch(const Problem& problem, const SearchMethod* method, const FrontierOptions& options)
+  FrontierSearch(const Problem& problem, const SearchMethod* method,
+                 const DeviceFrontierOptions& options)
       : problem_(problem), method_(method), options_(options) {}
 
   std::vector<FrontierCell> run() {
@@ -103,14 +104,14 @@ class FrontierSearch {
 
   const Problem& problem_;
   const SearchMethod* method_;
-  const FrontierOptions& options_;
+  const DeviceFrontierOptions& options_;
   std::vector<FrontierCell> cells_;
 };
 
 }  // namespace
 
 std::vector<FrontierCell> device_frontier(const Problem& problem, const SearchMethod* method,
-                                          const FrontierOptions& options) {
+                                          const DeviceFrontierOptions& options) {
   ensure(!options.devices.empty() && !options.limits.empty(), "a frontier has points");
   return FrontierSearch(problem, method, options).run();
 }

@@ -11,7 +11,7 @@
 
 namespace windlass {
 
-struct FrontierOptions {
+struct DeviceFrontierOptions {
   std::vector<size_t> devices;  // ascending, each at most what the machine has
   std::vector<Bytes> limits;    // ascending
   SearchOptions search = {};
@@ -21,7 +21,7 @@ struct FrontierOptions {
 // All cells, by devices and then by limit. Monotone: no cell is slower than one with fewer devices
 // or less memory. A plan that needs less than a smaller limit is not searched again for it.
 std::vector<FrontierCell> device_frontier(const Problem& problem, const SearchMethod* method,
-                                          const FrontierOptions& options);
+                                          const DeviceFrontierOptions& options);
 
 // 1, 2, 4, ... and all of them.
 std::vector<size_t> usual_device_counts(size_t devices);

@@ -20,9 +20,9 @@ struct Product {
   double pointwise = 0;
 };
 
-class LayerCost {
+class PaseLayerCost {
  public:
-  LayerCost(const Layer& layer, const Configuration& parts, double flops_per_word)
+  PaseLayerCost(const Layer& layer, const Configuration& parts, double flops_per_word)
       : layer_(layer), parts_(parts), r_(flops_per_word) {}
 
   double run() const {
@@ -186,7 +186,7 @@ Configuration by_letters(const Layer& layer, const Configuration& parts, int ope
 }  // namespace
 
 double layer_cost(const Layer& layer, const Configuration& parts, double flops_per_word) {
-  return LayerCost(layer, parts, flops_per_word).run();
+  return PaseLayerCost(layer, parts, flops_per_word).run();
 }
 
 double tensor_cost(const Extents& shape, const Configuration& from, const Configuration& to,
