@@ -56,6 +56,31 @@ TEST(Tree, HeaderNamesAreUnique) {
   }
 }
 
+// Two types of one name in one namespace are one type to the linker: it takes either's functions
+// for both, and no compiler sees it.
+TEST(Tree, TypesOfANamespaceHaveNamesOfTheirOwn) {
+  static const std::regex kNamespace(R"re(^namespace ([\w:]+) \{.*)re");
+  static const std::regex kType(
+      R"re(^(?:struct|class|enum class) (\w+)(?: final)?(?: : [^;]*)? \{.*)re");
+  std::map<std::string, std::string> known;
+  for (const std::string& path : files_of_tree()) {
+    if (!is_source(path) || !path.starts_with("windlass/")) continue;
+    std::istringstream lines(text_of(kRoot / path));
+    std::string space;
+    bool unnamed = false;
+    for (std::string line; std::getline(lines, line);) {
+      std::smatch found;
+      if (std::regex_match(line, found, kNamespace)) space = found[1];
+      if (line == "namespace {") unnamed = true;
+      if (line == "}  // namespace") unnamed = false;
+      if (unnamed || !std::regex_match(line, found, kType)) continue;
+      const auto [other, fresh] = known.emplace(space + "::" + found[1].str(), path);
+      EXPECT_TRUE(fresh) << path << " and " << other->second << ": " << other->first;
+    }
+  }
+  EXPECT_TRUE(known.contains("windlass::TaskGraph"));
+}
+
 // Folders in which no file but a test is longer than this.
 constexpr int64_t kMostLines = 400;
 const std::vector<std::string> kShortFiles = {

@@ -42,7 +42,7 @@ struct Placed {
 };
 
 // A part of a dense array, copied to be dense itself.
-struct Cut {
+struct OperandCut {
   Overlap overlap;
   TensorType type;
 };
@@ -50,10 +50,10 @@ struct Cut {
 // What a task reads or writes on one device. Absent ones have no slot.
 struct Operand {
   int32_t slot = -1;
-  TensorType type = {};        // as it lies here
-  int64_t offset = 0;          // in bytes
-  std::vector<Cut> cuts = {};  // to be made of it first, one of the other
-  bool adds = false;           // a result that is added to what is there
+  TensorType type = {};               // as it lies here
+  int64_t offset = 0;                 // in bytes
+  std::vector<OperandCut> cuts = {};  // to be made of it first, one of the other
+  bool adds = false;                  // a result that is added to what is there
 
   bool present() const { return slot >= 0; }
 };

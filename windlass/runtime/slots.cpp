@@ -59,7 +59,7 @@ at::Tensor Slots::operand(const Operand& operand) const {
   const DType dtype = operand.type.dtype;
   at::Tensor made;
   const std::byte* from = bytes(operand.slot).data() + operand.offset;
-  for (const Cut& cut : operand.cuts) {
+  for (const OperandCut& cut : operand.cuts) {
     at::Tensor part = at::empty(cut.type.shape, scalar_type(dtype));
     copy_overlap(cut.overlap, dtype, from, static_cast<std::byte*>(part.data_ptr()));
     made = std::move(part);

@@ -127,7 +127,7 @@ TensorId word_logits(Layers& net, TensorId hidden, const EncoderConfig& config,
 }
 
 TensorId sequence_logits(Layers& net, TensorId hidden, const EncoderConfig& config,
-                         const Task& task, const std::string& prefix) {
+                         const ModelTask& task, const std::string& prefix) {
   const double ratio = config.classifier_dropout;
   switch (config.family) {
     case EncoderFamily::Bert: {
@@ -155,7 +155,7 @@ TensorId sequence_logits(Layers& net, TensorId hidden, const EncoderConfig& conf
 
 }  // namespace
 
-Graph build_encoder(const std::string& name, const EncoderConfig& config, const Task& task,
+Graph build_encoder(const std::string& name, const EncoderConfig& config, const ModelTask& task,
                     const TextSize& size) {
   head_size(config.hidden, config.heads);  // refuses heads that do not fit
   Layers net(name);
@@ -166,7 +166,7 @@ Graph build_encoder(const std::string& name, const EncoderConfig& config, const 
     x = layer(net, x, config, fmt::format("{}{}{}", prefix, names.layers, i));
   switch (task.head) {
     case Head::Base: {
-      std::vector<Prediction> predictions = {{x, true}};
+      std::vector<HeadOutput> predictions = {{x, true}};
       if (config.family != EncoderFamily::DistilBert)
         predictions.push_back({pooler(net, x, prefix + "pooler"), true, "pooler_target"});
       return finish(net, predictions);

@@ -30,7 +30,7 @@ struct EncoderConfig {
   bool tied = true;
 };
 
-Graph build_encoder(const std::string& name, const EncoderConfig& config, const Task& task,
+Graph build_encoder(const std::string& name, const EncoderConfig& config, const ModelTask& task,
                     const TextSize& size);
 
 }  // namespace windlass

@@ -34,7 +34,7 @@ TensorId feed_forward(Layers& net, TensorId x, const Gpt2Config& config, const s
 
 }  // namespace
 
-Graph build_gpt2(const std::string& name, const Gpt2Config& config, const Task& task,
+Graph build_gpt2(const std::string& name, const Gpt2Config& config, const ModelTask& task,
                  const TextSize& size) {
   head_size(config.hidden, config.heads);  // refuses heads that do not fit
   Layers net(name);

@@ -24,7 +24,7 @@ struct Gpt2Config {
   bool tied = true;
 };
 
-Graph build_gpt2(const std::string& name, const Gpt2Config& config, const Task& task,
+Graph build_gpt2(const std::string& name, const Gpt2Config& config, const ModelTask& task,
                  const TextSize& size);
 
 }  // namespace windlass

@@ -14,7 +14,7 @@ namespace windlass {
 // How to build what a config describes.
 struct ImportRequest {
   std::string name;  // of the graph
-  Task task;
+  ModelTask task;
   ModelOptions options;
   std::vector<std::string> notes;  // grows
 

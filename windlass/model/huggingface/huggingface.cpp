@@ -151,7 +151,7 @@ std::string model_name(const ConfigReader& config, const Family& family) {
 
 void add_notes(const ConfigReader& config, ImportRequest& request) {
   const auto note = [&](std::string text) { request.notes.push_back(std::move(text)); };
-  const Task& task = request.task;
+  const ModelTask& task = request.task;
   if (task.head == Base || task.head == Encoder)
     note("the architecture has no head: a mean-squared-error loss on its outputs was attached");
   const std::string dtype = config.text({"torch_dtype", "dtype"}, "float32");

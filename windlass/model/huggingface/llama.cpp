@@ -96,7 +96,7 @@ Graph build(const LlamaConfig& config, ImportRequest& request) {
 
 }  // namespace
 
-Graph build_llama(const std::string& name, const LlamaConfig& config, const Task& task,
+Graph build_llama(const std::string& name, const LlamaConfig& config, const ModelTask& task,
                   const TextSize& size) {
   Layers net(name);
   const bool is_answering = task.head == Head::QuestionAnswering;

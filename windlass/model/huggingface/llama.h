@@ -33,7 +33,7 @@ struct LlamaConfig {
   int64_t chosen_experts = 2;      // for each token
 };
 
-Graph build_llama(const std::string& name, const LlamaConfig& config, const Task& task,
+Graph build_llama(const std::string& name, const LlamaConfig& config, const ModelTask& task,
                   const TextSize& size);
 
 }  // namespace windlass

@@ -10,7 +10,7 @@ namespace windlass {
 namespace {
 
 // A further loss, with a label and a name of its own.
-TensorId named_loss(GraphBuilder& builder, const Prediction& prediction) {
+TensorId named_loss(GraphBuilder& builder, const HeadOutput& prediction) {
   TensorType target = builder.type(prediction.tensor);
   const std::string name = "loss." + prediction.label;
   if (prediction.regression) {
@@ -27,10 +27,10 @@ TensorId named_loss(GraphBuilder& builder, const Prediction& prediction) {
 
 }  // namespace
 
-Graph finish(Layers& net, const std::vector<Prediction>& predictions) {
+Graph finish(Layers& net, const std::vector<HeadOutput>& predictions) {
   GraphBuilder& builder = net.builder();
   TensorId loss;
-  for (const Prediction& prediction : predictions) {
+  for (const HeadOutput& prediction : predictions) {
     builder.set_output(prediction.tensor);
     const TensorId term = !prediction.label.empty() ? named_loss(builder, prediction)
                           : prediction.regression
@@ -42,7 +42,7 @@ Graph finish(Layers& net, const std::vector<Prediction>& predictions) {
   return builder.finish();
 }
 
-Graph finish_decoder(Layers& net, TensorId hidden, const Task& task, const DecoderHead& head) {
+Graph finish_decoder(Layers& net, TensorId hidden, const ModelTask& task, const DecoderHead& head) {
   switch (task.head) {
     case Head::Base: return finish(net, {{hidden, true}});
     case Head::LanguageModel: {
@@ -73,7 +73,7 @@ TensorId answer_span(Layers& net, TensorId hidden, const std::string& name) {
   return net.transpose(net.linear(hidden, 2, name), {0, 2, 1}, name + ".positions");
 }
 
-std::string module_prefix(const Task& task, const std::string& prefix) {
+std::string module_prefix(const ModelTask& task, const std::string& prefix) {
   return task.head == Head::Base ? "" : prefix + ".";
 }
 

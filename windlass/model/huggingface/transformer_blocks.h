@@ -25,7 +25,7 @@ enum class Head : uint8_t {
 };
 
 // What the network is trained for.
-struct Task {
+struct ModelTask {
   Head head = Head::LanguageModel;
   int64_t labels = 2;  // classes of a classification head
 };
@@ -37,14 +37,14 @@ struct TextSize {
 };
 
 // One output and the loss on it.
-struct Prediction {
+struct HeadOutput {
   TensorId tensor;
   bool regression = false;  // squared error instead of cross-entropy
   std::string label = {};   // name of the target; empty: "labels" or "target"
 };
 
 // Marks all predictions as outputs; the loss is the sum of theirs.
-Graph finish(Layers& net, const std::vector<Prediction>& predictions);
+Graph finish(Layers& net, const std::vector<HeadOutput>& predictions);
 
 // Head of a decoder-only family on hidden states [b, s, h].
 struct DecoderHead {
@@ -55,16 +55,18 @@ struct DecoderHead {
   std::string token_classifier = "score";
   double classifier_dropout = 0.1;
 };
-Graph finish_decoder(Layers& net, TensorId hidden, const Task& task, const DecoderHead& head);
+Graph finish_decoder(Layers& net, TensorId hidden, const ModelTask& task, const DecoderHead& head);
 
 // Start and end of an answer: [b, s, h] -> logits [b, 2, s] of the two positions.
 TensorId answer_span(Layers& net, TensorId hidden, const std::string& name);
 
 // Classes of a classification head: cross-entropy, or squared error if there is only one.
-inline Prediction classes(TensorId logits, const Task& task) { return {logits, task.labels == 1}; }
+inline HeadOutput classes(TensorId logits, const ModelTask& task) {
+  return {logits, task.labels == 1};
+}
 
 // "prefix." for a model with a head, nothing for the bare network: as checkpoints name weights.
-std::string module_prefix(const Task& task, const std::string& prefix);
+std::string module_prefix(const ModelTask& task, const std::string& prefix);
 
 // Rows [first, first + sequence) of a learned position table of `rows`.
 TensorId position_rows(Layers& net, const std::string& name, int64_t rows, int64_t width,

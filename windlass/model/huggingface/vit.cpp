@@ -45,7 +45,8 @@ TensorId layer(Layers& net, TensorId x, const VitConfig& config, const std::stri
 
 }  // namespace
 
-Graph build_vit(const std::string& name, const VitConfig& config, const Task& task, int64_t batch) {
+Graph build_vit(const std::string& name, const VitConfig& config, const ModelTask& task,
+                int64_t batch) {
   head_size(config.hidden, config.heads);
   if (config.patch > config.image)
     fail_input("patches of {} pixels do not fit an image of {}", config.patch, config.image);

@@ -23,6 +23,7 @@ struct VitConfig {
   bool query_bias = true;
 };
 
-Graph build_vit(const std::string& name, const VitConfig& config, const Task& task, int64_t batch);
+Graph build_vit(const std::string& name, const VitConfig& config, const ModelTask& task,
+                int64_t batch);
 
 }  // namespace windlass

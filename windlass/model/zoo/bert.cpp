@@ -24,7 +24,7 @@ Graph bert_graph(const std::string& name, const ZooParameters& p) {
                              .dropout = dropout,
                              .attention_dropout = dropout,
                              .classifier_dropout = dropout};
-  const Task task{
+  const ModelTask task{
       .head = p.at("pretraining") != 0 ? Head::PreTraining : Head::SequenceClassification,
       .labels = p.at("classes")};
   return build_encoder(name, config, task, {p.at("batch"), p.at("sequence")});
