@@ -133,7 +133,7 @@ TEST_F(PriceCaching, HostileFilesAreIgnoredAndReplaced) {
     return text.replace(at, from.size(), to);
   };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"", "end of input"},
+      {"", "not valid JSON"},
       {"\0\xff\xfe", ""},
       {"[]", "expected"},
       {"{}", "format"},
