@@ -105,13 +105,13 @@ TEST(Batches, WhatIsOutsideIsNamed) {
                                              "the classes of the loss (-100 is left out)"));
 }
 
-// x [2, 3] of two samples, plus a row [3] that they share.
+// x [2, 3] of two samples, plus a number that they share.
 TEST(Batches, WhatSamplesShareMustBeTheSame) {
   GraphBuilder b("shared");
   const TensorId x = b.input("x", {DType::F32, {2, 3}});
-  const TensorId row = b.input("row", {DType::F32, {3}});
+  const TensorId shift = b.input("shift", {DType::F32, {}});
   const TensorId w = b.weight("w", {DType::F32, {3, 4}});
-  const TensorId sum = b.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {x, row}, "sum");
+  const TensorId sum = b.op(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {x, shift}, "sum");
   const TensorId y = b.op(OpKind::MatMul, MatMulAttrs{}, {sum, w}, "y");
   b.set_output(y);
   b.attach_cross_entropy(y);
@@ -122,13 +122,13 @@ TEST(Batches, WhatSamplesShareMustBeTheSame) {
   const std::string path =
       (std::filesystem::path(testing::TempDir()) / "windlass_shared.safetensors").string();
   const auto write = [&](float last) {
-    const std::vector<float> numbers(6, 0.5F), rows = {1, 2, 3, 1, 2, last};
+    const std::vector<float> numbers(6, 0.5F), shifts = {3, last};
     const std::vector<int64_t> labels = {3, 0};
-    SafetensorsWriter writer(path, {{"x", {DType::F32, {2, 3}}},
-                                    {"row", {DType::F32, {2, 3}}},
-                                    {"labels", {DType::I64, {2}}}});
+    SafetensorsWriter writer(
+        path,
+        {{"x", {DType::F32, {2, 3}}}, {"shift", {DType::F32, {2}}}, {"labels", {DType::I64, {2}}}});
     writer.write(std::as_bytes(std::span(numbers)));
-    writer.write(std::as_bytes(std::span(rows)));
+    writer.write(std::as_bytes(std::span(shifts)));
     writer.write(std::as_bytes(std::span(labels)));
     writer.finish();
     return path;
@@ -138,7 +138,7 @@ TEST(Batches, WhatSamplesShareMustBeTheSame) {
     open_batches(write(4), graph, slots, {});
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
-    EXPECT_THAT(error.message(), testing::HasSubstr("\"row\": row 1 differs from row 0"));
+    EXPECT_THAT(error.message(), testing::HasSubstr("\"shift\": row 1 differs from row 0"));
   }
 }
 

@@ -43,8 +43,8 @@ void multiply_inputs(const at::Tensor& x, const at::Tensor& weight, const at::Te
     return;
   }
   // The other direction lies between the steps: a block of steps at a time goes through a buffer.
-  constexpr int64_t kBlockElements = int64_t{1} << 18;
-  const int64_t step = std::clamp<int64_t>(kBlockElements / std::max<int64_t>(1, batch * rows), 1,
+  constexpr int64_t kSweepElements = int64_t{1} << 18;
+  const int64_t step = std::clamp<int64_t>(kSweepElements / std::max<int64_t>(1, batch * rows), 1,
                                            std::max<int64_t>(1, steps));
   at::Tensor buffer = at::empty({step * batch, rows}, out.scalar_type());
   for (int64_t t = 0; t < steps; t += step) {
