@@ -33,7 +33,7 @@ inline std::string texts(uint32_t field, const std::vector<std::string>& list) {
 template <typename T>
 std::string raw(const std::vector<T>& values) {
   std::string out(values.size() * sizeof(T), '\0');
-  std::memcpy(out.data(), values.data(), out.size());
+  if (!values.empty()) std::memcpy(out.data(), values.data(), out.size());
   return out;
 }
 
