@@ -182,8 +182,8 @@ TEST(Arena, FullMemoryCostsFewPagesInTheLongRun) {
   EXPECT_LE(faults_of(10), 10 * pages / 5);
 }
 
-// Loops of libtorch's headers are compiled into windlass, with a memory of their own of who has asked
-// for threads; whatever they do when they run first, a device keeps the threads it was given.
+// Loops of libtorch's headers are compiled into windlass, with a memory of their own of who has
+// asked for threads; whatever they do when they run first, a device keeps the threads it was given.
 TEST(ParallelLoops, LeaveTheNumberOfThreads) {
   for (const int threads : {1, 3}) {
     int first = 0, then = 0;
