@@ -13,7 +13,7 @@ build_packages=(
 )
 test_packages=(clang lld clang-format clang-tidy libomp-dev python3)
 # Tests that need these are left out where the distribution does not have them.
-optional_packages=(chromium chromium-driver fish zsh groff-base python3-torch python3-torchvision python3-onnx libonnx-testdata toulbar2)
+optional_packages=(chromium chromium-driver fish zsh groff-base python3-torch python3-torchvision python3-onnx libonnx-testdata toulbar2 openmpi-bin iproute2)
 
 profile="${1:-test}"
 case "$profile" in

@@ -94,13 +94,13 @@ TEST(TrainSlow, MistakesInFlagsAreNamed) {
     Arguments arguments;
     Arguments parts;
   } cases[] = {
-      {{"--steps", "0"}, {"--steps"}},
+      {{"--steps", "0"}, {"--steps: \"0\" is no number above 0"}},
       {{"--steps", "-3"}, {"--steps"}},
       {{"--steps", "many"}, {"--steps"}},
       {{"--schedule", "cosin"}, {"schedule \"cosin\"", "cosine"}},
       {{"--clip", "-1"}, {"--clip"}},
       {{"--warm-up", "-1"}, {"--warm-up"}},
-      {{"--eval-every", "-1"}, {"--eval-every"}},
+      {{"--eval-every", "-1"}, {"--eval-every", "from 0 on"}},
       {{"--eval-batches", "0"}, {"--eval-batches"}},
       {{"--checkpoint-every", "5"}, {"--checkpoint-every", "--checkpoints"}},
       {{"--mean", "0,x"}, {"--mean", "\"x\""}},

@@ -3,92 +3,22 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
-#include <iterator>
-#include <memory>
-#include <sys/socket.h>
-#include <thread>
-#include <unistd.h>
+#include <set>
 
-#include "tests/run_program.h"
+#include "tests/rank_programs.h"
 #include "tests/scratch_folder.h"
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
 
 #include "windlass/base/test_effort.h"
-#include "windlass/base/test_places.h"
 
 namespace windlass {
 namespace {
 
+using namespace rank_runs;
 using testing::AnyOf;
 using testing::HasSubstr;
-using Words = std::vector<std::string>;
-
-const std::string kRankText = source_folder() + "/examples/data/harbour.txt";
-const std::string kTiny = "gpt2:layers=2,hidden=32,heads=2,vocab=256";
-
-Words joined(Words all, const Words& more) {
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-Words training(const std::string& what, const Words& more) {
-  return joined({"train", what, "--data", kRankText, "--lr", "3e-3"}, more);
-}
-
-Words tiny(const std::string& strategy, const Words& more) {
-  return training(kTiny, joined({"--seq", "16", "--batch", "8", "--on", "local", "--memory",
-                                 "64MiB", "--strategy", strategy},
-                                more));
-}
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void run_well(const Words& arguments) {
-  const ProgramResult result = run_windlass(arguments);
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-}
-
-// Nobody listens there at the moment.
-int free_port() {
-  const int number = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(number, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(number, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  close(number);
-  return ntohs(address.sin_port);
-}
-
-// Ranks as torchrun starts them.
-class RankPrograms {
- public:
-  explicit RankPrograms(int count) : count_(count), port_(free_port()) {}
-
-  void start(int rank, const Words& arguments, ProgramOptions options = {}) {
-    options.environment["RANK"] = std::to_string(rank);
-    options.environment["WORLD_SIZE"] = std::to_string(count_);
-    options.environment["MASTER_ADDR"] = "127.0.0.1";
-    options.environment["MASTER_PORT"] = std::to_string(port_);
-    programs_[rank] = std::make_unique<RunningProgram>(arguments, options);
-  }
-  void start_all(const Words& arguments) {
-    for (int rank = 0; rank < count_; ++rank) start(rank, arguments);
-  }
-  RunningProgram& operator[](int rank) { return *programs_.at(rank); }
-
- private:
-  const int count_, port_;
-  std::map<int, std::unique_ptr<RunningProgram>> programs_;
-};
 
 TEST(TrainRanks, EndWithTheWeightsOfOneProcess) {
   const ScratchFolder folder;
@@ -150,7 +80,7 @@ TEST(TrainRanks, StartedAsByTorchrun) {
 // the weights of a run that was not disturbed.
 void lose_a_rank(int lost, int number, const std::string& expected) {
   const ScratchFolder folder;
-  const Words run = tiny("data-parallel", {"--hosts", "2", "--time-out", "5"});
+  const Words run = tiny("data-parallel", {"--hosts", "2", "--time-out", "3"});
   RankPrograms ranks(2);
   ranks.start_all(joined(run, {"--steps", "1000000", "--json", "--checkpoints", folder / "kept",
                                "--checkpoint-every", "3"}));
@@ -182,14 +112,14 @@ void lose_a_rank(int lost, int number, const std::string& expected) {
   }
 }
 
-TEST(TrainRanks, AKilledRankEndsTheRun) { lose_a_rank(1, SIGKILL, "rank 1 is gone"); }
-TEST(TrainRanks, ARankThatStopsEndsTheRun) {
-  lose_a_rank(1, SIGSTOP, "rank 1 is lost: no sign of life for 5 s");
+TEST(LostRanks, AKilledRankEndsTheRun) { lose_a_rank(1, SIGKILL, "rank 1 is gone"); }
+TEST(StoppedRanks, ARankThatStopsEndsTheRun) {
+  lose_a_rank(1, SIGSTOP, "rank 1 is lost: no sign of life for 3 s");
 }
 // It keeps the store where all meet.
-TEST(TrainRanks, TheFirstRankMayStopToo) { lose_a_rank(0, SIGSTOP, "rank 0"); }
+TEST(StoppedRanks, TheFirstRankMayStopToo) { lose_a_rank(0, SIGSTOP, "rank 0"); }
 
-TEST(TrainRanks, ARankThatNeverComesIsNamed) {
+TEST(MissingRanks, ARankThatNeverComesIsNamed) {
   RankPrograms ranks(3);
   const Words run = tiny("data-parallel", {"--hosts", "3"});
   ranks.start(0, run);
@@ -202,7 +132,7 @@ TEST(TrainRanks, ARankThatNeverComesIsNamed) {
   }
 }
 
-TEST(TrainRanks, WhoeverDiffersIsNamedByAll) {
+TEST(DifferentRanks, WhoeverDiffersIsNamedByAll) {
   const ScratchFolder folder;
   std::ofstream(folder / "other.txt") << std::string(4000, 'x');
   const std::string plan = folder / "plan.json", other = folder / "other.json";
@@ -239,8 +169,33 @@ TEST(TrainRanks, WhoeverDiffersIsNamedByAll) {
   }
 }
 
+// Each has a file of that name on its own disk.
+TEST(DifferentRanks, AnotherModelFileIsNamedByAll) {
+  const ScratchFolder folder;
+  const auto write_model = [&](const std::string& place, int layers) {
+    std::filesystem::create_directories(folder / (place + "/model"));
+    std::ofstream(folder / (place + "/model/config.json"))
+        << R"({"model_type":"gpt2","n_embd":32,"n_head":2,"vocab_size":256,"n_positions":64,)"
+        << "\"n_layer\":" << layers << "}";
+  };
+  write_model("here", 2);
+  write_model("there", 3);
+  const Words run =
+      training("model", {"--seq", "16", "--batch", "8", "--on", "local", "--hosts", "2", "--memory",
+                         "64MiB", "--strategy", "data-parallel", "--steps", "2"});
+  RankPrograms ranks(2);
+  ranks.start(0, run, {.folder = folder / "here"});
+  ranks.start(1, run, {.folder = folder / "there"});
+  for (int rank : {0, 1}) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err, HasSubstr("another model file than rank 0"));
+    EXPECT_THAT(result.err, HasSubstr("rank 1"));
+  }
+}
+
 // The file of a checkpoint is larger than what the disk has left.
-TEST(TrainRanks, AFullDiskEndsTheRunOnAllRanks) {
+TEST(LostRanks, AFullDiskEndsTheRunOnAllRanks) {
   const ScratchFolder folder;
   const Words run = tiny("data-parallel", {"--hosts", "2", "--steps", "50", "--checkpoints",
                                            folder / "kept", "--checkpoint-every", "2"});
@@ -255,7 +210,7 @@ TEST(TrainRanks, AFullDiskEndsTheRunOnAllRanks) {
 
 // Those that this process starts itself: one is killed, and all start again from the last
 // checkpoint.
-TEST(TrainRanks, StartAgainFromTheLastCheckpoint) {
+TEST(LostRanks, StartAgainFromTheLastCheckpoint) {
   const ScratchFolder folder;
   const auto run = [&](const Words& more) {
     return tiny("data-parallel", joined({"--hosts", "2", "--steps", "40", "--json"}, more));
@@ -264,16 +219,119 @@ TEST(TrainRanks, StartAgainFromTheLastCheckpoint) {
   RunningProgram disturbed(run({"--save", folder / "disturbed", "--checkpoints", folder / "kept",
                                 "--checkpoint-every", "2", "--restarts", "3", "--time-out", "5"}));
   ASSERT_TRUE(disturbed.wait_for_lines(5));
-  std::ifstream list("/proc/" + std::to_string(disturbed.pid()) + "/task/" +
-                     std::to_string(disturbed.pid()) + "/children");
-  int child = 0;
-  if (!(list >> child)) GTEST_SKIP() << "the system does not say which processes were started";
+  const int child = first_child(disturbed.pid());
+  if (child == 0) GTEST_SKIP() << "the system does not say which processes were started";
   kill(child, SIGKILL);
   const ProgramResult result = disturbed.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("was ended by signal 9"));
   EXPECT_THAT(result.err, HasSubstr("start 2 of 4, from the last checkpoint"));
   EXPECT_TRUE(bytes_of(folder / "undisturbed") == bytes_of(folder / "disturbed"));
+}
+
+// What a run of two wrote is gone on from by one process, by two and by four, each with its own
+// form of checkpoint; parts are files of both ranks, and an index that names them.
+TEST(TrainRanks, CheckpointsAreWrittenByAllAndReadByAnyNumber) {
+  namespace fs = std::filesystem;
+  const ScratchFolder folder;
+  const std::string strategy = "data-parallel:zero=3", kept = folder / "kept";
+  run_well(tiny(strategy, {"--hosts", "2", "--steps", "4", "--checkpoints", kept,
+                           "--checkpoint-every", "2"}));
+  const std::string newest = kept + "/checkpoint-00000004";
+  const nlohmann::json index =
+      nlohmann::json::parse(bytes_of(newest + "/model.safetensors.index.json"));
+  std::set<std::string> parts;
+  int64_t bytes = 0;
+  for (const auto& item : index["weight_map"].items()) parts.insert(item.value());
+  for (const auto& entry : fs::directory_iterator(newest))
+    if (entry.path().extension() == ".safetensors")
+      bytes += static_cast<int64_t>(entry.file_size());
+  EXPECT_EQ(parts.size(), 2u);
+  EXPECT_TRUE(index["weight_map"].contains("transformer.wte.weight"));
+  EXPECT_GT(bytes, index["metadata"]["total_size"].get<int64_t>());
+  for (const std::string& part : parts) {
+    EXPECT_GT(fs::file_size(newest + "/" + part), static_cast<uintmax_t>(bytes) / 4);
+    EXPECT_THAT(bytes_of(newest + "/" + part), HasSubstr("\"format\":\"pt\""));
+  }
+  run_well(tiny(strategy, {"--devices", "2", "--steps", "8", "--save", folder / "straight"}));
+  for (const Words& way : {Words{"--devices", "2"}, Words{"--hosts", "2"}}) {
+    const std::string copy = folder / "copy";
+    fs::remove_all(copy);
+    fs::copy(kept, copy, fs::copy_options::recursive);
+    run_well(tiny(strategy, joined(way, {"--steps", "8", "--resume", copy, "--checkpoints", copy,
+                                         "--save", folder / "resumed"})));
+    EXPECT_TRUE(bytes_of(folder / "straight") == bytes_of(folder / "resumed")) << way[0];
+  }
+  // Another number of ranks rounds its sums in another way, from the same place.
+  for (const Words& way : {Words{"--devices", "4"}, Words{"--hosts", "4"}})
+    run_well(tiny("data-parallel", joined(way, {"--steps", "6", "--resume", kept, "--save",
+                                                folder / ("four" + way[0])})));
+  EXPECT_TRUE(bytes_of(folder / "four--devices") == bytes_of(folder / "four--hosts"));
+}
+
+// The newest is damaged, and one after it unfinished: the run goes on from the one before, says so,
+// and ends with the weights of an undisturbed one. What was left unfinished goes.
+TEST(TrainRanks, DamagedPartsArePassedOver) {
+  namespace fs = std::filesystem;
+  const ScratchFolder folder;
+  const std::string kept = folder / "kept";
+  run_well(tiny("data-parallel", {"--hosts", "2", "--steps", "4", "--checkpoints", kept,
+                                  "--checkpoint-every", "2"}));
+  fs::copy(kept + "/checkpoint-00000004", kept + "/checkpoint-00000006");
+  fs::remove(kept + "/checkpoint-00000006/model.safetensors.index.json");
+  for (const auto& entry : fs::directory_iterator(kept + "/checkpoint-00000004"))
+    if (entry.path().extension() == ".safetensors") {
+      fs::resize_file(entry.path(), entry.file_size() - 4);
+      break;
+    }
+  const ProgramResult result =
+      run_windlass(tiny("data-parallel", {"--hosts", "2", "--steps", "8", "--resume", kept,
+                                          "--checkpoints", kept, "--save", folder / "resumed"}));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("passed over: " + kept + "/checkpoint-00000004"));
+  EXPECT_THAT(result.err, HasSubstr("going on from " + kept + "/checkpoint-00000002"));
+  EXPECT_FALSE(fs::exists(kept + "/checkpoint-00000006"));
+  run_well(
+      tiny("data-parallel", {"--devices", "2", "--steps", "8", "--save", folder / "straight"}));
+  EXPECT_TRUE(bytes_of(folder / "straight") == bytes_of(folder / "resumed"));
+}
+
+TEST(TrainRanks, StartedByMpirun) {
+  if (!std::filesystem::exists("/usr/bin/mpirun")) GTEST_SKIP() << "no mpirun here";
+  const ScratchFolder folder;
+  const Words run = tiny("data-parallel", {"--steps", "4", "--hosts", "2"});
+  run_well(joined(run, {"--save", folder / "own"}));
+  Words words = {"--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2",
+                 program_path()};
+  RunningProgram programs(joined(words, joined(run, {"--save", folder / "theirs"})),
+                          {.program = "/usr/bin/mpirun",
+                           .environment = {{"MASTER_PORT", std::to_string(free_port())}}});
+  const ProgramResult result = programs.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(bytes_of(folder / "own") == bytes_of(folder / "theirs"));
+}
+
+// A rank is killed, and the others go on without its host: from the last checkpoint, with a plan
+// for what is left.
+TEST(LostRanks, FewerHostsGoOn) {
+  const ScratchFolder folder;
+  const std::string kept = folder / "kept";
+  const auto run = [&](const Words& more) {
+    return tiny("data-parallel", joined({"--threads", "1", "--steps", "40", "--json"}, more));
+  };
+  RunningProgram disturbed(run({"--hosts", "2", "--save", folder / "disturbed", "--checkpoints",
+                                kept, "--checkpoint-every", "40", "--restarts", "1",
+                                "--least-hosts", "1", "--time-out", "5"}));
+  ASSERT_TRUE(disturbed.wait_for_lines(5));
+  const int child = first_child(disturbed.pid());
+  if (child == 0) GTEST_SKIP() << "the system does not say which processes were started";
+  kill(child, SIGKILL);
+  const ProgramResult result = disturbed.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("start 2 of 2, with 1 host, from the last checkpoint"));
+  // It was killed before the first one: all of it is what one host does.
+  run_well(run({"--save", folder / "one"}));
+  EXPECT_TRUE(bytes_of(folder / "one") == bytes_of(folder / "disturbed"));
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ std::string follow_links(const std::string& path) {
   return failed ? path : real.string();
 }
 
-// A name is kept over a power cut only once its folder is on the disk, too. Some file systems
-// cannot sync folders; there is nothing to do about that.
+}  // namespace
+
 void sync_folder_of(const std::string& path) {
   std::string folder = fs::path(path).parent_path().string();
   if (folder.empty()) folder = ".";
@@ -31,8 +31,6 @@ void sync_folder_of(const std::string& path) {
   fsync(descriptor);
   close(descriptor);
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(const std::string& path) : path_(follow_links(path)) {
   std::error_code ignored;

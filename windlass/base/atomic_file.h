@@ -30,4 +30,8 @@ class AtomicFile {
   std::FILE* file_ = nullptr;
 };
 
+// A name is kept over a power cut only once its folder is on the disk, too. Some file systems
+// cannot sync folders; there is nothing to do about that.
+void sync_folder_of(const std::string& path);
+
 }  // namespace windlass

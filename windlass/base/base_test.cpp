@@ -121,6 +121,17 @@ TEST(JsonObject, RefusesHostileText) {
        {std::string("{"), std::string("{\"a\":1,\"a\":2}"), std::string(1000, '['),
         std::string("[1,]"), std::string("\xff\xfe"), std::string()})
     EXPECT_THROW(parse_json(bad), Error) << bad;
+  EXPECT_THROW(parse_json(R"([{"a": {"b": 1, "c": [{"d": 1, "d": 1}]}}])"), Error);
+  EXPECT_EQ(parse_json(R"({"a": 1, "a": 2})", true)["a"], 2);
+  EXPECT_EQ(parse_json(R"([{"a": 1}, {"a": {"a": 2}}])")[1]["a"]["a"], 2);
+}
+
+// As many events as a trace has: what takes time in the square of their number would not end.
+TEST(JsonObject, ReadsLongLists) {
+  constexpr size_t kEvents = 300'000;
+  std::string text = "[{}";
+  for (size_t i = 1; i < kEvents; ++i) text += R"(,{"ts":1})";
+  EXPECT_EQ(parse_json(text + "]").size(), kEvents);
 }
 
 TEST(InParallel, RunsEachOnceAndThrowsTheFirst) {

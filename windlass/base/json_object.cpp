@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
+#include <vector>
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
@@ -41,27 +43,53 @@ std::string without_prefix(std::string message) {
   return end == std::string::npos ? message : message.substr(end + 2);
 }
 
+// Stops at the first key that its object has already.
+struct RepeatedKey final : nlohmann::json_sax<json> {
+  std::optional<std::string> repeated;
+
+  bool start_object(size_t) override {
+    open_.emplace_back();
+    return true;
+  }
+  bool end_object() override {
+    open_.pop_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (open_.back().insert(name).second) return true;
+    repeated = name;
+    return false;
+  }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t, const std::string&, const json::exception&) override { return false; }
+
+ private:
+  std::vector<std::set<std::string>> open_;
+};
+
 }  // namespace
 
 json parse_json(std::string_view text, bool allow_repeated_keys) {
   check_nesting(text);
-  std::vector<std::set<std::string>> open;
-  std::string repeated;
-  const auto watch = [&](int, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) open.emplace_back();
-    if (event == json::parse_event_t::object_end) open.pop_back();
-    if (event == json::parse_event_t::key &&
-        !open.back().insert(parsed.get<std::string>()).second && repeated.empty())
-      repeated = parsed.get<std::string>();
-    return true;
-  };
   json result;
+  // Without a callback: with one, the parser looks at all elements of an array after each of them.
   try {
-    result = json::parse(text.begin(), text.end(), watch);
+    result = json::parse(text.begin(), text.end());
   } catch (const json::exception& error) {
     fail_input("not valid JSON: {}", without_prefix(error.what()));
   }
-  if (!repeated.empty() && !allow_repeated_keys) fail_input("key \"{}\" is given twice", repeated);
+  if (allow_repeated_keys) return result;
+  RepeatedKey finder;
+  json::sax_parse(text.begin(), text.end(), &finder);
+  if (finder.repeated) fail_input("key \"{}\" is given twice", *finder.repeated);
   return result;
 }
 

@@ -124,7 +124,7 @@ void add_advise(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--batches", flags->batches,
                    "batches to simulate (default: powers of two and the largest of each method)")
       ->type_name("N...")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_option("--max-batch", flags->most, "most samples that are tried")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -142,7 +142,7 @@ void add_advise(CLI::App& program, ExitCode& exit_code) {
       ->allow_extra_args(false);
   verb->add_option("--svg", flags->svg, "write the plot to a file")->type_name("FILE");
   verb->add_option("--threads", flags->threads, "of the search, and of kernels on \"local\"")
-      ->check(CLI::NonNegativeNumber);
+      ->check(nonnegative_number());
   verb->add_option("--seed", flags->seed, "of the search")->capture_default_str();
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(

@@ -192,11 +192,11 @@ void add_calibrate(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--for", flags->model,
                    "measure the kernels of this model, instead of a designed set")
       ->type_name("MODEL");
-  verb->add_option("--batch", flags->batch, "of the model: samples")->check(CLI::PositiveNumber);
+  verb->add_option("--batch", flags->batch, "of the model: samples")->check(positive_number());
   verb->add_option("--seq", flags->sequence, "of the model: tokens per sample")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_option("--image", flags->image, "of the model: height and width in pixels")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_option("--devices", flags->devices, "CPU devices that this host is taken as")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{256}));
@@ -204,7 +204,7 @@ void add_calibrate(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--link-bandwidth", flags->link_bandwidth,
                    "of each device's link to host memory (default: measured)");
   verb->add_option("--threads", flags->threads, "that kernels use (default: all cores)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_option("--repeats", flags->repeats, "rounds over all kernels")
       ->capture_default_str()
       ->check(CLI::Range(1, 100));

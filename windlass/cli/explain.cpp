@@ -11,6 +11,7 @@
 
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/number_in.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/progress.h"
 #include "windlass/cli/subject.h"
@@ -186,7 +187,7 @@ void add_explain(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--tensor", flags->tensor, "one saved tensor or weight, likewise")->excludes(op);
   verb->add_option("--top", flags->top, "how many choices and tensors to list")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
       "Every number is simulated: one decision is changed, all else stays, and the step is run "

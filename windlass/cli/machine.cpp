@@ -145,7 +145,7 @@ void MachineFlags::add_to(CLI::App& verb) {
   verb.add_option("--hosts", hosts,
                   "processes that the machine \"local\" counts as hosts, with --devices each "
                   "(default 1)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb.add_option("--link-bandwidth", link_bandwidth,
                   "of each device's link to host memory on the machine \"local\", e.g. 12GB/s "
                   "(default: measured)");

@@ -15,4 +15,24 @@ CLI::Validator number_in(double low, double high) {
       range);
 }
 
+CLI::Validator positive_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool right = CLI::detail::lexical_cast(text, value) && value > 0;
+        return right ? std::string() : fmt::format("\"{}\" is no number above 0", text);
+      },
+      "POSITIVE");
+}
+
+CLI::Validator nonnegative_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        double value = 0;
+        const bool right = CLI::detail::lexical_cast(text, value) && value >= 0;
+        return right ? std::string() : fmt::format("\"{}\" is no number from 0 on", text);
+      },
+      "NONNEGATIVE");
+}
+
 }  // namespace windlass

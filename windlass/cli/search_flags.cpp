@@ -115,13 +115,13 @@ void SearchFlags::add_to(CLI::App& verb) {
   verb.add_option("--seed", seed, "of random choices: the same one gives the same plan")
       ->capture_default_str();
   verb.add_option("--micro-batches", micro_batches, "only so many; default: any")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb.add_option("--fix", fix, "decisions that are yours: tp=2,pp=1,zero=1,recompute=off,...")
       ->type_name("NAME=VALUE,...");
   allow.add_to(verb);
   verb.add_option("--threads", threads,
                   "threads that kernels and the search use; default: all cores")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
 }
 
 SearchOptions SearchFlags::options() const {

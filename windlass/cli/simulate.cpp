@@ -10,6 +10,7 @@
 
 #include "windlass/base/atomic_file.h"
 #include "windlass/cli/cli.h"
+#include "windlass/cli/number_in.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/pricing.h"
@@ -126,7 +127,7 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       ->type_name("PLAN");
   verb->add_option("--top", flags->top, "how many devices, tensors and links to list")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_flag(
       "--tasks", flags->tasks,
       "print the task graph instead: what each task does, where, and with which buffers");

@@ -21,6 +21,7 @@
 #include "windlass/cli/train_run.h"
 #include "windlass/model/padding_rows.h"
 #include "windlass/run/checkpoint.h"
+#include "windlass/run/checkpoint_folder.h"
 
 namespace windlass {
 namespace {
@@ -204,23 +205,28 @@ PreparedRun prepare_to_fit(const TrainFlags& flags, int& threads, const Ranks* r
 void run_on_ranks(const TrainFlags& flags, Ranks& ranks) {
   compare_ranks(ranks, settings_of(flags));
   const bool first = ranks.rank() == 0;
+  if (first) check_outputs(flags);
+  if (!flags.checkpoints.empty()) check_shared_folder(ranks, flags.checkpoints);
   int threads = 1;
   std::optional<PreparedRun> prepared;
   std::string text;
-  if (first) {
-    check_outputs(flags);
-    prepared = prepare_to_fit(flags, threads, &ranks, &text);
-  }
+  if (first) prepared = prepare_to_fit(flags, threads, &ranks, &text);
   text = ranks.tell_all(text)[0];
-  if (!first) prepared = follow(flags, text, ranks, threads);
+  if (!first) try {
+      prepared = follow(flags, text, ranks, threads);
+    } catch (const Error& error) {
+      fail(ErrorKind::Runtime, "has another model file than rank 0, or cannot read it: {}",
+           error.message());
+    }
   run_training(flags, *prepared, threads, &ranks);
 }
 
-ExitCode run_train(const TrainFlags& flags) {
+ExitCode run_train(TrainFlags& flags) {
   if (flags.rehearse > 0) return run_rehearsal(flags);
   if (starts_ranks(flags)) return start_ranks(flags);
   if (const std::unique_ptr<Ranks> ranks = join_others(flags)) {
     try {
+      take_hosts_left(flags, ranks.get());
       run_on_ranks(flags, *ranks);
     } catch (const DoesNotFit& error) {
       ranks->fail(error.message());
@@ -231,6 +237,7 @@ ExitCode run_train(const TrainFlags& flags) {
     }
     return ExitCode::Done;
   }
+  take_hosts_left(flags, nullptr);
   check_outputs(flags);
   int threads = 1;
   const PreparedRun prepared = prepare_to_fit(flags, threads, nullptr, nullptr);

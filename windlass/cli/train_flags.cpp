@@ -71,7 +71,7 @@ void TrainFlags::add_to(CLI::App& verb) {
       ->capture_default_str()
       ->check(number_in(0, 1e9));
   verb.add_option("--threads", threads, "threads that kernels use; default: all cores")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   prices.add_to(verb);
   add_run_flags(verb);
   add_watch_flags(verb);
@@ -88,13 +88,19 @@ void TrainFlags::add_rank_flags(CLI::App& verb) {
                   "with --hosts: start the processes so many times again after a failure, from the "
                   "last checkpoint")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber)
+      ->check(nonnegative_number())
       ->needs(verb.get_option("--checkpoints"));
+  verb.add_option("--least-hosts", least_hosts,
+                  "go on with fewer processes than --hosts, planned anew, but no fewer than these: "
+                  "where some were lost, or torchrun starts fewer; of a model, not of a plan file")
+      ->type_name("HOSTS")
+      ->check(CLI::PositiveNumber)
+      ->needs(verb.get_option("--hosts"));
   verb.add_option("--rehearse", rehearse,
                   "train nothing: walk over the programs of so many processes without kernels, and "
                   "see that messages meet and nobody waits for ever; on any machine")
       ->type_name("PROCESSES")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb.add_option("--bind", bind, "address of this process, for messages of the others")
       ->type_name("ADDRESS");
 }
@@ -102,7 +108,7 @@ void TrainFlags::add_rank_flags(CLI::App& verb) {
 void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_option("--steps", steps, "steps of the whole run")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   constexpr int kLongestRow = 64;
   verb.add_option("--overlap-steps", overlap_steps,
                   "steps in a row, each of which begins before the last updates of the one before "
@@ -132,7 +138,7 @@ void TrainFlags::add_run_flags(CLI::App& verb) {
   verb.add_option("--schedule", schedule, "constant, cosine or linear")->capture_default_str();
   verb.add_option("--warm-up", warm_up, "steps in which the learning rate rises")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(nonnegative_number());
   verb.add_option("--weight-decay", weight_decay)
       ->capture_default_str()
       ->check(number_in(0, 1e300));
@@ -163,17 +169,17 @@ void TrainFlags::add_watch_flags(CLI::App& verb) {
 void TrainFlags::add_output_flags(CLI::App& verb) {
   verb.add_option("--eval-every", evaluate_every, "steps between evaluations; 0: none")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(nonnegative_number());
   verb.add_option("--eval-batches", evaluate_batches, "batches of an evaluation")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   CLI::Option* folder =
       verb.add_option("--checkpoints", checkpoints, "folder for checkpoints")->type_name("FOLDER");
   verb.add_option("--checkpoint-every", checkpoint_every,
                   "steps between checkpoints; 0: one at the end")
       ->needs(folder)
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(nonnegative_number());
   verb.add_option("--resume", resume,
                   "go on from a checkpoint, or from the newest one of a folder that is whole")
       ->type_name("PATH");

@@ -36,7 +36,8 @@ struct TrainFlags {
 
   double time_out = 30;  // of other ranks
   int64_t restarts = 0;
-  int32_t rehearse = 0;  // processes; 0: trains
+  int64_t least_hosts = 0;  // that go on after a failure; 0: as many as before
+  int32_t rehearse = 0;     // processes; 0: trains
   std::string bind;
 
   int64_t overlap_steps = 1;

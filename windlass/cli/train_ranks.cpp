@@ -21,6 +21,7 @@
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/interrupt.h"
+#include "windlass/cli/planning.h"
 #include "windlass/run/checkpoint.h"
 #include "windlass/run/rank_environment.h"
 #include "windlass/run/runtime.h"
@@ -123,6 +124,7 @@ class RankProcesses {
       if (give_up && RankClock::now() > *give_up) {
         for (const auto& [child, rank] : running_)
           fmt::print(stderr, "windlass: rank {} does not end, and is killed\n", rank);
+        lost_ += static_cast<int64_t>(running_.size());
         end_all(SIGKILL);
         break;
       }
@@ -130,9 +132,12 @@ class RankProcesses {
     }
     return first_;
   }
+  // Those that a signal ended, or that did not end by themselves.
+  int64_t lost() const { return lost_; }
 
  private:
   void note_end(int64_t rank, int status) {
+    if (WIFSIGNALED(status)) ++lost_;
     if (WIFSIGNALED(status))
       fmt::print(stderr, "windlass: rank {} was ended by signal {} ({})\n", rank, WTERMSIG(status),
                  strsignal(WTERMSIG(status)));
@@ -152,29 +157,51 @@ class RankProcesses {
 
   std::map<pid_t, int64_t> running_;  // and their ranks
   ExitCode first_ = ExitCode::Done;
+  int64_t lost_ = 0;
 };
 
 }  // namespace
 
 bool starts_ranks(const TrainFlags& flags) {
-  return flags.machine.hosts.value_or(1) > 1 && !own_place();
+  // One that is left alone has a place, too.
+  const bool placed = std::getenv("RANK") != nullptr && std::getenv("WORLD_SIZE") != nullptr;
+  return flags.machine.hosts.value_or(1) > 1 && !own_place() && !(placed && flags.least_hosts > 0);
 }
 
 ExitCode start_ranks(const TrainFlags& flags) {
   const MeetingFolder folder;
   std::vector<std::string> command = own_command();
-  ExitCode code = ExitCode::Done;
+  int64_t hosts = *flags.machine.hosts;
   for (int64_t attempt = 0;; ++attempt) {
     const std::string meeting = (folder.path() / fmt::format("meeting-{}", attempt)).string();
-    code = RankProcesses(command, *flags.machine.hosts, meeting).wait(flags.time_out);
+    RankProcesses processes(command, hosts, meeting);
+    const ExitCode code = processes.wait(flags.time_out);
     if (code != ExitCode::RunFailed || attempt >= flags.restarts) return code;
-    fmt::print(stderr, "windlass: start {} of {}, from the last checkpoint\n", attempt + 2,
-               flags.restarts + 1);
+    std::string fewer;
+    if (flags.least_hosts > 0 && processes.lost() > 0 && hosts > flags.least_hosts) {
+      hosts = std::max(flags.least_hosts, hosts - processes.lost());
+      fewer = fmt::format(" with {} host{},", hosts, hosts == 1 ? "" : "s");
+    }
+    fmt::print(stderr, "windlass: start {} of {},{} from the last checkpoint\n", attempt + 2,
+               flags.restarts + 1, fewer);
     if (attempt == 0 && flags.resume.empty()) {
       command.push_back("--resume");
       command.push_back(flags.checkpoints);
     }
   }
+}
+
+void take_hosts_left(TrainFlags& flags, const Ranks* ranks) {
+  if (flags.least_hosts == 0) return;
+  if (is_plan_file(flags.model.request.source))
+    fail_input("--least-hosts: {} is a plan for its number of hosts: name the model instead",
+               flags.model.request.source);
+  const int64_t left = ranks == nullptr ? 1 : ranks->size();
+  const int64_t hosts = *flags.machine.hosts;
+  if (left > hosts || left < std::min(flags.least_hosts, hosts))
+    fail_input("--least-hosts: {} processes were started, expected {} to {}", left,
+               std::min(flags.least_hosts, hosts), hosts);
+  flags.machine.hosts = left;
 }
 
 std::unique_ptr<Ranks> join_others(const TrainFlags& flags) {
@@ -213,6 +240,36 @@ void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::s
   }
   if (!differences.empty())
     fail(ErrorKind::Runtime, "the ranks cannot train together: {}", printable(differences));
+}
+
+void check_shared_folder(Ranks& ranks, const std::string& folder) {
+  std::string marker;
+  int descriptor = -1;
+  if (ranks.rank() == 0) {
+    marker = (fs::path(folder) / ".seen-by-all-XXXXXX").string();
+    descriptor = mkstemp(marker.data());
+    if (descriptor < 0)
+      fail(ErrorKind::Runtime, "{}: cannot be written: {}", folder, std::strerror(errno));
+    close(descriptor);
+  }
+  // By its name alone: ranks may reach the folder by other paths.
+  const std::string name = fs::path(ranks.tell_all(marker)[0]).filename().string();
+  // Some network file systems show files of others after a while only.
+  constexpr int kLooks = 50;
+  bool seen = false;
+  std::error_code ignored;
+  for (int look = 0; look < kLooks && !seen; ++look) {
+    if (look > 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    seen = fs::exists(fs::path(folder) / name, ignored);
+  }
+  const std::vector<std::string> told = ranks.tell_all(seen ? "seen" : "not seen");
+  if (ranks.rank() == 0) fs::remove(marker, ignored);
+  for (size_t rank = 0; rank < told.size(); ++rank)
+    if (told[rank] != "seen")
+      fail(ErrorKind::Runtime,
+           "{}: rank {} does not see there what rank 0 writes: each rank writes its part of a "
+           "checkpoint, so the folder must be one that all share",
+           folder, rank);
 }
 
 }  // namespace windlass

@@ -23,6 +23,14 @@ ExitCode start_ranks(const TrainFlags& flags);
 // Meets the others, if this process was started as one of several; else null.
 std::unique_ptr<Ranks> join_others(const TrainFlags& flags);
 
+// With --least-hosts: the machine has as many hosts as there are processes. Throws Error{Input} if
+// they are too few, or the plan is for a number of its own.
+void take_hosts_left(TrainFlags& flags, const Ranks* ranks);
+
+// All ranks must see the folder that rank 0 sees there: each writes its part of a checkpoint.
+// Throws Error{Runtime} naming those that do not, on all ranks.
+void check_shared_folder(Ranks& ranks, const std::string& folder);
+
 // --rehearse: exit code 3 if something is wrong.
 ExitCode run_rehearsal(const TrainFlags& flags);
 

@@ -19,6 +19,7 @@
 #include "windlass/report/comparison.h"
 #include "windlass/report/trace.h"
 #include "windlass/run/checkpoint.h"
+#include "windlass/run/checkpoint_folder.h"
 #include "windlass/run/event_file.h"
 #include "windlass/run/runtime.h"
 #include "windlass/run/step_log.h"
@@ -126,12 +127,9 @@ class TrainingRun {
   }
 
   void resume() {
-    FoundCheckpoint found = find_checkpoint(flags_.resume);
-    if (ranks_ != nullptr) {
-      // What rank 0 finds; a newer one may be half written where another looks.
-      found.path = ranks_->tell_all(found.path)[0];
-      if (!first_) found.passed_over.clear();
-    }
+    FoundCheckpoint found;
+    if (first_) found = find_checkpoint(flags_.resume);
+    if (ranks_ != nullptr) found.path = ranks_->tell_all(found.path)[0];
     for (const std::string& damage : found.passed_over)
       fmt::print(stderr, "passed over: {}\n", damage);
     resumed_ = found.path;
@@ -260,14 +258,17 @@ class TrainingRun {
   }
 
   void checkpoint() {
+    const int64_t step = trainer_->steps_done();
+    const std::string path =
+        checkpoint_path(flags_.checkpoints, step, ranks_ == nullptr ? 1 : ranks_->size());
     try {
-      trainer_->save_checkpoint(checkpoint_path(flags_.checkpoints, trainer_->steps_done()));
+      trainer_->save_checkpoint(path);
     } catch (const Error& error) {
       if (ranks_ == nullptr) throw;
-      throw error.within(fmt::format("checkpoint of step {}", trainer_->steps_done()));
+      throw error.within(fmt::format("checkpoint of step {}", step));
     }
-    if (first_) remove_old_checkpoints(flags_.checkpoints, trainer_->steps_done(), 2);
-    last_checkpoint_ = trainer_->steps_done();
+    if (first_) remove_old_checkpoints(flags_.checkpoints, path, step, 2);
+    last_checkpoint_ = step;
   }
 
   void finish() {

@@ -210,7 +210,7 @@ Safetensors read_shards(const std::string& path) {
   Safetensors result;
   for (const std::string& name : names) {
     Safetensors shard = read_file((fs::path(path).parent_path() / name).string());
-    if (result.metadata.empty()) result.metadata = std::move(shard.metadata);
+    result.metadata.merge(shard.metadata);
     for (StoredTensor& tensor : shard.tensors) {
       const auto meant = files.find(tensor.name);
       if (meant == files.end() || meant->second != name) continue;

@@ -26,7 +26,7 @@ struct StoredTensor {
 // What a file, or a checkpoint of several files, holds. The values stay on disk.
 struct Safetensors {
   std::vector<StoredTensor> tensors;            // in the order of their bytes, file by file
-  std::map<std::string, std::string> metadata;  // of the first file
+  std::map<std::string, std::string> metadata;  // of all files; the first counts
 };
 
 // Reads the header of a file that lies in memory; `path` is what locations and messages name. Every

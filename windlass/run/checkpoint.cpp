@@ -5,12 +5,18 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 
+#include <nlohmann/json.hpp>
+
+#include "windlass/base/atomic_file.h"
 #include "windlass/base/error.h"
 #include "windlass/base/hash.h"
 #include "windlass/base/mapped_file.h"
 #include "windlass/model/safetensors.h"
 #include "windlass/plan/plan.h"
+#include "windlass/run/checkpoint_folder.h"
+#include "windlass/run/ranks.h"
 
 namespace windlass {
 namespace {
@@ -18,8 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kFormat = "windlass checkpoint 1";
-constexpr std::string_view kPrefix = "checkpoint-";
-constexpr std::string_view kSuffix = ".safetensors";
+// As other libraries want it, and those of windlass before they did.
+constexpr const char* kKindKey = "windlass";
+constexpr const char* kFormatKey = "format";
 
 // A tensor of a file, and the part of a persistent tensor that it is.
 struct Entry {
@@ -34,15 +41,25 @@ struct Entry {
 // Reads persistent tensors for one entry after the other: parts of the same follow each other.
 class EntryReader {
  public:
+  explicit EntryReader(int32_t rank) : rank_(rank) {}
+
+  // Whether this rank gets the bytes.
+  bool gets(const Entry& entry) const {
+    return entry.of->reader == kReadByAll || entry.of->reader == rank_;
+  }
+  // Nothing if another rank gets them: then what this one has of them goes there.
   std::span<const std::byte> bytes(const Entry& entry) {
     if (entry.of != of_) {
       of_ = entry.of;
-      values_ = of_->values();
+      values_.resize(gets(entry) ? static_cast<size_t>(of_->bytes) : 0);
+      of_->read(values_);
     }
+    if (!gets(entry)) return {};
     return std::span(values_).subspan(entry.offset, entry.size());
   }
 
  private:
+  const int32_t rank_;
   const PersistentTensor* of_ = nullptr;
   std::vector<std::byte> values_;
 };
@@ -85,17 +102,63 @@ std::string sum_of(std::span<const std::byte> bytes) {
   return format_fingerprint(hash_bytes(bytes));
 }
 
+// Those that this rank gets, into a file; of the others it brings what it has. No file if there are
+// none.
 void write_entries(const std::string& path, const std::vector<Entry>& entries,
-                   std::map<std::string, std::string> metadata) {
+                   std::map<std::string, std::string> metadata, int32_t rank) {
   std::vector<NamedType> types;
-  EntryReader reader;
+  EntryReader reader(rank);
   for (const Entry& entry : entries) {
+    const std::span<const std::byte> bytes = reader.bytes(entry);
+    if (!reader.gets(entry)) continue;
     types.push_back({entry.name, entry.type});
-    metadata["sum " + entry.name] = sum_of(reader.bytes(entry));
+    metadata["sum " + entry.name] = sum_of(bytes);
   }
-  SafetensorsWriter writer(path, types, metadata);
-  for (const Entry& entry : entries) writer.write(reader.bytes(entry));
-  writer.finish();
+  std::optional<SafetensorsWriter> writer;
+  if (!types.empty()) writer.emplace(path, types, metadata);
+  for (const Entry& entry : entries) {
+    const std::span<const std::byte> bytes = reader.bytes(entry);
+    if (reader.gets(entry)) writer->write(bytes);
+  }
+  if (writer) writer->finish();
+}
+
+std::map<std::string, std::string> metadata_of(const TrainingGraph& training,
+                                               const RunPosition& position) {
+  return {{kFormatKey, "pt"},
+          {kKindKey, std::string(kFormat)},
+          {"step", std::to_string(position.step)},
+          {"epoch", std::to_string(position.data.epoch)},
+          {"index", std::to_string(position.data.index)},
+          {"seed", std::to_string(position.seed)},
+          {"micro_batches", std::to_string(position.micro_batches)},
+          {"optimizer", std::string(enum_name(training.options.optimizer))},
+          {"model", format_fingerprint(position.model)}};
+}
+
+// Where the files of a checkpoint of several ranks lie: by rank, those that have a part of it.
+std::map<int32_t, std::string> part_names(const std::vector<Entry>& entries,
+                                          const std::string& word) {
+  std::map<int32_t, std::string> names;
+  for (const Entry& entry : entries) names.try_emplace(entry.of->reader);
+  size_t number = 0;
+  for (auto& [rank, name] : names) name = part_name(word, ++number, names.size());
+  return names;
+}
+
+void write_index(const std::string& path, const std::vector<Entry>& entries,
+                 const std::map<int32_t, std::string>& names) {
+  nlohmann::ordered_json map = nlohmann::ordered_json::object();
+  int64_t total = 0;
+  for (const Entry& entry : entries) {
+    map[entry.name] = names.at(entry.of->reader);
+    total += byte_size(entry.type).value;
+  }
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  AtomicFile file(path);
+  file.write(index.dump(2));
+  file.write("\n");
+  file.commit();
 }
 
 template <typename T>
@@ -115,29 +178,28 @@ T number(const std::map<std::string, std::string>& metadata, const std::string& 
 }  // namespace
 
 void write_checkpoint(const std::string& path, const TrainingGraph& training,
-                      const std::vector<PersistentTensor>& tensors, const RunPosition& position) {
-  write_entries(path, entries_of(training, tensors, true),
-                {{"format", std::string(kFormat)},
-                 {"step", std::to_string(position.step)},
-                 {"epoch", std::to_string(position.data.epoch)},
-                 {"index", std::to_string(position.data.index)},
-                 {"seed", std::to_string(position.seed)},
-                 {"micro_batches", std::to_string(position.micro_batches)},
-                 {"optimizer", std::string(enum_name(training.options.optimizer))},
-                 {"model", format_fingerprint(position.model)}});
+                      const std::vector<PersistentTensor>& tensors, const RunPosition& position,
+                      Ranks* ranks) {
+  const std::vector<Entry> entries = entries_of(training, tensors, true);
+  const auto metadata = metadata_of(training, position);
+  if (ranks == nullptr) return write_entries(path, entries, metadata, 0);
+  const bool first = ranks->rank() == 0;
+  const std::string word = ranks->tell_all(first ? make_part_folder(path) : std::string())[0];
+  const std::map<int32_t, std::string> names = part_names(entries, word);
+  const auto mine = names.find(ranks->rank());
+  const fs::path folder = fs::path(path).parent_path();
+  write_entries(mine == names.end() ? "" : (folder / mine->second).string(), entries, metadata,
+                ranks->rank());
+  // All parts are on the disk.
+  ranks->tell_all("written");
+  if (!first) return;
+  write_index(path, entries, names);
+  sync_folder_of(folder.string());
 }
 
 void write_weights(const std::string& path, const TrainingGraph& training,
-                   const std::vector<PersistentTensor>& tensors) {
-  write_entries(path, entries_of(training, tensors, false), {{"format", "pt"}});
-}
-
-// As write_entries() reads: once for the sums, once for the bytes.
-void help_write(const TrainingGraph& training, const std::vector<PersistentTensor>& tensors,
-                bool optimizer) {
-  EntryReader reader;
-  for (int pass = 0; pass < 2; ++pass)
-    for (const Entry& entry : entries_of(training, tensors, optimizer)) reader.bytes(entry);
+                   const std::vector<PersistentTensor>& tensors, int32_t rank) {
+  write_entries(path, entries_of(training, tensors, false), {{kFormatKey, "pt"}}, rank);
 }
 
 namespace {
@@ -147,45 +209,56 @@ std::string text_of(const Safetensors& stored, const std::string& key) {
   return found == stored.metadata.end() ? std::string() : found->second;
 }
 
-std::span<const std::byte> bytes_of(const MappedFile& file, const StoredTensor& tensor) {
-  return file.bytes().subspan(static_cast<size_t>(tensor.location.offset),
-                              static_cast<size_t>(tensor.location.bytes));
-}
-
-MappedFile map_file(const std::string& path) {
-  try {
-    return MappedFile(path);
-  } catch (const Error& error) {
-    throw error.within(path);
+// A checkpoint of one file or of several.
+class StoredCheckpoint {
+ public:
+  explicit StoredCheckpoint(const std::string& path)
+      : path_(path), stored_(read_safetensors(path)) {
+    if (text_of(stored_, kKindKey) != kFormat && text_of(stored_, kFormatKey) != kFormat)
+      fail_input("{}: not a checkpoint of windlass (weights alone are read with --weights)", path);
+    for (const StoredTensor& tensor : stored_.tensors) map_file(tensor.location.file);
   }
-}
 
-Safetensors parse_checkpoint(const MappedFile& file, const std::string& path) {
-  Safetensors stored = parse_safetensors(file.bytes(), path);
-  if (text_of(stored, "format") != kFormat)
-    fail_input("{}: not a checkpoint of windlass (weights alone are read with --weights)", path);
-  return stored;
-}
+  const Safetensors& stored() const { return stored_; }
+  std::span<const std::byte> bytes(const StoredTensor& tensor) const {
+    const auto all = files_.at(tensor.location.file).bytes();
+    const auto offset = static_cast<size_t>(tensor.location.offset);
+    const auto size = static_cast<size_t>(tensor.location.bytes);
+    if (offset > all.size() || size > all.size() - offset)
+      fail_input("{}: was cut off while it was read", tensor.location.file);
+    return all.subspan(offset, size);
+  }
+  void check_sum(const StoredTensor& tensor) const {
+    if (sum_of(bytes(tensor)) != text_of(stored_, "sum " + tensor.name))
+      fail_input("{}: tensor \"{}\" is damaged: its check sum differs; take an older checkpoint",
+                 path_, tensor.name);
+  }
 
-void check_sum(const MappedFile& file, const Safetensors& stored, const StoredTensor& tensor,
-               const std::string& path) {
-  if (sum_of(bytes_of(file, tensor)) != text_of(stored, "sum " + tensor.name))
-    fail_input("{}: tensor \"{}\" is damaged: its check sum differs; take an older checkpoint",
-               path, tensor.name);
-}
+ private:
+  void map_file(const std::string& file) {
+    try {
+      files_.try_emplace(file, file);
+    } catch (const Error& error) {
+      throw error.within(file);
+    }
+  }
+
+  const std::string path_;
+  const Safetensors stored_;
+  std::map<std::string, MappedFile> files_;
+};
 
 }  // namespace
 
 void check_checkpoint(const std::string& path) {
-  const MappedFile file = map_file(path);
-  const Safetensors stored = parse_checkpoint(file, path);
-  for (const StoredTensor& tensor : stored.tensors) check_sum(file, stored, tensor, path);
+  const StoredCheckpoint file(path);
+  for (const StoredTensor& tensor : file.stored().tensors) file.check_sum(tensor);
 }
 
 RunPosition read_checkpoint(const std::string& path, const TrainingGraph& training,
                             const std::vector<PersistentTensor>& tensors, uint64_t model) {
-  const MappedFile file = map_file(path);
-  const Safetensors stored = parse_checkpoint(file, path);
+  const StoredCheckpoint file(path);
+  const Safetensors& stored = file.stored();
   const auto& metadata = stored.metadata;
   const auto text = [&](const std::string& key) { return text_of(stored, key); };
   if (text("model") != format_fingerprint(model))
@@ -217,13 +290,13 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
     if (tensor.type != entry.type)
       fail_input("{}: tensor \"{}\" is {}, this run has {}", path, entry.name,
                  format_type(tensor.type), format_type(entry.type));
-    check_sum(file, stored, tensor, path);
+    file.check_sum(tensor);
   }
   for (size_t i = 0; i < entries.size();) {
     std::vector<std::byte> whole(static_cast<size_t>(entries[i].of->bytes));
     const PersistentTensor* of = entries[i].of;
     for (; i < entries.size() && entries[i].of == of; ++i) {
-      const auto bytes = bytes_of(file, *by_name[entries[i].name]);
+      const auto bytes = file.bytes(*by_name[entries[i].name]);
       std::memcpy(whole.data() + entries[i].offset, bytes.data(), bytes.size());
     }
     of->write(whole);
@@ -238,74 +311,6 @@ int64_t checkpoint_micro_batches(const std::string& path) {
   } catch (const Error&) {
     return 0;
   }
-}
-
-std::string checkpoint_path(const std::string& folder, int64_t step) {
-  return (fs::path(folder) / fmt::format("{}{:08}{}", kPrefix, step, kSuffix)).string();
-}
-
-namespace {
-
-// Steps of the checkpoints in a folder, ascending.
-std::vector<int64_t> steps_in(const std::string& folder) {
-  std::vector<int64_t> steps;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) continue;
-    const char* begin = name.data() + kPrefix.size();
-    const char* end = name.data() + name.size() - kSuffix.size();
-    int64_t step = 0;
-    const auto [at, wrong] = std::from_chars(begin, end, step);
-    if (wrong == std::errc() && at == end && step >= 0) steps.push_back(step);
-  }
-  std::ranges::sort(steps);
-  return steps;
-}
-
-}  // namespace
-
-FoundCheckpoint newest_checkpoint(const std::string& folder) {
-  const std::vector<int64_t> steps = steps_in(folder);
-  FoundCheckpoint found;
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const std::string path = checkpoint_path(folder, *step);
-    try {
-      check_checkpoint(path);
-      found.path = path;
-      return found;
-    } catch (const Error& error) {
-      found.passed_over.push_back(error.message());
-    }
-  }
-  if (!steps.empty())
-    fail_input("{}: none of its {} checkpoints is whole: {}", folder, steps.size(),
-               found.passed_over.front());
-  return found;
-}
-
-void remove_old_checkpoints(const std::string& folder, int64_t step, size_t keep) {
-  std::vector<int64_t> steps = steps_in(folder);
-  std::erase_if(steps, [&](int64_t other) { return other > step; });
-  std::error_code error;
-  for (size_t i = 0; i + keep < steps.size(); ++i)
-    fs::remove(checkpoint_path(folder, steps[i]), error);
-  // AtomicFile's temporary files: a name, a dot and six characters.
-  std::vector<fs::path> unfinished;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const size_t dot = name.rfind('.');
-    if (name.starts_with(kPrefix) && dot != std::string::npos && dot + 7 == name.size() &&
-        std::string_view(name).substr(0, dot).ends_with(kSuffix))
-      unfinished.push_back(entry.path());
-  }
-  for (const fs::path& path : unfinished) fs::remove(path, error);
-}
-
-FoundCheckpoint find_checkpoint(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) return newest_checkpoint(path);
-  return {.path = path};
 }
 
 }  // namespace windlass

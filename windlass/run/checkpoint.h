@@ -1,13 +1,12 @@
 // Checkpoints: all that a run needs to go on exactly where it was.
 //
-// A safetensors file. Weights and running statistics stand under their own names, so that others
-// can read them; optimizer state under "optimizer." and the weight's name. The metadata has the
-// rest: how far the run is, and check sums of every tensor.
+// A safetensors file; of several ranks a file of each, and an index as the tools of Hugging Face
+// read it. Weights and running statistics stand under their own names, so that others can read
+// them; optimizer state under "optimizer." and the weight's name. The metadata has the rest: how
+// far the run is, and check sums of every tensor.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,8 @@
 #include "windlass/run/training.h"
 
 namespace windlass {
+
+class Ranks;
 
 // How far a run is, and what it is a run of.
 struct RunPosition {
@@ -27,15 +28,13 @@ struct RunPosition {
   bool operator==(const RunPosition&) const = default;
 };
 
-// The file appears complete under its name, or not at all; what was there before stays until then.
-// Throws Error{Runtime} if the disk is full or fails.
+// The checkpoint appears complete under its name, or not at all; what was there before stays until
+// then. Throws Error{Runtime} if the disk is full or fails. Of several ranks, which all call it,
+// each writes the tensors whose reader it is (kReadShared) into a file of its own; `path` is their
+// index (checkpoint_path()), renamed into place when all are written.
 void write_checkpoint(const std::string& path, const TrainingGraph& training,
-                      const std::vector<PersistentTensor>& tensors, const RunPosition& position);
-
-// What another rank writes, of this one: reads the same tensors in the same order, so that their
-// bytes go there. `optimizer`: of a checkpoint, not of weights alone.
-void help_write(const TrainingGraph& training, const std::vector<PersistentTensor>& tensors,
-                bool optimizer);
+                      const std::vector<PersistentTensor>& tensors, const RunPosition& position,
+                      Ranks* ranks = nullptr);
 
 // Fills the tensors. Throws Error{Input} beginning with the path, and changes nothing, if the file
 // is broken (a check sum differs), or of another model or batch (fingerprints are compared), or of
@@ -46,29 +45,13 @@ RunPosition read_checkpoint(const std::string& path, const TrainingGraph& traini
 // Those of the run that wrote it; 0 if that cannot be told.
 int64_t checkpoint_micro_batches(const std::string& path);
 
-// Weights and running statistics alone.
+// Weights and running statistics alone, in one file: by the rank that reads them all. Others bring
+// what they have.
 void write_weights(const std::string& path, const TrainingGraph& training,
-                   const std::vector<PersistentTensor>& tensors);
+                   const std::vector<PersistentTensor>& tensors, int32_t rank = 0);
 
-// Throws Error{Input} beginning with the path if the file is no checkpoint, or is not whole: cut
-// off, or with a tensor whose check sum differs.
+// Throws Error{Input} beginning with the path if it is no checkpoint, or is not whole: cut off, or
+// with a tensor whose check sum differs.
 void check_checkpoint(const std::string& path);
-
-// "checkpoint-00000120.safetensors": the file of a step in a folder.
-std::string checkpoint_path(const std::string& folder, int64_t step);
-
-struct FoundCheckpoint {
-  std::string path;                           // empty if the folder has none
-  std::vector<std::string> passed_over = {};  // what is wrong with newer ones, a message each
-};
-// The newest one in a folder that is whole. Throws Error{Input} if there are some, but none is.
-FoundCheckpoint newest_checkpoint(const std::string& folder);
-// What --resume means by a path: the newest one of a folder, or the file itself. A folder without
-// checkpoints is where a run that was killed early left off: then there is no path.
-FoundCheckpoint find_checkpoint(const std::string& path);
-// Of the checkpoints up to `step`, removes all but the newest `keep`; and what runs that were
-// killed while they wrote left unfinished. Later ones stay: they may be damaged, and must not count
-// in place of those that are whole.
-void remove_old_checkpoints(const std::string& folder, int64_t step, size_t keep);
 
 }  // namespace windlass

@@ -10,6 +10,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/graph/builder.h"
+#include "windlass/run/checkpoint_folder.h"
 
 namespace windlass {
 namespace {
@@ -96,10 +97,50 @@ TEST_F(CheckpointFolder, NoneThatIsWholeIsAnError) {
 // A run that went on before a damaged checkpoint does not lose its own to it.
 TEST_F(CheckpointFolder, LaterOnesDoNotCountAsNewer) {
   for (int64_t step = 1; step <= 5; ++step) write(step);
-  remove_old_checkpoints(folder_, 3, 2);
+  remove_old_checkpoints(folder_, checkpoint_path(folder_, 3), 3, 2);
   EXPECT_THAT(files(),
               ElementsAre("checkpoint-00000002.safetensors", "checkpoint-00000003.safetensors",
                           "checkpoint-00000004.safetensors", "checkpoint-00000005.safetensors"));
+}
+
+// A folder counts from its index on. What others keep in folders of such names is not touched.
+TEST_F(CheckpointFolder, FoldersOfParts) {
+  const std::string index = checkpoint_path(folder_, 2, 2);
+  const std::string word = make_part_folder(index);
+  const std::string part = part_name(word, 1, 1);
+  EXPECT_EQ(newest_checkpoint(folder_).path, "");
+  w_.assign(12, 2.0F);
+  const fs::path place = fs::path(index).parent_path();
+  write_checkpoint((place / part).string(), training_, tensors_, {.step = 2, .model = 7});
+  const std::string first = write(1);
+  EXPECT_EQ(newest_checkpoint(folder_).path, first);
+  std::ofstream(index) << R"({"metadata":{},"weight_map":{"w":")" << part << "\"}}";
+  EXPECT_EQ(newest_checkpoint(folder_).path, index);
+  EXPECT_EQ(find_checkpoint(place.string()).path, index);
+  EXPECT_EQ(read_checkpoint(index, training_, tensors_, 7).step, 2);
+  EXPECT_EQ(w_[11], 2.0F);
+
+  const std::string left = part_name("00000000", 1, 1);
+  std::ofstream(place / left) << "unfinished";
+  fs::create_directories(fs::path(folder_) / "checkpoint-500");
+  std::ofstream(fs::path(folder_) / "checkpoint-500" / "model.safetensors") << "of others";
+  write(2);  // the same step in the other form
+  remove_old_checkpoints(folder_, index, 2, 1);
+  EXPECT_THAT(files(), ElementsAre("checkpoint-00000002", "checkpoint-500"));
+  EXPECT_FALSE(fs::exists(place / left));
+  EXPECT_EQ(read_checkpoint(index, training_, tensors_, 7).step, 2);
+
+  damage((place / part).string());
+  EXPECT_THROW(check_checkpoint(index), Error);
+  std::ofstream(index) << R"({"weight_map":{"w":"../elsewhere.safetensors"}})";
+  EXPECT_THROW(check_checkpoint(index), Error);
+
+  std::ofstream(place / "notes.txt") << "mine";
+  remove_old_checkpoints(folder_, write(3), 3, 1);
+  EXPECT_THAT(files(), ElementsAre("checkpoint-00000002", "checkpoint-00000003.safetensors",
+                                   "checkpoint-500"));
+  EXPECT_TRUE(fs::exists(place / "notes.txt"));
+  EXPECT_FALSE(fs::exists(index));
 }
 
 }  // namespace

@@ -64,10 +64,15 @@ struct StepOutcome : StepRecord {
   double gradient_norm = 0;  // before clipping; 0 if nothing is clipped
 };
 
+// Who gets what is read of tensors, if it is not one rank: all; or, of each tensor, the rank that
+// has most of it, so that all have about as much to do.
+inline constexpr int32_t kReadByAll = -1, kReadShared = -2;
+
 // What lives from step to step: a weight, a constant, a running statistic, or optimizer state,
 // whole, however it is cut and copied over memories. The state of a weight is its master copy, if
 // it has one, then the optimizer's tensors. Good as long as the run that it is of; not during a
 // step.
+// Of several processes all must read the same tensors in the same order.
 struct PersistentTensor {
   BufferKind kind = BufferKind::Weight;  // or OptimizerState
   TensorId tensor;                       // of optimizer state: the weight
@@ -75,6 +80,8 @@ struct PersistentTensor {
   // Of a constant that has samples, where micro-batches have two sizes: one with its size; -1: a
   // larger one.
   int32_t micro_batch = -1;
+  // The rank that gets what is read, or all. Others may hand read() nothing to fill.
+  int32_t reader = kReadByAll;
   // Where all of it lies dense in the memory of a device; empty if it does not.
   std::span<std::byte> on_device = {};
   std::function<void(std::span<std::byte>)> read = {};

@@ -105,6 +105,43 @@ TEST(Batches, WhatIsOutsideIsNamed) {
                                              "the classes of the loss (-100 is left out)"));
 }
 
+// Small tensors are held, large ones stay on disk: samples are the same.
+TEST(Batches, LargeTensorsAreReadRowByRow) {
+  constexpr int64_t kRows = 20, kWide = int64_t{1} << 20;  // 80 MiB
+  GraphBuilder b("large");
+  const TensorId x = b.input("x", {DType::F32, {2, kWide}});
+  const TensorId y = b.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Sum, {1}, false}, {x}, "sum");
+  const TensorId wide = b.op(OpKind::Reshape, ShapeAttrs{{2, 1}}, {y}, "wide");
+  b.set_output(wide);
+  b.attach_cross_entropy(wide);
+  const Graph graph = b.finish();
+  const auto slots = batch_slots(graph, find_batch(graph));
+  const std::string path =
+      (std::filesystem::path(testing::TempDir()) / "windlass_large.safetensors").string();
+  {
+    SafetensorsWriter writer(
+        path, {{"x", {DType::F32, {kRows, kWide}}}, {"labels", {DType::I64, {kRows}}}});
+    std::vector<float> row(kWide);
+    for (int64_t i = 0; i < kRows; ++i) {
+      row.front() = row.back() = static_cast<float>(i + 1);
+      writer.write(std::as_bytes(std::span(row)));
+    }
+    const std::vector<int64_t> labels(kRows, 0);
+    writer.write(std::as_bytes(std::span(labels)));
+    writer.finish();
+  }
+  const auto data = open_batches(path, graph, slots, {});
+  std::vector<float> read(kWide);
+  for (int64_t sample : {int64_t{7}, int64_t{0}, kRows - 1}) {
+    data->fill(sample, 0, std::span(read));
+    EXPECT_EQ(read.front(), static_cast<float>(sample + 1));
+    EXPECT_EQ(read[1], 0);
+    EXPECT_EQ(read.back(), static_cast<float>(sample + 1));
+    EXPECT_EQ(values(*data, sample, 1), std::vector<int64_t>{0});
+  }
+  std::filesystem::remove(path);
+}
+
 // x [2, 3] of two samples, plus a number that they share.
 TEST(Batches, WhatSamplesShareMustBeTheSame) {
   GraphBuilder b("shared");

@@ -69,9 +69,9 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   // Everything persistent, each tensor once. Where there are several processes, all must read the
-  // same tensors in the same order; `reader` alone gets the bytes, or all if it is -1. Each writes
+  // same tensors in the same order; `reader` alone gets the bytes, if it is a rank. Each writes
   // what it has of a tensor.
-  std::vector<PersistentTensor> persistent(int32_t reader = -1);
+  std::vector<PersistentTensor> persistent(int32_t reader = kReadByAll);
 
   int64_t micro_batches() const;
   // Whether what rests is handed on from step to step, so that no part of a step can be left out:

@@ -80,28 +80,56 @@ struct Piece {
   int64_t elements = 0;  // of the layer
 };
 
-// Copies of what is there already are left out.
+bool same_part(const Placed& a, const Placed& b) {
+  return a.region == b.region && a.mine == b.mine;
+}
+
+// The rank that has most of a tensor; of several the one that has least to read so far.
+int32_t rank_with_most(const Program& program, const std::vector<BufferId>& buffers,
+                       const Ownership& own, std::vector<int64_t>& load) {
+  std::vector<std::vector<const Placed*>> taken(static_cast<size_t>(own.ranks));
+  std::vector<int64_t> elements(static_cast<size_t>(own.ranks));
+  for (BufferId id : buffers)
+    for (const Placed& placed : program.placed[id.index()]) {
+      const auto rank = static_cast<size_t>(own.of_slot[static_cast<size_t>(placed.slot)]);
+      if (std::ranges::any_of(taken[rank], [&](auto* other) { return same_part(*other, placed); }))
+        continue;
+      taken[rank].push_back(&placed);
+      elements[rank] += placed.mine.size();
+    }
+  size_t best = 0;
+  for (size_t rank = 1; rank < elements.size(); ++rank)
+    if (std::pair(-elements[rank], load[rank]) < std::pair(-elements[best], load[best]))
+      best = rank;
+  return static_cast<int32_t>(best);
+}
+
+// Copies of what is there already are left out; those of the reader come first.
 std::vector<Piece> pieces_of(const Program& program, const std::vector<BufferId>& buffers,
-                             const std::vector<Layered>& layers) {
+                             const std::vector<Layered>& layers, const RestingPlaces& places) {
+  std::vector<const Placed*> all;
+  for (BufferId id : buffers)
+    for (const Placed& placed : program.placed[id.index()]) all.push_back(&placed);
+  std::stable_partition(all.begin(), all.end(), [&](const Placed* placed) {
+    return places.own.of_slot[static_cast<size_t>(placed->slot)] == places.reader;
+  });
   std::vector<Piece> pieces;
   int64_t base = 0;
   for (size_t l = 0; l < layers.size(); ++l) {
     const int64_t each = element_bytes(layers[l].dtype);
     std::vector<const Placed*> taken;
     int64_t done = 0;
-    for (BufferId id : buffers)
-      for (const Placed& placed : program.placed[id.index()]) {
-        const bool known = std::ranges::any_of(taken, [&](const Placed* other) {
-          return other->region == placed.region && other->mine == placed.mine;
-        });
-        if (known || done >= layers[l].elements) continue;
-        taken.push_back(&placed);
-        int64_t at = 0;
-        for (size_t k = 0; k < l; ++k) at += placed.mine.size() * element_bytes(layers[k].dtype);
-        pieces.push_back(
-            {&placed, at, placed.mine.size() * each, base, layers[l].dtype, layers[l].elements});
-        done += placed.mine.size();
-      }
+    for (const Placed* placed : all) {
+      const bool known = std::ranges::any_of(
+          taken, [&](const Placed* other) { return same_part(*other, *placed); });
+      if (known || done >= layers[l].elements) continue;
+      taken.push_back(placed);
+      const int64_t size = placed->mine.size();
+      int64_t at = 0;
+      for (size_t k = 0; k < l; ++k) at += size * element_bytes(layers[k].dtype);
+      pieces.push_back({placed, at, size * each, base, layers[l].dtype, layers[l].elements});
+      done += size;
+    }
     ensure(done >= layers[l].elements, "part of a tensor is nowhere");
     base += layers[l].elements * each;
   }
@@ -114,7 +142,9 @@ void read_pieces(const std::vector<Piece>& pieces, const RestingPlaces& places,
   const auto owner = [&](const Piece& piece) {
     return own.of_slot[static_cast<size_t>(piece.placed->slot)];
   };
-  const auto reads = [&](int32_t rank) { return places.reader < 0 || places.reader == rank; };
+  const auto reads = [&](int32_t rank) {
+    return places.reader == kReadByAll || places.reader == rank;
+  };
   // By rank: its pieces, one behind the other.
   std::map<int32_t, std::vector<std::byte>> told;
   if (!own.alone()) {
@@ -159,7 +189,8 @@ void read_pieces(const std::vector<Piece>& pieces, const RestingPlaces& places,
 }  // namespace
 
 std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, const TaskGraph& tasks,
-                                              const Program& program, const RestingPlaces& places) {
+                                              const Program& program, const RestingPlaces& given) {
+  std::vector<int64_t> load(static_cast<size_t>(given.own.ranks));  // bytes, by rank
   using Key = std::tuple<BufferKind, TensorId, const TrainingGraph*>;
   std::map<Key, std::vector<BufferId>> found;
   std::vector<Key> order;
@@ -179,6 +210,12 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
     PersistentTensor tensor = {.kind = first_buffer.kind, .tensor = first_buffer.tensor};
     if (std::get<2>(key) != &training) tensor.micro_batch = first_buffer.micro_batch;
     for (const Layered& layer : layers) tensor.bytes += layer.elements * element_bytes(layer.dtype);
+    RestingPlaces places = given;
+    if (given.reader == kReadShared) {
+      places.reader = rank_with_most(program, buffers, given.own, load);
+      load[static_cast<size_t>(places.reader)] += tensor.bytes;
+    }
+    tensor.reader = places.reader;
     for (BufferId id : buffers) {
       // Bytes that are carried over lie elsewhere after each step.
       const bool device = tasks[tasks[id].memory].team.valid() && tasks[id].at_end;
@@ -188,9 +225,8 @@ std::vector<PersistentTensor> resting_tensors(const TrainingGraph& training, con
         continue;
       tensor.on_device = places.slots.bytes(first.slot).first(static_cast<size_t>(tensor.bytes));
     }
-    tensor.read = [places, pieces = pieces_of(program, buffers, layers)](std::span<std::byte> out) {
-      read_pieces(pieces, places, out);
-    };
+    tensor.read = [places, pieces = pieces_of(program, buffers, layers, places)](
+                      std::span<std::byte> out) { read_pieces(pieces, places, out); };
     tensor.write = [places, &program, buffers, layers](std::span<const std::byte> in) {
       for (BufferId id : buffers)
         for (const Placed& placed : program.placed[id.index()]) {

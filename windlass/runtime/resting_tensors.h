@@ -19,7 +19,7 @@ struct RestingPlaces {
   Slots& slots;
   const Ownership& own;
   Ranks* ranks = nullptr;  // if there are several processes
-  int32_t reader = -1;     // the rank that gets what is read; -1: all
+  int32_t reader = kReadByAll;
 };
 
 // Everything that is there at the start of a step and at its end, each tensor once; as

@@ -215,17 +215,19 @@ double Trainer::evaluate(int64_t batches) {
 std::string Trainer::evaluation_note() const { return state_->evaluation_note; }
 
 double Trainer::State::evaluate(int64_t count, const Load& load) {
-  // One device has its own way, inside of its limit.
-  if (executor.device_arena() == nullptr && evaluation_note.empty()) try {
+  if (evaluation_note.empty()) try {
       if (!on_devices)
         on_devices = std::make_unique<DeviceEvaluation>(training, planned, machine,
                                                         executor_options(options, batch), executor);
       return evaluate_on_devices(count, load);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Unsupported && error.kind() != ErrorKind::OutOfMemory) throw;
-      evaluation_note = fmt::format(
-          "evaluation runs in free host memory, outside of the limits of the devices: {}",
-          error.message());
+      evaluation_note =
+          fmt::format("evaluation runs op by op, {}: {}",
+                      executor.device_arena() != nullptr
+                          ? "not by the tasks of the plan"
+                          : "in free host memory, outside of the limits of the devices",
+                      error.message());
       on_devices.reset();
     }
   const std::vector<double> counts = mean_counts(count, load);

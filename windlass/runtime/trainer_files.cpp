@@ -7,14 +7,10 @@
 
 namespace windlass {
 
-// Rank 0 writes, the others bring what they have.
 void Trainer::save_checkpoint(const std::string& path) {
   ensure(!in_row(), "a checkpoint beside steps of a row");
-  const auto tensors = state_->executor.persistent(0);
-  if (state_->writes())
-    write_checkpoint(path, state_->training, tensors, state_->position);
-  else
-    help_write(state_->training, tensors, true);
+  write_checkpoint(path, state_->training, state_->executor.persistent(kReadShared),
+                   state_->position, state_->options.executor.ranks);
 }
 
 void Trainer::load_checkpoint(const std::string& path) {
@@ -33,11 +29,9 @@ void Trainer::load_checkpoint(const std::string& path) {
 
 void Trainer::save_weights(const std::string& path) {
   ensure(!in_row(), "weights beside steps of a row");
-  const auto tensors = state_->executor.persistent(0);
-  if (state_->writes())
-    write_weights(path, state_->training, tensors);
-  else
-    help_write(state_->training, tensors, false);
+  const Ranks* ranks = state_->options.executor.ranks;
+  write_weights(path, state_->training, state_->executor.persistent(0),
+                ranks == nullptr ? 0 : ranks->rank());
 }
 
 Training::Fingerprints Trainer::fingerprints() const {
@@ -50,7 +44,10 @@ Training::Fingerprints Trainer::fingerprints() const {
     const std::vector<int64_t> sample = {i * (size - 1) / std::max<int64_t>(1, kLooked - 1)};
     for (const BatchSlot& slot : state.slots) {
       TensorType type = state.model.graph[slot.tensor].type;
-      if (slot.per_sample && !type.shape.empty()) type.shape[0] = 1;
+      // A sample may have several rows: the labels of a text, one behind the other.
+      if (slot.per_sample && !type.shape.empty())
+        type.shape[0] =
+            std::max<int64_t>(1, type.shape[0] / std::max<int64_t>(1, state.batch.samples));
       std::vector<std::byte> bytes(static_cast<size_t>(byte_size(type).value));
       state.filler->fill(slot.tensor, type, sample, bytes);
       data = data * 31 + hash_bytes(bytes);

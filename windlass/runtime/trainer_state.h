@@ -56,11 +56,6 @@ struct Trainer::State {
   // For rows of so many steps, or of as many fewer as fit.
   Executor& executor_for(int32_t steps);
 
-  // Of several processes the first one does.
-  bool writes() const {
-    return options.executor.ranks == nullptr || options.executor.ranks->rank() == 0;
-  }
-
   const Model& model;
   const TrainingGraph& training;
   const SimulatedStep& planned;

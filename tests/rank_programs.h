@@ -1,0 +1,97 @@
+// Several processes of windlass that train together, as torchrun starts them, and small runs.
+#pragma once
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+#include "tests/run_program.h"
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include "windlass/base/test_places.h"
+
+namespace windlass::rank_runs {
+
+using Words = std::vector<std::string>;
+
+inline const std::string kRankText = source_folder() + "/examples/data/harbour.txt";
+inline const std::string kTiny = "gpt2:layers=2,hidden=32,heads=2,vocab=256";
+
+inline Words joined(Words all, const Words& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+inline Words training(const std::string& what, const Words& more) {
+  return joined({"train", what, "--data", kRankText, "--lr", "3e-3"}, more);
+}
+
+inline Words tiny(const std::string& strategy, const Words& more) {
+  return training(kTiny, joined({"--seq", "16", "--batch", "8", "--on", "local", "--memory",
+                                 "64MiB", "--strategy", strategy},
+                                more));
+}
+
+inline std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void run_well(const Words& arguments) {
+  const ProgramResult result = run_windlass(arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+}
+
+// The process that another one has started first; 0 if the system does not say.
+inline int first_child(int process) {
+  const std::string number = std::to_string(process);
+  std::ifstream list("/proc/" + number + "/task/" + number + "/children");
+  int child = 0;
+  return list >> child ? child : 0;
+}
+
+// Nobody listens there at the moment.
+inline int free_port() {
+  const int number = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(bind(number, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(number, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(number);
+  return ntohs(address.sin_port);
+}
+
+// Ranks as torchrun starts them.
+class RankPrograms {
+ public:
+  explicit RankPrograms(int count, std::string address = "127.0.0.1")
+      : count_(count), port_(free_port()), address_(std::move(address)) {}
+
+  void start(int rank, const Words& arguments, ProgramOptions options = {}) {
+    options.environment["RANK"] = std::to_string(rank);
+    options.environment["WORLD_SIZE"] = std::to_string(count_);
+    options.environment["MASTER_ADDR"] = address_;
+    options.environment["MASTER_PORT"] = std::to_string(port_);
+    programs_[rank] = std::make_unique<RunningProgram>(arguments, options);
+  }
+  void start_all(const Words& arguments) {
+    for (int rank = 0; rank < count_; ++rank) start(rank, arguments);
+  }
+  RunningProgram& operator[](int rank) { return *programs_.at(rank); }
+
+ private:
+  const int count_, port_;
+  const std::string address_;
+  std::map<int, std::unique_ptr<RunningProgram>> programs_;
+};
+
+}  // namespace windlass::rank_runs

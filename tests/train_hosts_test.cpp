@@ -1,0 +1,235 @@
+// `windlass train` on several hosts that a network joins: a namespace for each, with an interface,
+// an address and a loopback of its own, joined by a bridge in one more. They are made by the test,
+// and removed.
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/rank_programs.h"
+#include "tests/scratch_folder.h"
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+namespace windlass {
+namespace {
+
+using namespace rank_runs;
+using testing::HasSubstr;
+
+// Kernels of as many threads wherever they run: a host that a process has for itself would have all
+// cores, and sums of another order.
+Words steady(const std::string& strategy, const Words& more) {
+  return tiny(strategy, joined({"--threads", "1"}, more));
+}
+
+constexpr const char* kIpProgram = "/usr/sbin/ip";
+
+bool quietly(const std::string& command) {
+  return std::system((command + " > /dev/null 2>&1").c_str()) == 0;
+}
+
+class HostNetwork {
+ public:
+  explicit HostNetwork(int hosts) : hosts_(hosts) {
+    made_ = quietly(fmt::format("ip netns add {}", hub())) &&
+            inside(hub(), "ip link add bridge type bridge") &&
+            inside(hub(), "ip link set bridge up");
+    for (int host = 0; made_ && host < hosts; ++host)
+      made_ =
+          quietly(fmt::format("ip netns add {}", space(host))) &&
+          quietly(fmt::format("ip link add port{0} netns {1} type veth peer name wire netns {2}",
+                              host, hub(), space(host))) &&
+          inside(hub(), fmt::format("ip link set port{} master bridge up", host)) &&
+          inside(space(host), fmt::format("ip address add {}/24 dev wire", address(host))) &&
+          inside(space(host), "ip link set wire up") && inside(space(host), "ip link set lo up");
+  }
+  ~HostNetwork() {
+    for (int host = 0; host < hosts_; ++host) quietly("ip netns del " + space(host));
+    quietly("ip netns del " + hub());
+  }
+  HostNetwork(const HostNetwork&) = delete;
+  HostNetwork& operator=(const HostNetwork&) = delete;
+
+  bool made() const { return made_; }
+  static std::string address(int host) { return fmt::format("10.77.0.{}", host + 1); }
+  void cut(int host) { EXPECT_TRUE(inside(hub(), fmt::format("ip link set port{} down", host))); }
+  // In both directions; false if this system cannot.
+  bool slow(int host, const std::string& rate) {
+    const std::string limit = fmt::format("root tbf rate {} burst 4k latency 400ms", rate);
+    return inside(hub(), fmt::format("tc qdisc add dev port{} {}", host, limit)) &&
+           inside(space(host), fmt::format("tc qdisc add dev wire {}", limit));
+  }
+
+  // A rank on its host, which takes messages there.
+  void start(RankPrograms& ranks, int rank, const Words& arguments,
+             ProgramOptions options = {}) const {
+    options.program = kIpProgram;
+    Words words = {"netns", "exec", space(rank), program_path()};
+    ranks.start(rank, joined(joined(words, arguments), {"--bind", address(rank)}), options);
+  }
+  void start_all(RankPrograms& ranks, const Words& arguments) const {
+    for (int rank = 0; rank < hosts_; ++rank) start(ranks, rank, arguments);
+  }
+
+ private:
+  std::string hub() const { return fmt::format("windlass{}-hub", getpid()); }
+  std::string space(int host) const { return fmt::format("windlass{}-{}", getpid(), host); }
+  static bool inside(const std::string& space, const std::string& command) {
+    return quietly(fmt::format("ip netns exec {} {}", space, command));
+  }
+
+  const int hosts_;
+  bool made_ = false;
+};
+
+#define SKIP_WITHOUT(network) \
+  if (!(network).made()) GTEST_SKIP() << "network namespaces cannot be made here"
+
+// The same strategy as one process carries it out on as many devices, and a process on each host.
+void expect_same_on_hosts(int hosts, const Words& run) {
+  const HostNetwork network(hosts);
+  SKIP_WITHOUT(network);
+  const ScratchFolder folder;
+  Words alone = run;
+  std::ranges::replace(alone, std::string("--hosts"), std::string("--devices"));
+  run_well(joined(alone, {"--save", folder / "one"}));
+  RankPrograms ranks(hosts, HostNetwork::address(0));
+  network.start_all(ranks, joined(run, {"--save", folder / "many"}));
+  for (int rank = 0; rank < hosts; ++rank) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_TRUE(bytes_of(folder / "one") == bytes_of(folder / "many"));
+}
+
+Words transformer(int hosts, const std::string& strategy) {
+  return {"train",     kTiny,   "--seq",      "16",      "--batch",
+          "8",         "--on",  "local",      "--hosts", std::to_string(hosts),
+          "--memory",  "64MiB", "--strategy", strategy,  "--data",
+          kRankText,   "--lr",  "3e-3",       "--steps", "3",
+          "--threads", "1"};
+}
+Words images(int hosts, const std::string& strategy) {
+  return {"train",      "resnet-18:classes=10",
+          "--image",    "32",
+          "--batch",    "4",
+          "--on",       "local",
+          "--hosts",    std::to_string(hosts),
+          "--memory",   "1GiB",
+          "--strategy", strategy,
+          "--data",     "synthetic",
+          "--steps",    "2",
+          "--threads",  "1"};
+}
+
+TEST(TrainHosts, DataParallel) { expect_same_on_hosts(2, transformer(2, "data-parallel")); }
+TEST(TrainHosts, DataParallelOfImages) { expect_same_on_hosts(2, images(2, "data-parallel")); }
+TEST(TrainHosts, FourWithTensorAndPipelineParallel) {
+  expect_same_on_hosts(4, transformer(4, "megatron:tp=2,pp=2,micro-batches=2"));
+}
+TEST(TrainHostsSlow, TensorParallel) { expect_same_on_hosts(2, transformer(2, "megatron:tp=2")); }
+TEST(TrainHostsSlow, Pipeline) { expect_same_on_hosts(2, transformer(2, "gpipe:micro-batches=4")); }
+TEST(TrainHostsSlow, ZeroOne) { expect_same_on_hosts(2, transformer(2, "data-parallel:zero=1")); }
+TEST(TrainHostsSlow, ZeroTwo) { expect_same_on_hosts(2, transformer(2, "data-parallel:zero=2")); }
+TEST(TrainHostsSlow, ZeroThree) { expect_same_on_hosts(4, transformer(4, "data-parallel:zero=3")); }
+TEST(TrainHostsSlow, FourWithImages) { expect_same_on_hosts(4, images(4, "data-parallel")); }
+
+// Packs are for the devices of one host: a process for each, in namespaces of their own.
+TEST(TrainHosts, PacksOfLayers) {
+  const HostNetwork network(2);
+  SKIP_WITHOUT(network);
+  const ScratchFolder folder;
+  const std::string plan = folder / "plan.json";
+  run_well({"plan", kTiny, "--seq", "16", "--batch", "8", "--on", "local", "--devices", "2",
+            "--memory", "64MiB", "--search", "harmony", "-o", plan});
+  run_well(training(plan, {"--threads", "1", "--steps", "3", "--save", folder / "one"}));
+  RankPrograms ranks(2, HostNetwork::address(0));
+  network.start_all(ranks,
+                    training(plan, {"--threads", "1", "--steps", "3", "--save", folder / "two"}));
+  for (int rank : {0, 1}) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  EXPECT_TRUE(bytes_of(folder / "one") == bytes_of(folder / "two"));
+}
+
+// Both ranks end with exit code 3 and name the other one, or the one where all meet, and the step;
+// the last checkpoint is whole: one process goes on from it, to the weights of an undisturbed run.
+TEST(CutHosts, EndOnBothSides) {
+  HostNetwork network(2);
+  SKIP_WITHOUT(network);
+  const ScratchFolder folder;
+  RankPrograms ranks(2, HostNetwork::address(0));
+  network.start_all(ranks, steady("data-parallel", {"--hosts", "2", "--time-out", "3", "--steps",
+                                                    "1000000", "--json", "--checkpoints",
+                                                    folder / "kept", "--checkpoint-every", "3"}));
+  ASSERT_TRUE(ranks[0].wait_for_lines(8)) << ranks[0].wait().err;
+  network.cut(1);
+  const ProgramResult first = ranks[0].wait(), second = ranks[1].wait();
+  EXPECT_EQ(first.exit_code, 3);
+  EXPECT_EQ(second.exit_code, 3);
+  EXPECT_THAT(first.err, HasSubstr("rank 1 is lost: no sign of life for 3 s"));
+  EXPECT_THAT(second.err, HasSubstr("rank 0, where all meet, is "));
+  EXPECT_THAT(first.err, HasSubstr("step "));
+  EXPECT_THAT(second.err, HasSubstr("step "));
+  const int64_t steps = 400;
+  const auto straight = [&](const Words& more) {
+    return run_windlass(steady("data-parallel",
+                               joined({"--devices", "2", "--steps", std::to_string(steps)}, more)));
+  };
+  const ProgramResult again = straight({"--resume", folder / "kept", "--save", folder / "resumed"});
+  EXPECT_EQ(again.exit_code, 0) << again.err;
+  if (again.out.find("nothing left to do") != std::string::npos) return;
+  EXPECT_EQ(straight({"--save", folder / "straight"}).exit_code, 0);
+  EXPECT_TRUE(bytes_of(folder / "straight") == bytes_of(folder / "resumed"));
+}
+
+// A hundredth of what the link had is slow, but nobody is lost: the same weights.
+TEST(SlowHosts, EndWithTheSameWeights) {
+  HostNetwork network(2);
+  SKIP_WITHOUT(network);
+  const ScratchFolder folder;
+  const Words run = steady("data-parallel", {"--hosts", "2", "--steps", "3", "--time-out", "10"});
+  if (!network.slow(1, "4mbit")) GTEST_SKIP() << "links cannot be made slower here";
+  RankPrograms ranks(2, HostNetwork::address(0));
+  network.start_all(ranks, joined(run, {"--save", folder / "slow"}));
+  for (int rank : {0, 1}) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+  run_well(joined(run, {"--save", folder / "quick"}));
+  EXPECT_TRUE(bytes_of(folder / "quick") == bytes_of(folder / "slow"));
+}
+
+// The disk of one rank is full while its part of a checkpoint is written: none of that step is
+// left, and all ranks end.
+TEST(FullHosts, TheLastCheckpointStays) {
+  HostNetwork network(2);
+  SKIP_WITHOUT(network);
+  const ScratchFolder folder;
+  const std::string kept = folder / "kept";
+  const auto run = [&](const Words& more) {
+    return steady("data-parallel",
+                  joined({"--hosts", "2", "--checkpoints", kept, "--checkpoint-every", "2"}, more));
+  };
+  run_well(run({"--steps", "2"}));
+  RankPrograms ranks(2, HostNetwork::address(0));
+  const Words more = run({"--steps", "8", "--resume", kept});
+  network.start(ranks, 0, more);
+  network.start(ranks, 1, more, {.file_bytes = 100'000});
+  const ProgramResult first = ranks[0].wait(), second = ranks[1].wait();
+  EXPECT_EQ(first.exit_code, 3);
+  EXPECT_EQ(second.exit_code, 3);
+  EXPECT_THAT(first.err, HasSubstr("rank 1 has failed: checkpoint of step 4"));
+  EXPECT_THAT(second.err, HasSubstr("checkpoint of step 4"));
+  EXPECT_FALSE(std::filesystem::exists(kept + "/checkpoint-00000004/model.safetensors.index.json"));
+  run_well(steady("data-parallel", {"--devices", "2", "--steps", "6", "--resume", kept, "--save",
+                                    folder / "resumed"}));
+  run_well(
+      steady("data-parallel", {"--devices", "2", "--steps", "6", "--save", folder / "straight"}));
+  EXPECT_TRUE(bytes_of(folder / "straight") == bytes_of(folder / "resumed"));
+}
+
+}  // namespace
+}  // namespace windlass
