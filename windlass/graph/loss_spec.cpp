@@ -1,5 +1,6 @@
 #include "windlass/graph/loss_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 #include <vector>
@@ -52,6 +53,13 @@ TensorId mean(GraphBuilder& builder, TensorId x) {
   return builder.op(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, axes, false}, {x}, "loss");
 }
 
+// What is wanted, unless the network has an input of that name: data are found by names.
+std::string label_name(const Graph& graph, std::string wanted) {
+  while (std::ranges::any_of(graph.inputs, [&](TensorId id) { return graph[id].name == wanted; }))
+    wanted.insert(0, "loss_");
+  return wanted;
+}
+
 TensorId attach_classes(GraphBuilder& builder, TensorId logits, const LossSpec& spec) {
   const Shape shape = builder.shape(logits);
   if (shape.size() < 2)
@@ -62,7 +70,7 @@ TensorId attach_classes(GraphBuilder& builder, TensorId logits, const LossSpec& 
       normalize_axis(spec.axis ? *spec.axis : class_axis(builder.graph(), logits), shape.size()));
   Shape rows = shape;
   rows.erase(rows.begin() + axis);
-  const TensorId labels = builder.label("labels", {DType::I64, rows});
+  const TensorId labels = builder.label(label_name(builder.graph(), "labels"), {DType::I64, rows});
   return builder.op(OpKind::CrossEntropy, CrossEntropyAttrs{axis, spec.ignore}, {logits, labels},
                     "loss");
 }
@@ -161,7 +169,8 @@ int64_t class_axis(const Graph& graph, TensorId logits) {
 
 TensorId attach_loss(GraphBuilder& builder, TensorId prediction, const LossSpec& spec) {
   if (spec.kind == LossKind::CrossEntropy) return attach_classes(builder, prediction, spec);
-  const TensorId target = builder.label("target", builder.type(prediction));
+  const TensorId target =
+      builder.label(label_name(builder.graph(), "target"), builder.type(prediction));
   if (spec.kind == LossKind::MeanSquaredError)
     return builder.op(OpKind::MeanSquaredError, NoAttrs{}, {prediction, target}, "loss");
   const auto binary = [&](BinaryFn fn, TensorId a, TensorId b, std::string name) {

@@ -43,7 +43,9 @@ std::string_view loss_title(LossKind kind);
 // the last.
 int64_t class_axis(const Graph& graph, TensorId logits);
 
-// Attaches the loss to `prediction`, with a new label input, and returns it.
+// Attaches the loss to `prediction`, with a new label input, and returns it. The label is called
+// "labels", of other losses than cross-entropy "target", or "loss_labels" and "loss_target" beside
+// an input of that name.
 TensorId attach_loss(GraphBuilder& builder, TensorId prediction, const LossSpec& spec);
 
 }  // namespace windlass

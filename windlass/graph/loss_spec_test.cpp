@@ -53,5 +53,22 @@ TEST(LossSpec, ClassesAreWhereTheFeaturesAre) {
   EXPECT_EQ(axis_of(true, true), 2);
 }
 
+// Data are found by names, so that labels cannot have that of an input.
+TEST(LossSpec, LabelsHaveANameOfTheirOwn) {
+  const auto label_of = [](const std::string& input, LossKind loss) {
+    GraphBuilder b("names");
+    const TensorId x = b.input(input, {DType::F32, {2, 4}});
+    const TensorId y = b.op(OpKind::Unary, UnaryAttrs{UnaryFn::Relu}, {x}, "y");
+    attach_loss(b, y, loss);
+    for (const Tensor& tensor : b.graph().tensors)
+      if (tensor.role == TensorRole::Label) return tensor.name;
+    return std::string();
+  };
+  EXPECT_EQ(label_of("x", LossKind::CrossEntropy), "labels");
+  EXPECT_EQ(label_of("labels", LossKind::CrossEntropy), "loss_labels");
+  EXPECT_EQ(label_of("labels", LossKind::Huber), "target");
+  EXPECT_EQ(label_of("target", LossKind::MeanSquaredError), "loss_target");
+}
+
 }  // namespace
 }  // namespace windlass

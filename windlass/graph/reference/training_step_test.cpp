@@ -180,7 +180,10 @@ TEST(TrainingStep, WeightGradientsOfRandomNetworks) {
 
 TEST(TrainingStep, WeightGradientsThroughEveryOpKind) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
+    uint64_t turn = seed;
     for (const OpCase& c : op_cases(seed)) {
+      // In a hurry each case comes with one approach: the next one with the next.
+      if (turn++ % 3 != 0 && hurried() && kSanitized) continue;
       SCOPED_TRACE(fmt::format("{} (seed {})", c.name, seed));
       const OpNetwork network =
           network_around(c, {.approach = static_cast<Approach>((seed + 2) % 3)});

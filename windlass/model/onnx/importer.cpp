@@ -105,8 +105,8 @@ Graph OnnxImporter::run() {
   if (!demotions.empty())
     note_once(fmt::format("taken for buffers and not trained: {}; --train NAME trains one",
                           describe(demotions)));
-  note_trained("trained, though they might be buffers, which the file does not say",
-               doubtful_weights(graph, options_.train), "--freeze NAME keeps one as it is");
+  note_trained("trained, though perhaps buffers", doubtful_weights(graph, options_.train),
+               "--freeze NAME keeps one as it is");
   note_trained(
       "trained, but computed by the exporter, of parameters or of buffers, which the file does not "
       "say",
@@ -117,7 +117,7 @@ Graph OnnxImporter::run() {
 
 void OnnxImporter::note_trained(std::string_view what, std::vector<std::string> names,
                                 std::string_view advice) {
-  constexpr size_t kMaxNames = 6;
+  constexpr size_t kMaxNames = 3;
   std::erase_if(names, [&](const std::string& name) {
     return std::ranges::any_of(options_.freeze,
                                [&](const std::string& glob) { return matches_glob(name, glob); });

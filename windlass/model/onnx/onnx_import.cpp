@@ -241,6 +241,11 @@ void OnnxImporter::attach_outputs_and_loss() {
                 : loss;
   }
   builder_.set_loss(total);
+  for (const Tensor& tensor : builder_.graph().tensors)
+    if (tensor.role == TensorRole::Label && tensor.name.starts_with("loss_"))
+      note_once(fmt::format(
+          "the labels of the loss are \"{}\" in the data: the model has an input \"{}\" of its own",
+          tensor.name, tensor.name.substr(5)));
   note_once(fmt::format("{} loss attached to {}{}", loss_title(spec.kind),
                         predictions.size() == 1
                             ? fmt::format("output \"{}\"", builder_.graph()[predictions[0]].name)

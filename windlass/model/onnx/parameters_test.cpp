@@ -194,11 +194,11 @@ TEST(Parameters, RowsOfZerosAndOnesAreMasksByName) {
 }
 
 TEST(Parameters, WhatMightBeABufferIsNoted) {
-  const std::string note = "they might be buffers";
+  const std::string note = "though perhaps buffers";
   const auto file = [](const std::string& name) {
     return combined("Mul", name, {kWidth}, noise(kWidth));
   };
-  EXPECT_TRUE(has_note(import(file("head.corners")), note + ", which the file does not say: head"));
+  EXPECT_TRUE(has_note(import(file("head.corners")), note + ": head"));
   EXPECT_FALSE(has_note(import(file("head.scale")), note));
   EXPECT_TRUE(has_note(import(file("head.weight_of_noise")), note));
   EXPECT_FALSE(has_note(import(file("head.corners"), {.freeze = {"*corners"}}), note));
