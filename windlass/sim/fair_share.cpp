@@ -42,7 +42,10 @@ void FairShare::reset(std::span<const SharedLink> links, size_t slots) {
 
 void FairShare::join(uint32_t slot, int64_t volume, std::span<const SharedLoad> loads) {
   ensure(volume > 0, "traffic without a volume");
-  if (volume >= kLargestVolume) fail_unsupported("a transfer of {} bytes at once", volume);
+  if (volume >= kLargestVolume)
+    fail_unsupported(
+        "a transfer of {} bytes at once is more than can be simulated; take a smaller batch",
+        volume);
   Flow& flow = flows_[slot];
   flow.loads = loads;
   flow.remaining = volume << kFractionBits;

@@ -243,8 +243,14 @@ void check_shardings(const TrainingGraph& training, const Strategy& strategy) {
 
 }  // namespace
 
+Bytes usable_memory(const Device& device, const Strategy& strategy) {
+  return strategy.memory_cap.value > 0 ? std::min(device.limit, strategy.memory_cap) : device.limit;
+}
+
 void check_strategy(const TrainingGraph& training, const Machine& machine,
                     const Strategy& strategy) {
+  if (strategy.memory_cap.value < 0)
+    fail_input("strategy: a memory cap of {} bytes", strategy.memory_cap.value);
   if (strategy.packs) {
     check_packs(*strategy.packs, int64_t{find_layers(training.graph).back()} + 1,
                 find_samples(training).samples, static_cast<int64_t>(machine.devices.size()));

@@ -60,9 +60,9 @@ struct Stage {
   bool operator==(const Stage&) const = default;
 };
 
-// One of two kinds. With `packs`, everything else but the name is as it is by default: the training
-// graph is of the whole batch (micro_batches is 1), which the packs cut themselves, and nothing is
-// said of single ops, saved tensors and weights.
+// One of two kinds. With `packs`, everything else but name and cap is as it is by default: the
+// training graph is of the whole batch (micro_batches is 1), which the packs cut themselves, and
+// nothing is said of single ops, saved tensors and weights.
 struct Strategy {
   std::string name;  // how it was made, for people
   int64_t micro_batches = 1;
@@ -80,6 +80,10 @@ struct Strategy {
   // Copies between a device and its host take turns with its kernels: nothing waits in memory for a
   // copy that runs beside. It takes least memory, whatever anything takes in time.
   bool in_turn = false;
+  // Takes no more than this of each device, as if its limit were lower; 0: the limit alone counts.
+  // A step that waits for memory may take longer where there is more of it: with a cap it is the
+  // same step under every limit from there on.
+  Bytes memory_cap{0};
   std::optional<PackStrategy> packs = {};
 };
 
@@ -87,6 +91,9 @@ struct Strategy {
 Strategy plain_strategy(const TrainingGraph& training, DeviceId device);
 // Packs of layers.
 Strategy strategy_of_packs(PackStrategy packs, std::string name = "packs of layers");
+
+// What it may take of a device.
+Bytes usable_memory(const Device& device, const Strategy& strategy);
 
 // The stage of each forward op.
 std::vector<int32_t> stage_of_ops(const Strategy& strategy, size_t forward_ops);

@@ -17,13 +17,19 @@ void Emitter::prepare(const Strategy& strategy) {
   graph_.clear_tasks();
   const bool on_hosts = uses_hosts(strategy);
   std::vector<std::vector<int32_t>> kinds = size_kinds(strategy);
+  std::vector<Bytes> usable;
+  for (const auto& group : strategy.groups)
+    for (const DeviceId device : group)
+      if (device.index() < machine_.devices.size())
+        usable.push_back(usable_memory(machine_[device], strategy));
   if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn ||
-      on_hosts_ != on_hosts || kinds_ != kinds) {
+      on_hosts_ != on_hosts || kinds_ != kinds || usable_ != usable) {
     check_groups(machine_, strategy);
     groups_ = strategy.groups;
     in_turn_ = strategy.in_turn;
     on_hosts_ = on_hosts;
     kinds_ = std::move(kinds);
+    usable_ = std::move(usable);
     unequal_ = std::ranges::any_of(kinds_, [](const auto& list) { return !list.empty(); });
     graph_.teams.clear();
     graph_.lanes.clear();

@@ -84,8 +84,9 @@ BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t by
 }
 
 int32_t Emitter::buffer_layout(const Value& value) const {
-  const auto found = combined_.find(value.buffer.value);
-  return found != combined_.end() ? found->second : graph_[value.buffer].layout;
+  const size_t buffer = value.buffer.index();
+  if (buffer < combined_.size() && combined_[buffer] >= 0) return combined_[buffer];
+  return graph_[value.buffer].layout;
 }
 
 // Data, constants and statistics are where they are wanted from the start.
@@ -162,8 +163,10 @@ Emitter::Value Emitter::carry(TensorId tensor, int32_t micro_batch, const MoveTe
   }
   if (move.in_place) {
     ensure(from.view < 0, "partial sums are combined in a view");
-    for (size_t k = 0; k < senders.size(); ++k)
-      combined_[from.buffer.value + static_cast<int32_t>(k)] = move.layout;
+    const size_t last = from.buffer.index() + senders.size();
+    if (combined_.size() < last) combined_.resize(graph_.buffers.size(), -1);
+    std::fill(combined_.begin() + from.buffer.value,
+              combined_.begin() + static_cast<ptrdiff_t>(last), move.layout);
   } else {
     next.view = -1;
     next.buffer = buffers(next.group,

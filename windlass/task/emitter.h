@@ -268,6 +268,7 @@ class Emitter : private EmitterTypes {
   TaskGraph& graph_;
   const Strategy* strategy_ = nullptr;
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
+  std::vector<Bytes> usable_;                  // of each member, when the teams were made
   bool in_turn_ = false;                       // of the strategy that the teams were made for
   bool on_hosts_ = false;                      // whether it uses hosts
   std::vector<std::vector<int32_t>> kinds_;    // its size_kinds()
@@ -287,9 +288,10 @@ class Emitter : private EmitterTypes {
 
   std::vector<Value> values_;
   std::vector<int32_t> heads_[2];
-  std::map<int32_t, Stash> stashes_;     // by buffer
-  std::map<int32_t, int32_t> combined_;  // by buffer: its layout since partial sums were combined
-  std::vector<TaskId> last_compute_;     // by team
+  std::map<int32_t, Stash> stashes_;  // by buffer
+  std::vector<int32_t> combined_;     // by buffer, as far as it goes: its layout since partial
+                                      // sums were combined; -1: they were not
+  std::vector<TaskId> last_compute_;  // by team
 
   std::vector<WeightState> weights_;
   std::vector<Streamed> streamed_;  // by update and group; empty if nothing is streamed

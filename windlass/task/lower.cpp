@@ -1,5 +1,7 @@
 #include "windlass/task/lower.h"
 
+#include <algorithm>
+
 #include "windlass/task/emitter.h"
 #include "windlass/task/packs/lower_packs.h"
 #include "windlass/task/virtual_memory.h"
@@ -13,6 +15,15 @@ bool append_new(std::vector<T>& known, const std::vector<T>& all) {
   const size_t before = known.size();
   known.insert(known.end(), all.begin() + static_cast<std::ptrdiff_t>(before), all.end());
   return all.size() > before;
+}
+
+TaskGraph packs_of(const TrainingGraph& training, const Strategy& strategy,
+                   const Machine& machine) {
+  TaskGraph graph = lower_packs(training, *strategy.packs, machine);
+  for (Memory& memory : graph.memories)
+    if (memory.team.valid() && strategy.memory_cap.value > 0)
+      memory.limit = std::min(memory.limit, strategy.memory_cap);
+  return graph;
 }
 
 }  // namespace
@@ -42,8 +53,7 @@ Lowering& Lowering::operator=(Lowering&&) noexcept = default;
 
 const TaskGraph& Lowering::lower(const Strategy& strategy) {
   State& state = *state_;
-  if (strategy.packs)
-    return state.other = lower_packs(state.training, *strategy.packs, state.machine);
+  if (strategy.packs) return state.other = packs_of(state.training, strategy, state.machine);
   check_outline(state.training, strategy);
   TaskGraph& graph = state.graph;
   state.emitter.run(strategy);
@@ -60,7 +70,7 @@ const TaskGraph& Lowering::lower(const Strategy& strategy) {
 }
 
 TaskGraph lower(const TrainingGraph& training, const Strategy& strategy, const Machine& machine) {
-  if (strategy.packs) return lower_packs(training, *strategy.packs, machine);
+  if (strategy.packs) return packs_of(training, strategy, machine);
   Lowering lowering(training, machine);
   return lowering.lower(strategy);
 }

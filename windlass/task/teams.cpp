@@ -31,8 +31,8 @@ Teams::Teams(const Machine& machine, const Strategy& strategy,
       if (!kinds[g].empty()) kinds_of[device].push_back(kinds[g][m]);
     }
   const auto likeness = [&](DeviceId device) {
-    return Likeness{machine[device].type, machine[device].limit.value, member_of[device],
-                    kinds_of[device]};
+    return Likeness{machine[device].type, usable_memory(machine[device], strategy).value,
+                    member_of[device], kinds_of[device]};
   };
   // What a team has on hosts it has on each of them alike: those with other teams or another memory
   // are told apart.
@@ -59,8 +59,10 @@ Teams::Teams(const Machine& machine, const Strategy& strategy,
   for (size_t t = 0; t < graph.teams.size(); ++t) {
     Team& team = graph.teams[t];
     team.memory = MemoryId(graph.memories.size());
-    graph.memories.push_back(
-        {device_names(machine, team.devices), TeamId(t), {}, machine[team.devices[0]].limit});
+    graph.memories.push_back({device_names(machine, team.devices),
+                              TeamId(t),
+                              {},
+                              usable_memory(machine[team.devices[0]], strategy)});
     copies_itself_.push_back(machine.device_types[team.type].copies_itself);
     copies_in_turn_.push_back(copies_itself_.back() || strategy.in_turn);
   }

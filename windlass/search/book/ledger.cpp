@@ -258,15 +258,46 @@ void Ledger::add(const Strategy& strategy, int64_t micro_batches, Nanoseconds ti
   if (better) report();
 }
 
+bool Ledger::refused(const Entry& entry) {
+  Cut& part = cut(entry.micro_batches);
+  const TaskGraph tasks = lower(part.training, entry.strategy, problem_.machine);
+  return !check_tasks(part.training, problem_.machine, entry.strategy, tasks).empty();
+}
+
 // What the independent checker refuses is not returned, however fast.
 void Ledger::drop_refused() {
-  while (fits()) {
-    const Entry& best = entries_.front();
-    Cut& part = cut(best.micro_batches);
-    const TaskGraph tasks = lower(part.training, best.strategy, problem_.machine);
-    if (check_tasks(part.training, problem_.machine, best.strategy, tasks).empty()) return;
-    entries_.erase(entries_.begin());
+  while (fits() && refused(entries_.front())) entries_.erase(entries_.begin());
+}
+
+void Ledger::take_points(const Ledger& branch) {
+  points_.insert(points_.end(), branch.points_.begin(), branch.points_.end());
+}
+
+Nanoseconds Ledger::whole_time(const Entry& entry) const {
+  return entry.time - spared_on_host(problem_, entry.strategy);
+}
+
+std::optional<Ledger::Entry> Ledger::choose(Nanoseconds least, Nanoseconds most,
+                                            std::optional<Nanoseconds>& passed_over) {
+  passed_over.reset();
+  std::vector<Entry> list;
+  for (const Entry& entry : entries_)
+    if (const Nanoseconds time = whole_time(entry); time >= least && time <= most)
+      list.push_back(entry);
+  const auto time = [&](const Entry& entry) { return whole_time(entry); };
+  std::ranges::stable_sort(list, {}, time);
+  std::optional<Entry> packs;
+  for (const Entry& entry : list) {
+    if (packs && static_cast<double>(time(entry)) > kNoise * static_cast<double>(time(*packs)))
+      break;
+    if ((packs && entry.strategy.packs) || refused(entry)) continue;
+    if (!entry.strategy.packs) {
+      if (packs) passed_over = time(*packs);
+      return entry;
+    }
+    packs = entry;
   }
+  return packs;
 }
 
 std::optional<Seconds> Ledger::prefer_simpler() {
@@ -279,6 +310,25 @@ std::optional<Seconds> Ledger::prefer_simpler() {
     return std::nullopt;
   std::rotate(entries_.begin(), other, other + 1);
   return step_time(problem_, packs.time - spared_on_host(problem_, packs.strategy));
+}
+
+Ledger::Entry Ledger::least() {
+  std::optional<Entry> least = least_;
+  std::vector<Entry> list = sought_;
+  if (!least) list.insert(list.end(), frugal_.begin(), frugal_.end());
+  for (const Entry& entry : list) {
+    Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
+    // What is there from the start cannot be waited for.
+    if (least && evaluator.standing(entry.strategy) >= least->time) continue;
+    const std::optional<int64_t> limit = evaluator.least_limit(entry.strategy);
+    if (!limit || (least && *limit >= least->time)) continue;
+    least = Entry{entry.strategy, entry.micro_batches, *limit};
+  }
+  if (least) return *least;
+  if (!frugal_.empty()) return {frugal_.front().strategy, frugal_.front().micro_batches, 0};
+  int64_t micro = options_.micro_batches > 0 ? options_.micro_batches : 1;
+  if (!can_cut(micro)) micro = 1;
+  return {plain_strategy(cut(micro).training, DeviceId(size_t{0})), micro, 0};
 }
 
 SearchResult Ledger::finish() {
@@ -299,34 +349,10 @@ SearchResult Ledger::finish() {
     const Evaluation free = cut(micro).evaluator->evaluate_unlimited(best.strategy);
     add_point(best.strategy, free);
   } else {
-    std::optional<int64_t> least;
-    std::vector<Entry> list = sought_;
-    if (least_) {
-      least = least_->time;
-      result.strategy = least_->strategy;
-      micro = least_->micro_batches;
-    } else {
-      list.insert(list.end(), frugal_.begin(), frugal_.end());
-    }
-    for (const Entry& entry : list) {
-      Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
-      // What is there from the start cannot be waited for.
-      if (least && evaluator.standing(entry.strategy) >= *least) continue;
-      const std::optional<int64_t> limit = evaluator.least_limit(entry.strategy);
-      if (!limit || (least && *limit >= *least)) continue;
-      least = limit;
-      result.strategy = entry.strategy;
-      micro = entry.micro_batches;
-    }
-    if (least) {
-      result.least_limit = Bytes(*least);
-    } else if (!frugal_.empty()) {
-      result.strategy = frugal_.front().strategy;
-      micro = frugal_.front().micro_batches;
-    } else {
-      if (!can_cut(micro)) micro = 1;
-      result.strategy = plain_strategy(cut(micro).training, DeviceId(size_t{0}));
-    }
+    const Entry needs = this->least();
+    result.strategy = needs.strategy;
+    micro = needs.micro_batches;
+    if (needs.time > 0) result.least_limit = Bytes(needs.time);
   }
   std::vector<std::pair<int64_t, Nanoseconds>> points;
   for (const Point& point : points_) points.emplace_back(point.peak, point.time - point.spared);

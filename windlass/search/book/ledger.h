@@ -136,6 +136,21 @@ class Ledger {
   int64_t tried() const;
   void count(int64_t simulations) { effort_->simulated += simulations; }
 
+  // What the branch has simulated, tells of the trade of time against bytes, not what fits in it.
+  void take_points(const Ledger& branch);
+  // Whether the independent checker refuses it.
+  bool refused(const Entry& entry);
+  // What a step takes, with what is spared on the host.
+  Nanoseconds whole_time(const Entry& entry) const;
+  // The fastest whose whole time is within [least, most], or one with fewer moving parts that takes
+  // no longer but for noise; then `passed_over` is what the other takes. None if there is none.
+  std::optional<Entry> choose(Nanoseconds least, Nanoseconds most,
+                              std::optional<Nanoseconds>& passed_over);
+
+  // The one that needs least, if nothing fits; `time` is the limit at which it runs. The strategy
+  // is there in any case, the limit (0) is not if a host is too small.
+  Entry least();
+
   // The best that fits, or the one that needs least, with the least limit at which it runs.
   SearchResult finish();
 

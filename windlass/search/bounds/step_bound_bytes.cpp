@@ -115,7 +115,7 @@ bool StepBound::State::too_large() {
     const auto at = static_cast<size_t>(strategy->stages[s].group);
     int64_t limit = INT64_MAX;
     for (DeviceId device : strategy->groups[at])
-      limit = std::min(limit, problem.machine[device].limit.value);
+      limit = std::min(limit, usable_memory(problem.machine[device], *strategy).value);
     if (bytes[at] + kept[s] > limit) return true;
   }
   return false;

@@ -145,7 +145,7 @@ void StepBound::State::make_units() {
 bool StepBound::State::fits_surely() const {
   const auto& group_devices = strategy->groups[0];
   const int64_t bytes = plain_bytes + stream_bytes + moved_bytes + most_workspace;
-  if (bytes > problem.machine[group_devices.front()].limit.value) return false;
+  if (bytes > usable_memory(problem.machine[group_devices.front()], *strategy).value) return false;
   return host_bytes == 0 || std::ranges::all_of(group_devices, [&](DeviceId device) {
            return host_bytes <= problem.machine[problem.machine[device].node].memory.value;
          });

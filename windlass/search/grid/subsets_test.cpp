@@ -115,7 +115,7 @@ TEST(Subsets, AreAsGoodAsEveryMachineOfSomeDevices) {
   const auto cost = analytic_cost_model();
   Rng rng(5);
   int fewer = 0, several = 0, tight = 0;
-  const int rounds = hurried() ? 6 : 24;
+  const int rounds = !hurried() ? 24 : kSanitized ? 3 : 6;
   for (int round = 0; round < rounds; ++round) {
     std::string kinds;
     const int64_t count = rng.integer(2, 5);

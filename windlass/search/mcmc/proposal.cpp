@@ -73,7 +73,7 @@ void take_back(Strategy& strategy, const Proposal& proposal) {
 }
 
 uint64_t strategy_key(const Strategy& strategy) {
-  uint64_t key = stages_key(strategy.stages);
+  uint64_t key = stages_key(strategy.stages) ^ static_cast<uint64_t>(strategy.memory_cap.value);
   const auto add = [&](Proposal::What what, size_t index, int64_t value) {
     key ^= part_key(what, static_cast<int64_t>(index), value);
   };

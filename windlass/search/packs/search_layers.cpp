@@ -32,7 +32,8 @@ int64_t check_problem(const LayerProfile& profile, const Machine& machine, int64
   }
   if (minibatch < 1) fail_input("a batch of {} samples, expected at least one", minibatch);
   if (minibatch > (int64_t{1} << 20))
-    fail_input("a batch of {} samples is not plausible for a layer profile", minibatch);
+    fail_unsupported("a batch of {} samples: packs of layers are planned for up to {}", minibatch,
+                     int64_t{1} << 20);
   if (profile.forward.sizes.front() > minibatch || profile.backward.sizes.front() > minibatch)
     fail_input("a batch of {} samples, but the profile's smallest micro-batch has {}", minibatch,
                std::max(profile.forward.sizes.front(), profile.backward.sizes.front()));

@@ -1,0 +1,198 @@
+#include "windlass/search/ladder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "windlass/base/error.h"
+#include "windlass/search/chain/chain_search.h"
+
+namespace windlass {
+namespace {
+
+constexpr int64_t kUnlimited = int64_t{1} << 50, kNothing = 1;
+constexpr Nanoseconds kForever = std::numeric_limits<Nanoseconds>::max();
+// Rungs and times that are nearer to each other are not told apart.
+constexpr double kNearLimit = 1.02, kNearTime = 1.003;
+
+// A plan and the limit from which on it stands.
+struct Rung {
+  int64_t limit = 0;
+  Ledger::Entry plan = {};
+  int64_t needs = 0;            // of each device: its step is the same with any more
+  Nanoseconds time = kForever;  // of the plan, whole
+  std::optional<Nanoseconds> passed_over = {};
+};
+
+class Ladder {
+ public:
+  Ladder(const Problem& problem, const SearchOptions& options, const SearchRung& search)
+      : search_(search),
+        asked_(problem.machine.devices[0].limit.value),
+        effort_(options.effort),
+        machine_(problem.machine),
+        options_(options),
+        problem_{problem.network, machine_,        problem.training,
+                 problem.cost,    problem.reprice, problem.measuring},
+        book_(problem_, options_) {}
+
+  SearchResult run() {
+    const std::optional<Rung> found = climb();
+    set_limit(asked_);
+    options_.effort = effort_;
+    if (book_.interrupted() || !runs_) return cut_short(found);
+    return found ? answer(*found) : book_.finish();
+  }
+
+ private:
+  void set_limit(int64_t limit) {
+    for (Device& device : machine_.devices) device.limit = Bytes(limit);
+  }
+
+  // The rung for the limit; none if nothing fits, or time is over.
+  std::optional<Rung> climb() {
+    Rung low, high;
+    runs_ = top(high);
+    if (!runs_ || book_.late() || high.limit <= asked_)
+      return runs_ ? std::optional(high) : std::nullopt;
+    while (!near(low, high) && !book_.late()) {
+      const int64_t limit = middle_of(low, high);
+      const Rung middle = between(low, high, limit);
+      if (middle.time == kForever) {
+        bottom(low, high);
+        if (low.limit > asked_) return std::nullopt;
+      } else if (middle.limit > low.limit) {
+        (middle.limit <= asked_ ? low : high) = middle;
+      } else {  // it stands on the lower rung too
+        low = middle;
+        if (asked_ < limit) return low;
+        low.limit = limit;
+      }
+    }
+    return low;
+  }
+
+  static bool near(const Rung& low, const Rung& high) {
+    if (low.limit == 0) return false;
+    return static_cast<double>(high.limit) <= kNearLimit * static_cast<double>(low.limit) ||
+           static_cast<double>(low.time) <= kNearTime * static_cast<double>(high.time);
+  }
+
+  Ledger search(int64_t limit, bool whole, const std::vector<const Rung*>& beside) {
+    set_limit(limit);
+    Ledger ledger = book_.branch(kForever);
+    consider_starts(ledger);
+    for (const Rung* rung : beside)
+      if (rung->time < kForever && !rung->plan.strategy.packs) go_on_from(ledger, rung->plan);
+    search_(ledger, whole, options_.effort);
+    // After the methods that begin at strategies in the book, which do not begin at packs.
+    for (const Rung* rung : beside)
+      if (rung->plan.strategy.packs) go_on_from(ledger, rung->plan);
+    book_.take_points(ledger);
+    return ledger;
+  }
+
+  // With as much as fits kept.
+  static void go_on_from(Ledger& ledger, const Ledger::Entry& plan) {
+    Strategy strategy = plan.strategy;
+    strategy.memory_cap = {};
+    if (ledger.consider(strategy, plan.micro_batches).fits || strategy.packs ||
+        ledger.options().fixed.any())
+      return;
+    Cut& cut = ledger.cut(plan.micro_batches);
+    const auto found = best_on_chain(ledger.problem(), cut.training, strategy, *cut.evaluator,
+                                     {.compress = ledger.options().compress});
+    if (found) ledger.add(found->strategy, plan.micro_batches, found->time);
+  }
+
+  bool top(Rung& high) {
+    Ledger ledger = search(kUnlimited, true, {});
+    return chosen(ledger, 0, kForever, high);
+  }
+
+  // What needs least becomes the lower rung; if that is faster than the upper one, or needs as
+  // much, the upper one is what needs least.
+  void bottom(Rung& low, const Rung& high) {
+    Ledger ledger = search(kNothing, false, {});
+    const Ledger::Entry least = ledger.least();
+    low = high;
+    if (least.time > 0 && least.time < high.limit) {
+      set_limit(least.time);
+      Ledger alone = book_.branch(kForever);
+      alone.consider(least.strategy, least.micro_batches);
+      chosen(alone, high.time, kForever, low);
+    }
+    book_.set_least(low.plan.strategy, low.plan.micro_batches, low.limit);
+  }
+
+  static int64_t middle_of(const Rung& low, const Rung& high) {
+    if (low.limit == 0) return high.limit / 2;
+    return static_cast<int64_t>(
+        std::sqrt(static_cast<double>(low.limit) * static_cast<double>(high.limit)));
+  }
+
+  Rung between(const Rung& low, const Rung& high, int64_t limit) {
+    Ledger ledger = search(limit, false, {&low, &high});
+    Rung middle = low;
+    if (!chosen(ledger, high.time, low.time, middle)) middle.limit = limit;
+    return middle;
+  }
+
+  // What counts of a book, with what it needs.
+  bool chosen(Ledger& ledger, Nanoseconds least, Nanoseconds most, Rung& rung) {
+    std::optional<Nanoseconds> passed_over;
+    const auto plan = ledger.choose(least, most, passed_over);
+    if (!plan) return false;
+    const Evaluation run = ledger.cut(plan->micro_batches).evaluator->evaluate(plan->strategy);
+    ensure(run.fits && run.time == plan->time, "the step of a rung is another one");
+    // Whatever did not wait for memory fits into the peak, and whatever waited does not.
+    rung = {run.peak, *plan, run.peak, ledger.whole_time(*plan), passed_over};
+    return true;
+  }
+
+  SearchResult answer(const Rung& rung) {
+    Ledger::Entry plan = rung.plan;
+    // A cap that changes nothing is none.
+    Evaluator& evaluator = *book_.cut(plan.micro_batches).evaluator;
+    const Evaluation free = evaluator.evaluate(plan.strategy);
+    if (!free.fits || free.time != plan.time) plan.strategy.memory_cap = Bytes(rung.needs);
+    book_.add(plan.strategy, plan.micro_batches, plan.time);
+    SearchResult result = book_.finish();
+    if (rung.passed_over) result.passed_over = step_time(problem_, *rung.passed_over);
+    return result;
+  }
+
+  // Time is over: a search that is late from the start finds what there is to find at once. Or a
+  // host is too small for anything, and what was tried says why.
+  SearchResult cut_short(const std::optional<Rung>& rung) {
+    Ledger ledger = search(asked_, false, {});
+    book_.take(ledger);
+    if (rung && rung->time < kForever && rung->limit <= asked_) return answer(*rung);
+    return book_.finish();
+  }
+
+  const SearchRung& search_;
+  const int64_t asked_;
+  const double effort_;
+  Machine machine_;        // its limits are those of the rung
+  SearchOptions options_;  // its effort is that of the rung
+  const Problem problem_;
+  Ledger book_;
+  bool runs_ = false;  // without limits of devices, something does
+};
+
+}  // namespace
+
+bool suits_ladder(const Problem& problem) {
+  const auto& devices = problem.machine.devices;
+  return !problem.reprice && std::ranges::all_of(devices, [&](const Device& device) {
+    return device.limit == devices[0].limit;
+  });
+}
+
+SearchResult search_ladder(const Problem& problem, const SearchOptions& options,
+                           const SearchRung& search) {
+  return Ladder(problem, options, search).run();
+}
+
+}  // namespace windlass
