@@ -27,6 +27,7 @@ except ImportError as missing:
 PROGRAM = os.environ.get("WINDLASS_PROGRAM", "build/release/windlass")
 GPT2 = ["gpt2:layers=3,hidden=32,heads=2,vocab=64,dropout=0", "--seq", "16"]
 LLAMA = ["llama2-7b:layers=2,hidden=32,heads=4,inner=48,vocab=64", "--seq", "16"]
+MIXTRAL = ["mixtral.json", "--seq", "16"]
 CASES = [
     ("plain", GPT2, 4, 1, "single"),
     ("recompute", GPT2, 4, 1, "single:recompute=full,micro-batches=2"),
@@ -41,6 +42,13 @@ CASES = [
     ("images again", ["images.onnx"], 4, 1, "single:recompute=full"),
     ("series", ["series.onnx"], 8, 2, "zero:stage=1,recompute=full"),
     ("series kept", ["series.onnx"], 4, 1, "single"),
+    ("shares of weights", GPT2 + ["--clip", "0.5"], 8, 2, "zero:stage=3"),
+    ("shares of gradients", GPT2 + ["--optimizer", "momentum"], 12, 2, "zero:stage=2,micro-batches=3"),
+    ("shares of experts", MIXTRAL, 4, 2, "zero:stage=3,recompute=full"),
+    ("experts", MIXTRAL, 4, 1, "single"),
+    ("weights on the host", LLAMA, 4, 1, "single:host-weights=on,host-update=on,offload=on"),
+    ("shares on the host", GPT2, 8, 2, "zero:stage=3,host-weights=on,host-update=on,micro-batches=2"),
+    ("shares of images", ["images.onnx"], 8, 2, "zero:stage=3"),
 ]
 STEPS = 5
 failures = []
@@ -79,6 +87,10 @@ class Series(nn.Module):
 
 def export_networks(folder):
     """Networks that are brought as files."""
+    with open(os.path.join(folder, "mixtral.json"), "w", encoding="utf-8") as file:
+        json.dump({"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "num_local_experts": 5, "num_experts_per_tok": 3, "vocab_size": 64,
+                   "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4}, file)
     for name, network in (("images", Images()), ("series", Series())):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -119,8 +131,42 @@ def load_script(path):
     return scope
 
 
-def run_script(path, replicas, arguments):
-    command = [sys.executable, path, *arguments]
+# Runs a script and counts what of the weights is gathered at once, in elements.
+COUNT_GATHERED = """
+import atexit, json, sys, weakref
+scope = {"__name__": "exported"}
+path = sys.argv.pop(1)
+exec(compile(open(path).read(), path, "exec"), scope)
+now, most = 0, 0
+collect = scope["Shards"].collect
+def freed(size):
+    global now
+    now -= size
+def counted(self):
+    global now, most
+    fresh = self.flat is None
+    flat = collect(self)
+    if fresh:
+        now += flat.numel()
+        most = max(most, now)
+        weakref.finalize(flat, freed, flat.numel())
+    return flat
+scope["Shards"].collect = counted
+prepare = scope["prepare"]
+def counting(model):
+    whole = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    made = prepare(model)
+    own = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    atexit.register(lambda: print(json.dumps({"whole": whole, "own": own, "gathered": most}), file=sys.stderr))
+    return made
+scope["prepare"] = counting
+scope["main"]()
+"""
+
+
+def run_script(path, replicas, arguments, count=False):
+    """Losses, and what the last replica says of gathered weights."""
+    command = [sys.executable, *(["-c", COUNT_GATHERED] if count else []), path, *arguments]
     environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000),
                        WORLD_SIZE=str(replicas), OMP_NUM_THREADS="1")
     running = [subprocess.Popen(command, env=dict(environment, RANK=str(rank)), stdout=subprocess.PIPE,
@@ -128,7 +174,7 @@ def run_script(path, replicas, arguments):
     texts = [process.communicate(timeout=300) for process in running]
     if any(process.returncode for process in running):
         raise AssertionError(f"{path}: {texts[0][1]}{texts[-1][1]}")
-    return [json.loads(line)["loss"] for line in texts[0][0].splitlines()]
+    return [json.loads(line)["loss"] for line in texts[0][0].splitlines()], texts[-1][1]
 
 
 def saved_bytes(module, arguments):
@@ -148,7 +194,7 @@ def saved_bytes(module, arguments):
 
 def check_case(name, model, batch, devices, strategy, folder):
     plan, script = (os.path.join(folder, name + end) for end in (".json", ".py"))
-    model = [os.path.join(folder, word) if word.endswith(".onnx") else word for word in model]
+    model = [os.path.join(folder, word) if word.endswith((".onnx", ".json")) else word for word in model]
     windlass("simulate", *model, "--batch", str(batch), "--on", "local", "--devices", str(devices),
              "--strategy", strategy, "--save", plan)
     said = json.loads(windlass("export", plan, "--to", "pytorch", "-o", script, "--json"))
@@ -171,12 +217,35 @@ def check_case(name, model, batch, devices, strategy, folder):
         "train", plan, "--weights", stored, "--data", data, "--no-shuffle", "--lr", "0.01", "--steps", str(STEPS),
         "--json").splitlines()]
     ours = [line["loss"] for line in ours if "loss" in line]
-    theirs = run_script(script, said["dp"], ["--data", data, "--weights", stored, "--lr", "0.01", "--steps", str(STEPS)])
+    saved = os.path.join(folder, "saved.safetensors")
+    theirs, counted = run_script(script, said["dp"], ["--data", data, "--weights", stored, "--lr", "0.01", "--steps", str(STEPS),
+                                                      "--save", saved], "Shards" in scope)
     print(f"{name}: windlass {['%.5f' % v for v in ours]}, PyTorch {['%.5f' % v for v in theirs]}")
     check(f"{name}: as many steps", len(ours) == len(theirs) == STEPS)
     for step, (a, b) in enumerate(zip(ours, theirs)):
         check(f"{name}: loss {step}: {a} and {b}", abs(a - b) < 2e-4 * max(1, abs(a)))
+    check_weights(name, scope["read_safetensors"](saved), weights)
+    if "Shards" in scope:
+        check_gathered(name, json.loads(counted.strip().splitlines()[-1]), scope)
     check_saved(name, scope["Model"], [samples[key][:said["micro_batch"]] for key in scope["INPUTS"]], weights)
+
+
+def check_weights(name, saved, begun):
+    """Trained weights are written under the names that they were read with, and have changed."""
+    check(f"{name}: names of trained weights", saved.keys() == begun.keys())
+    check(f"{name}: shapes of trained weights", all(saved[key].shape == begun[key].shape for key in begun))
+    check(f"{name}: weights are trained", any(not torch.equal(saved[key], begun[key]) for key in begun))
+
+
+def check_gathered(name, counted, scope):
+    """A replica has its share of the weights; with ZeRO 3 no more of them than a part or two at a time."""
+    print(f"{name}: {counted}")
+    each = counted["whole"] / scope["REPLICAS"]
+    check(f"{name}: shares", each <= counted["own"] <= each + 64)
+    if scope["ZERO"] == 3:
+        check(f"{name}: gathered at once", counted["gathered"] < 0.7 * counted["whole"])
+    else:
+        check(f"{name}: gathered for the step", counted["gathered"] >= counted["whole"])
 
 
 def check_saved(name, make, batch, weights):

@@ -1,6 +1,7 @@
 // `windlass export`: plans and problems in the formats of other programs.
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include <CLI/CLI.hpp>
@@ -158,6 +159,9 @@ void export_plan(const ExportFlags& flags) {
 
 void run_export(const ExportFlags& flags) {
   if (flags.format == "wcsp") return export_problem(flags);
+  if (!std::filesystem::exists(flags.model.request.source))
+    fail_input("{}: there is no such file; --to {} wants a plan, as \"windlass plan -o\" writes it",
+               flags.model.request.source, flags.format);
   if (!is_plan_file(flags.model.request.source))
     fail_input("{}: --to {} wants a plan file; make one with \"windlass plan\"",
                flags.model.request.source, flags.format);

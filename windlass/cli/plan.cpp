@@ -17,7 +17,6 @@
 #include "windlass/cli/plan_frontier.h"
 #include "windlass/cli/plan_layers.h"
 #include "windlass/cli/planning.h"
-#include "windlass/cli/target_search.h"
 #include "windlass/report/decisions.h"
 #include "windlass/report/json.h"
 #include "windlass/report/simulation_text.h"
@@ -187,7 +186,7 @@ ExitCode plan_frontier(const PlanFlags& flags) {
                             .search = flags.search,
                             .host_memory = flags.host_memory,
                             .limits = flags.limits,
-                            .method = flags.target.empty() ? nullptr : &target_search(flags.target),
+                            .method = target_method(flags.target),
                             .json = flags.json});
 }
 
@@ -212,11 +211,9 @@ ExitCode run_plan(const PlanFlags& flags) {
   set_host_memory(machine, flags.host_memory);
   Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
                   flags.prices, runner);
-  const PlannedSubject planned =
-      plan_subject(flags.model, std::move(machine), pricing,
-                   {.search = flags.search,
-                    .from = flags.from,
-                    .method = flags.target.empty() ? nullptr : &target_search(flags.target)});
+  const PlannedSubject planned = plan_subject(
+      flags.model, std::move(machine), pricing,
+      {.search = flags.search, .from = flags.from, .method = target_method(flags.target)});
   const Subject& subject = planned.subject;
   if (!planned.fits) return print_infeasible(flags, planned, pricing);
   if (!flags.output.empty()) save_plan(flags, planned, pricing);
@@ -324,7 +321,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
       ->type_name("PLAN");
   verb->add_option("--top", flags->top, "how many tensors and links to list")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number());
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
       "On \"local\" every kernel of the model is run once to measure its time and workspace, so "

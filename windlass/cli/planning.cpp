@@ -7,13 +7,31 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
-#include "windlass/cli/target_search.h"
+#include "windlass/export/torch_script.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
 #include "windlass/search/advice/batch_size.h"
+#include "windlass/search/settings/settings_search.h"
 
 namespace windlass {
 namespace {
+
+const std::vector<SearchMethod>& target_methods() {
+  static const std::vector<SearchMethod> methods = [] {
+    std::vector<SearchMethod> list;
+    const auto add = [&](std::string_view name, const TargetRules& rules) {
+      list.push_back({name, "settings of another system",
+                      [rules](const Problem& problem, const SearchOptions& options) {
+                        return search_settings(problem, options, rules);
+                      }});
+    };
+    for (const SettingsExporter& exporter : settings_exporters())
+      add(exporter.name, exporter.rules);
+    add("pytorch", torch_script_rules());
+    return list;
+  }();
+  return methods;
+}
 
 // The strategy of another plan of the same model, to go on from.
 StartStrategy start_of(const std::string& path, const Graph& network,
@@ -125,6 +143,21 @@ void search_then_measure(const SearchMethod& method, const SearchOptions& option
 }
 
 }  // namespace
+
+std::vector<std::string> search_targets() {
+  std::vector<std::string> names;
+  for (const SearchMethod& method : target_methods()) names.emplace_back(method.name);
+  return names;
+}
+
+const SearchMethod* target_method(std::string_view target) {
+  if (target.empty()) return nullptr;
+  const auto found = std::ranges::find(target_methods(), target, &SearchMethod::name);
+  if (found == target_methods().end())
+    fail_input("--for {}: there is no such system; known are {}", target,
+               join(search_targets(), ", "));
+  return &*found;
+}
 
 PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& pricing,
                             const PlanningOptions& planning) {

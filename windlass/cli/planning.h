@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "windlass/cli/progress.h"
@@ -27,6 +28,11 @@ struct PlanningOptions {
   std::string from = {};                 // a plan file to start from
   const SearchMethod* method = nullptr;  // instead of the one that the flags name
 };
+
+// Systems that settings can be searched for, as `export --to` names them.
+std::vector<std::string> search_targets();
+// The search for one of them; null if the name is empty.
+const SearchMethod* target_method(std::string_view target);
 
 // Loads the model, searches, simulates what was found. `pricing` must be the one for the machine.
 // Ctrl-C ends the search with the best so far. If the flags leave the batch open, it is chosen.

@@ -78,8 +78,43 @@ def recurrent(layer, x, weights, again, bias, hidden, cell, onnx_order, both, re
     return (y.flip(0) if reverse else y, *last)
 
 
+def route(logits, top_k, renormalize):
+    chosen = torch.topk(logits, top_k).indices
+    weights = torch.softmax(logits, -1).gather(-1, chosen)
+    return weights / weights.sum(-1, keepdim=True) if renormalize else weights, chosen
+
+
+def grouped_linear(x, weights, chosen):
+    """Each row of a token times the weights of an expert that was chosen for it."""
+    rows = x if x.dim() == 3 else x[:, None].expand(-1, chosen.shape[1], -1)
+    order = torch.argsort(chosen.reshape(-1), stable=True)
+    counts = torch.bincount(chosen.reshape(-1), minlength=weights.shape[0]).tolist()
+    parts = rows.reshape(-1, x.shape[-1])[order].split(counts)
+    made = torch.cat([F.linear(part, weight) for part, weight in zip(parts, weights.unbind())])
+    return made[torch.argsort(order)].reshape(*chosen.shape, -1)
+
+
+def saved_on_host(tensors):
+    """What is saved for the backward pass goes to host memory, but for weights, which stay where they are."""
+    weights = {tensor.data_ptr() for tensor in tensors if isinstance(tensor, nn.Parameter)}
+
+    def pack(tensor):
+        return tensor if tensor.data_ptr() in weights else to_host(tensor)
+
+    return saved_tensors_hooks(pack, from_host)
+
+
+def to_host(tensor):
+    copy = torch.empty(tensor.size(), dtype=tensor.dtype, pin_memory=DEVICE.type == "cuda")
+    return "on the host", copy.copy_(tensor)
+
+
+def from_host(packed):
+    return packed[1].to(DEVICE) if isinstance(packed, tuple) else packed
+
+
 TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-         "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8}
+         "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool}
 
 
 def read_safetensors(path):
@@ -94,10 +129,26 @@ def read_safetensors(path):
     return tensors
 
 
+def write_safetensors(path, tensors):
+    head, at, kinds = {}, 0, {dtype: name for name, dtype in TYPES.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        head[name] = {"dtype": kinds[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(head).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors.values():
+            file.write(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+
 def load_weights(model, path):
     stored = read_safetensors(path)
     with torch.no_grad():
         for name, parameter in model.by_name().items():
+            if name not in stored:
+                raise SystemExit(f"{path}: has no tensor \"{name}\"; its tensors are {', '.join(sorted(stored))}")
             parameter.copy_(stored[name])
 
 
@@ -105,12 +156,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True, help="safetensors with a tensor for each input, a row a sample")
     parser.add_argument("--weights", help="safetensors to start from; default: random")
+    parser.add_argument("--save", help="write the trained weights to this file")
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.manual_seed(options.seed)
-    rank = int(os.environ.get("RANK", 0))
     world = int(os.environ.get("WORLD_SIZE", 1))
     if world != REPLICAS:
         raise SystemExit(f"the plan has {REPLICAS} replicas: start it with torchrun --nproc-per-node {REPLICAS}")
@@ -119,36 +170,39 @@ def main():
         os.environ.setdefault("USE_LIBUV", "0")
         torch.distributed.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
     model = Model()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.02)
     if options.weights:
         load_weights(model, options.weights)
-    model.to(DEVICE)
-    trained = DistributedDataParallel(model) if world > 1 else model
+    trained = prepare(model)
     optimizer = make_optimizer(trained.parameters(), options.lr)
     data = read_safetensors(options.data)
-    rows = next(iter(data.values())).shape[0]
+    for name in INPUTS:
+        if name not in data:
+            raise SystemExit(f"{options.data}: has no tensor \"{name}\"; its tensors are {', '.join(sorted(data))}")
+    rows = data[INPUTS[0]].shape[0]
     for step in range(options.steps):
         optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=DEVICE)
         for part in range(ACCUMULATION):
-            first = step * BATCH + (rank * ACCUMULATION + part) * MICRO_BATCH
+            first = step * BATCH + (RANK * ACCUMULATION + part) * MICRO_BATCH
             picked = torch.arange(first, first + MICRO_BATCH) % rows
             batch = [data[name][picked].to(DEVICE) for name in INPUTS]
-            # Gradients are exchanged once a step.
-            last = part + 1 == ACCUMULATION
-            with contextlib.nullcontext() if last or world == 1 else trained.no_sync():
+            with exchange(trained, last=part + 1 == ACCUMULATION):
                 loss = trained(*batch) / ACCUMULATION
                 loss.backward()
             total += loss.detach()
         if CLIP_NORM > 0:
-            nn.utils.clip_grad_norm_(trained.parameters(), CLIP_NORM)
+            clip(trained)
         optimizer.step()
+        finish(trained)
         if world > 1:
             torch.distributed.all_reduce(total)
             total /= world
-        if rank == 0:
+        if RANK == 0:
             print(json.dumps({"step": step + 1, "loss": float(total)}), flush=True)
+    if options.save:
+        weights = whole_weights(model)
+        if RANK == 0:
+            write_safetensors(options.save, weights)
     if world > 1:
         torch.distributed.destroy_process_group()
 

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
-#include "windlass/graph/blocks.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {
@@ -49,7 +47,8 @@ class Chooser {
       : subject_(subject),
         rules_(rules),
         degrees_(degrees_of(subject.training, find_batch(subject.network), subject.strategy,
-                            subject.plan.samples)) {}
+                            subject.plan.samples)),
+        lean_{degrees_.zero, true} {}
 
   TargetChoice run() {
     TargetSettings& to = choice_.settings;
@@ -63,13 +62,52 @@ class Chooser {
         to.tokens = type.shape[1];
     take_degrees();
     take_batch();
-    take_weights();
-    take_stages();
-    take_activations();
+    // Of a plan that treats weights in several ways: the way that is fastest for all of them.
+    const std::vector<Lean> all = leans();
+    std::optional<TargetChoice> best;
+    for (const Lean& lean : all) {
+      if (all.size() == 1) break;
+      Chooser trial(*this);
+      trial.lean_ = lean;
+      trial.prices_losses_ = false;
+      trial.finish();
+      if (best && !is_better(trial.choice_, *best)) continue;
+      best = std::move(trial.choice_);
+      lean_ = lean;
+    }
+    finish();
     return std::move(choice_);
   }
 
  private:
+  // A stage of ZeRO for all weights, and whether what the host does for some it does for all.
+  struct Lean {
+    int zero = 0;
+    bool host = true;
+  };
+  std::vector<Lean> leans() const {
+    const auto some = [&](int64_t bytes) { return bytes > 0 && bytes < degrees_.weights; };
+    const bool host =
+        !degrees_.packs && (some(degrees_.host_updates) || some(degrees_.host_weights));
+    std::vector<Lean> list;
+    for (int stage = degrees_.zero; stage >= degrees_.zero_least; --stage) {
+      list.push_back({stage, true});
+      if (host) list.push_back({stage, false});
+    }
+    return list;
+  }
+  static bool is_better(const TargetChoice& a, const TargetChoice& b) {
+    if (!a.step_time || !b.step_time) return a.step_time.has_value() && !b.step_time;
+    if (a.fits != b.fits) return a.fits;
+    return a.fits ? *a.step_time < *b.step_time : *a.peak < *b.peak;
+  }
+
+  void finish() {
+    take_weights();
+    take_stages();
+    take_activations();
+  }
+
   void lose(std::string what, std::string instead) {
     choice_.lost.push_back({std::move(what), std::move(instead)});
   }
@@ -78,7 +116,7 @@ class Chooser {
   template <typename Change>
   void lose(std::string what, std::string instead, Change change) {
     lose(std::move(what), std::move(instead));
-    if (subject_.strategy.packs) return;
+    if (subject_.strategy.packs || !prices_losses_) return;
     Strategy changed = subject_.strategy;
     change(changed);
     try {
@@ -164,7 +202,7 @@ class Chooser {
 
   void take_weights() {
     TargetSettings& to = choice_.settings;
-    const int wanted = degrees_.packs ? 3 : to.dp > 1 ? degrees_.zero : 0;
+    const int wanted = degrees_.packs ? 3 : to.dp > 1 ? lean_.zero : 0;
     int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
     to.zero = 0;
     // The least stage that shares as much out; else the highest there is.
@@ -183,60 +221,63 @@ class Chooser {
                           : degrees_.weights > 0 ? static_cast<double>(degrees_.host_updates) /
                                                        static_cast<double>(degrees_.weights)
                                                  : 0;
-    const bool weights = degrees_.packs || degrees_.host_weights > 0;
-    to.host_states = states;
-    if (states > 0 && (!rules_.host_states || to.zero < rules_.host_states_from)) {
-      to.host_states = 0;
-      lose("optimizer state on the host", "on the device", [](Strategy& s) {
-        for (Residency& home : s.weights) home.host_update = false;
-      });
-    } else if (states > 0 && states < 1 && !rules_.part_of_states) {
-      to.host_states = 1;
-      lose(fmt::format("optimizer state of {:.0f} % of the weights on the host", 100 * states),
-           "of all of them", [](Strategy& s) {
-             for (Residency& home : s.weights) home.host_update = true;
-           });
-    }
-    to.host_weights = weights && rules_.host_weights && to.zero >= rules_.host_weights_from;
-    if (weights && !to.host_weights)
-      lose("weights on the host", "on the device", [](Strategy& s) {
-        for (Residency& home : s.weights) home.host = false;
-      });
-    else if (weights && !degrees_.packs && degrees_.host_weights < degrees_.weights)
-      lose(fmt::format("{} of the weights on the host",
-                       share(degrees_.host_weights, degrees_.weights)),
-           "all of them", [](Strategy& s) {
-             for (Residency& home : s.weights) home.host = true;
-           });
+    take_host(states);
   }
 
-  // Blocks that repeat most are the layers; how many of them each stage of the pipeline has.
+  // What the host holds: `states` is the share of the weights that it updates.
+  void take_host(double states) {
+    TargetSettings& to = choice_.settings;
+    const bool weights = degrees_.packs || degrees_.host_weights > 0;
+    const auto set = [](bool Residency::*what, bool value) {
+      return [what, value](Strategy& strategy) {
+        for (Residency& home : strategy.weights) home.*what = value;
+      };
+    };
+    if (!lean_.host) {
+      if (states > 0)
+        lose(fmt::format("optimizer state of {:.0f} % of the weights on the host", 100 * states),
+             "of none of them", set(&Residency::host_update, false));
+      if (weights)
+        lose(fmt::format("{} of the weights on the host",
+                         share(degrees_.host_weights, degrees_.weights)),
+             "none of them", set(&Residency::host, false));
+      return;
+    }
+    // A replica alone shares nothing out, whatever the stage is called.
+    if (to.dp == 1 && rules_.host_alone) {
+      const int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
+      if (weights && rules_.host_weights && rules_.host_weights_from <= most)
+        to.zero = rules_.host_weights_from;
+      else if (states > 0 && rules_.host_states_from <= most)
+        to.zero = rules_.host_states_from;
+    }
+    const bool can_update = rules_.host_states && to.zero >= rules_.host_states_from;
+    const bool can_hold = rules_.host_weights && to.zero >= rules_.host_weights_from;
+    const bool both = rules_.host_together && can_update && can_hold && (states > 0 || weights);
+    to.host_states = can_update ? states : 0;
+    if (states > 0 && !can_update) {
+      lose("optimizer state on the host", "on the device", set(&Residency::host_update, false));
+    } else if ((states > 0 && states < 1 && !rules_.part_of_states) || (both && states < 1)) {
+      to.host_states = 1;
+      lose(fmt::format("optimizer state of {:.0f} % of the weights on the host", 100 * states),
+           "of all of them", set(&Residency::host_update, true));
+    }
+    to.host_weights = (weights && can_hold) || both;
+    if (weights && !to.host_weights)
+      lose("weights on the host", "on the device", set(&Residency::host, false));
+    else if (to.host_weights && !degrees_.packs && degrees_.host_weights < degrees_.weights)
+      lose(degrees_.host_weights > 0 ? fmt::format("{} of the weights on the host",
+                                                   share(degrees_.host_weights, degrees_.weights))
+                                     : "weights on the devices",
+           "all of them on the host", set(&Residency::host, true));
+  }
+
   void take_stages() {
     TargetSettings& to = choice_.settings;
-    Block most;
-    for (const Block& block : find_blocks(subject_.network))
-      if (block.repetitions * static_cast<int64_t>(block.ops) >
-          most.repetitions * static_cast<int64_t>(most.ops))
-        most = block;
-    to.layers = most.repetitions;
-    if (to.pp == 1 || subject_.strategy.packs) return;
-    const std::vector<int32_t> stages =
-        stage_of_ops(subject_.strategy, subject_.training.forward_ops);
-    const size_t wanted = static_cast<size_t>(to.pp * to.interleave);
-    std::vector<int64_t> layers(subject_.strategy.stages.size(), 0);
-    bool within = false;
-    for (int64_t r = 0; r < most.repetitions; ++r) {
-      const size_t first = most.first_op + static_cast<size_t>(r) * most.ops;
-      ++layers[static_cast<size_t>(stages[first])];
-      within = within || stages[first] != stages[first + most.ops - 1];
-    }
-    if (within) lose("stages that end within a layer", "stages of whole layers");
-    if (layers.size() == wanted) to.stage_layers = layers;
-    if (layers.size() == wanted) return;
-    for (size_t s = 0; s < wanted; ++s)
-      to.stage_layers.push_back(
-          to.layers / static_cast<int64_t>(wanted) +
-          (static_cast<int64_t>(s) < to.layers % static_cast<int64_t>(wanted)));
+    LayerStages stages = layers_of_stages(subject_, to.pp, to.interleave);
+    to.layers = stages.layers;
+    to.stage_layers = std::move(stages.of_stage);
+    if (stages.within) lose("stages that end within a layer", "stages of whole layers");
   }
 
   BaselineSpec spec_of(RecomputePolicy policy) const {
@@ -248,45 +289,21 @@ class Chooser {
     spec.pp = to.pp;
     spec.interleave = to.interleave;
     spec.micro = to.micro;
-    spec.zero = to.zero;
+    spec.zero = to.dp > 1 ? to.zero : 0;
     spec.recompute = policy;
     spec.host_weights = to.host_weights;
     spec.host_update = to.host_states > 0.5;
     return spec;
   }
 
-  // The plan with what blocks save treated alike: kept, offloaded, or computed again from what the
-  // block before hands on. None if the target splits the work otherwise.
-  std::optional<Strategy> by_blocks() const {
+  void take_blocks() {
     const TargetSettings& to = choice_.settings;
     if (degrees_.packs || to.dp != degrees_.dp || to.accumulation != degrees_.micro_batches)
-      return std::nullopt;
-    Strategy strategy = subject_.strategy;
-    for (Residency& home : strategy.weights)
-      home = {.zero = static_cast<uint8_t>(to.zero),
-              .host = to.host_weights,
-              .host_update = to.host_states > 0};
-    std::map<OpId, MemoryAction> actions;
-    for (const Block& block : find_blocks(subject_.network))
-      for (int64_t r = 0; r < block.repetitions; ++r) {
-        const size_t first = block.first_op + static_cast<size_t>(r) * block.ops;
-        const MemoryAction action = block_action(subject_, first, first + block.ops);
-        for (size_t i = first; i < first + block.ops; ++i) actions[OpId(i)] = action;
-        if (action == MemoryAction::Recompute)
-          actions[OpId(first + block.ops - 1)] = MemoryAction::Keep;
-      }
-    for (size_t s = 0; s < strategy.saved.size(); ++s)
-      if (const OpId producer = subject_.training.saved[s].producer; producer.valid())
-        strategy.saved[s] = actions.at(producer);
-    return strategy;
-  }
-
-  void take_blocks() {
-    const std::optional<Strategy> strategy = by_blocks();
-    if (!strategy) return take_policies({RecomputePolicy::None, RecomputePolicy::Full});
+      return take_policies({RecomputePolicy::None, RecomputePolicy::Full});
+    const Strategy strategy = blocks_alike(subject_, to);
     try {
       const Outcome outcome =
-          outcome_of(simulate_step(subject_.training, *strategy, subject_.machine, subject_.cost));
+          outcome_of(simulate_step(subject_.training, strategy, subject_.machine, subject_.cost));
       choice_.step_time = outcome.step_time;
       choice_.peak = outcome.peak;
       choice_.fits = outcome.fits;
@@ -294,7 +311,7 @@ class Chooser {
       if (error.kind() == ErrorKind::Internal) throw;
       choice_.unsimulated = error.message();
     }
-    lose_actions(strategy->saved);
+    lose_actions(strategy.saved);
   }
 
   void take_activations() {
@@ -365,59 +382,15 @@ class Chooser {
   const ExportSubject& subject_;
   const TargetRules& rules_;
   const Degrees degrees_;
+  Lean lean_;
+  bool prices_losses_ = true;
   TargetChoice choice_;
 };
 
 }  // namespace
 
-MemoryAction block_action(const ExportSubject& subject, size_t first, size_t last) {
-  if (subject.strategy.packs) return MemoryAction::Recompute;
-  int64_t all = 0, again = 0, moved = 0;
-  for (size_t s = 0; s < subject.strategy.saved.size(); ++s) {
-    const SavedTensor& saved = subject.training.saved[s];
-    if (!saved.producer.valid() || saved.producer.index() < first || saved.producer.index() >= last)
-      continue;
-    all += saved.bytes.value;
-    if (subject.strategy.saved[s] == MemoryAction::Recompute) again += saved.bytes.value;
-    if (subject.strategy.saved[s] == MemoryAction::Offload) moved += saved.bytes.value;
-  }
-  if (2 * (again + moved) <= all) return MemoryAction::Keep;
-  return again >= moved ? MemoryAction::Recompute : MemoryAction::Offload;
-}
-
-bool shares_heads(const Graph& network, int64_t tp) {
-  return std::ranges::all_of(network.ops, [&](const Op& op) {
-    if (op.kind != OpKind::Attention) return true;
-    const int64_t heads = network[op.inputs[0]].type.shape[1];
-    const int64_t groups = network[op.inputs[1]].type.shape[1];
-    return heads % tp == 0 && (groups % tp == 0 || tp % groups == 0);
-  });
-}
-
 TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules) {
   return Chooser(subject, rules).run();
-}
-
-std::string choice_text(const ExportSubject& subject, const TargetRules& rules,
-                        const TargetChoice& choice) {
-  std::string text = fmt::format("the plan takes {} a step", format_seconds(subject.step_time));
-  if (choice.step_time)
-    text += fmt::format("; with these settings for {} {} are predicted, peak {}, {}", rules.name,
-                        format_seconds(*choice.step_time), format_bytes(*choice.peak),
-                        choice.fits ? "which fits" : "which does NOT fit");
-  else
-    text += fmt::format("; these settings for {} cannot be simulated: {}", rules.name,
-                        choice.unsimulated);
-  text += "\n";
-  for (const LostDecision& lost : choice.lost) {
-    text += fmt::format("not said: {}; instead: {}", lost.what, lost.instead);
-    if (lost.step_time)
-      text +=
-          fmt::format(" (the plan with that alone: {}, peak {}{})", format_seconds(*lost.step_time),
-                      format_bytes(*lost.peak), lost.fits ? "" : ", does not fit");
-    text += "\n";
-  }
-  return text;
 }
 
 }  // namespace windlass

@@ -11,6 +11,7 @@
 #include "windlass/plan/degrees.h"
 #include "windlass/plan/plan.h"
 #include "windlass/strategy/baselines.h"
+#include "windlass/strategy/target_rules.h"
 
 namespace windlass {
 
@@ -23,20 +24,6 @@ struct ExportSubject {
   const Machine& machine;
   const CostModel& cost;
   Seconds step_time;  // of the plan, in the same simulator
-};
-
-// What a system can be told.
-struct TargetRules {
-  std::string_view name;
-  bool tensor = true, pipeline = true, interleave = true;
-  int zero_with_pipeline = 3;  // the highest stage of ZeRO beside a pipeline
-  std::vector<int> zero = {0, 1, 2, 3};
-  bool selective = false;  // recompute within attention
-  bool host_states = true, part_of_states = true;
-  int host_states_from = 1;  // the lowest stage of ZeRO for that
-  bool by_block = false;     // saved tensors by block: keep, recompute, offload
-  bool host_weights = true;
-  int host_weights_from = 3;  // the lowest stage of ZeRO for that
 };
 
 // Something the plan decides and the settings do not say.
@@ -63,6 +50,9 @@ struct TargetSettings {
   OptimizerKind optimizer = OptimizerKind::Adam;
   double clip_norm = 0;
   std::optional<int64_t> tokens = {};  // of a sample
+
+  // Whether replicas hold parts of the weights or of their gradients only, or the host holds them.
+  bool shards_weights() const { return host_weights || (zero >= 2 && dp > 1); }
 };
 
 struct TargetChoice {
@@ -79,9 +69,17 @@ struct TargetChoice {
 // computed again, or moved to the host.
 MemoryAction block_action(const ExportSubject& subject, size_t first, size_t last);
 
-// Whether the heads of each attention, and the groups of keys, can be shared out equally over so
-// many tensor parts, as all these systems want it. Keys of fewer groups than parts are repeated.
-bool shares_heads(const Graph& network, int64_t tp);
+// The plan with what blocks save treated alike (kept, offloaded, or computed again from what the
+// block before hands on), and all weights as the settings have them.
+Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& settings);
+
+// Blocks that repeat most are the layers.
+struct LayerStages {
+  int64_t layers = 0;
+  std::vector<int64_t> of_stage = {};  // layers of each stage; empty without a pipeline
+  bool within = false;                 // stages of the plan end within a layer
+};
+LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave);
 
 // Of recompute policies that the target has, the plan's own is taken, else the fastest that fits.
 // Throws Error{Unsupported} if the samples cannot be shared out.

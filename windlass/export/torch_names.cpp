@@ -15,13 +15,13 @@ std::string identifier(std::string_view name) {
     text += (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ? c : '_';
   if (text.empty() || (text[0] >= '0' && text[0] <= '9')) text.insert(0, "v_");
   static const std::set<std::string> kWords = {
-      "False",    "None",   "True",       "and",       "as",        "assert",    "async",
-      "await",    "break",  "class",      "continue",  "def",       "del",       "elif",
-      "else",     "except", "finally",    "for",       "from",      "global",    "if",
-      "import",   "in",     "is",         "lambda",    "nonlocal",  "not",       "or",
-      "pass",     "raise",  "return",     "try",       "while",     "with",      "yield",
-      "self",     "torch",  "F",          "nn",        "math",      "attention", "rotary",
-      "rms_norm", "gather", "batch_norm", "recurrent", "checkpoint"};
+      "False",    "None",   "True",       "and",       "as",       "assert",    "async",
+      "await",    "break",  "class",      "continue",  "def",      "del",       "elif",
+      "else",     "except", "finally",    "for",       "from",     "global",    "if",
+      "import",   "in",     "is",         "lambda",    "nonlocal", "not",       "or",
+      "pass",     "raise",  "return",     "try",       "while",    "with",      "yield",
+      "self",     "torch",  "F",          "nn",        "math",     "attention", "rotary",
+      "rms_norm", "gather", "batch_norm", "recurrent", "DEVICE",   "route",     "grouped_linear"};
   return kWords.contains(text) ? text + "_" : text;
 }
 

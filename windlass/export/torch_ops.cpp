@@ -29,81 +29,76 @@ std::string real(double value) {
   fail_unsupported("--to pytorch: op \"{}\" ({}): {}", op.name, op_info(op.kind).name, why);
 }
 
-std::string unary(const Op& op, const UnaryAttrs& attrs, const std::string& x) {
-  const std::string a = real(attrs.alpha), b = real(attrs.beta);
-  switch (attrs.fn) {
-    case UnaryFn::Identity: return x;
-    case UnaryFn::Relu: return fmt::format("F.relu({})", x);
-    case UnaryFn::LeakyRelu: return fmt::format("F.leaky_relu({}, {})", x, a);
-    case UnaryFn::Elu:
-      return fmt::format("torch.where({0} > 0, {2} * {0}, {1} * torch.expm1({0}.clamp(max=0)))", x,
-                         a, b);
-    case UnaryFn::Not: return fmt::format("torch.logical_not({})", x);
-    case UnaryFn::Clip: return fmt::format("torch.clamp({}, {}, {})", x, a, b);
-    case UnaryFn::Gelu: return fmt::format("F.gelu({})", x);
-    case UnaryFn::GeluTanh: return fmt::format("F.gelu({}, approximate=\"tanh\")", x);
-    case UnaryFn::Silu: return fmt::format("F.silu({})", x);
-    case UnaryFn::Softplus: return fmt::format("F.softplus({})", x);
-    case UnaryFn::Mish: return fmt::format("F.mish({})", x);
-    case UnaryFn::HardSwish: return fmt::format("F.hardswish({})", x);
-    case UnaryFn::HardSigmoid: return fmt::format("torch.clamp({} * {} + {}, 0, 1)", x, a, b);
-    case UnaryFn::Affine: return fmt::format("({} * {} + {})", x, a, b);
-    case UnaryFn::Power: return fmt::format("torch.pow({}, {})", x, a);
-    case UnaryFn::Sigmoid:
-    case UnaryFn::Tanh:
-    case UnaryFn::Erf:
-    case UnaryFn::Exp:
-    case UnaryFn::Log:
-    case UnaryFn::Sqrt:
-    case UnaryFn::Rsqrt:
-    case UnaryFn::Reciprocal:
-    case UnaryFn::Square:
-    case UnaryFn::Abs:
-    case UnaryFn::Neg:
-    case UnaryFn::Sin:
-    case UnaryFn::Cos:
-    case UnaryFn::Sign:
-    case UnaryFn::Floor:
-    case UnaryFn::Ceil:
-    case UnaryFn::IsNan:
-    case UnaryFn::Tan:
-    case UnaryFn::Asin:
-    case UnaryFn::Acos:
-    case UnaryFn::Atan:
-    case UnaryFn::Sinh:
-    case UnaryFn::Cosh:
-    case UnaryFn::Asinh:
-    case UnaryFn::Acosh:
-    case UnaryFn::Atanh:
-    case UnaryFn::Round: return fmt::format("torch.{}({})", enum_name(attrs.fn), x);
-  }
-  fail_op(op, "this function is not written");
+// A function in Python, with {x} and {y} for operands, {a} and {b} for parameters.
+template <typename Fn>
+struct Spelling {
+  Fn fn;
+  std::string_view text;
+};
+
+template <typename Fn, size_t kCount>
+std::string_view spelling_of(Fn fn, const std::array<Spelling<Fn>, kCount>& known,
+                             std::string_view otherwise = {}) {
+  for (const Spelling<Fn>& spelling : known)
+    if (spelling.fn == fn) return spelling.text;
+  return otherwise;
 }
 
+// Functions that torch has under windlass's own name are not listed.
+constexpr std::array kUnaries = std::to_array<Spelling<UnaryFn>>({
+    {UnaryFn::Identity, "{x}"},
+    {UnaryFn::Relu, "F.relu({x})"},
+    {UnaryFn::LeakyRelu, "F.leaky_relu({x}, {a})"},
+    {UnaryFn::Elu, "torch.where({x} > 0, {b} * {x}, {a} * torch.expm1({x}.clamp(max=0)))"},
+    {UnaryFn::Not, "torch.logical_not({x})"},
+    {UnaryFn::Clip, "torch.clamp({x}, {a}, {b})"},
+    {UnaryFn::Gelu, "F.gelu({x})"},
+    {UnaryFn::GeluTanh, "F.gelu({x}, approximate=\"tanh\")"},
+    {UnaryFn::Silu, "F.silu({x})"},
+    {UnaryFn::Softplus, "F.softplus({x})"},
+    {UnaryFn::Mish, "F.mish({x})"},
+    {UnaryFn::HardSwish, "F.hardswish({x})"},
+    {UnaryFn::HardSigmoid, "torch.clamp({x} * {a} + {b}, 0, 1)"},
+    {UnaryFn::Affine, "({x} * {a} + {b})"},
+    {UnaryFn::Power, "torch.pow({x}, {a})"},
+});
+
+std::string unary(const UnaryAttrs& attrs, const std::string& x) {
+  const std::string named = fmt::format("torch.{}({{x}})", enum_name(attrs.fn));
+  return fmt::format(fmt::runtime(spelling_of(attrs.fn, kUnaries, named)), fmt::arg("x", x),
+                     fmt::arg("a", real(attrs.alpha)), fmt::arg("b", real(attrs.beta)));
+}
+
+constexpr std::array kBinaries = std::to_array<Spelling<BinaryFn>>({
+    {BinaryFn::Add, "{x} + {y}"},
+    {BinaryFn::Sub, "{x} - {y}"},
+    {BinaryFn::Mul, "{x} * {y}"},
+    {BinaryFn::Div, "{x} / {y}"},
+    {BinaryFn::Mod, "torch.fmod({x}, {y})"},
+    {BinaryFn::Equal, "{x} == {y}"},
+    {BinaryFn::Less, "{x} < {y}"},
+    {BinaryFn::LessEqual, "{x} <= {y}"},
+    {BinaryFn::Greater, "{x} > {y}"},
+    {BinaryFn::GreaterEqual, "{x} >= {y}"},
+    {BinaryFn::And, "torch.logical_and({x}, {y})"},
+    {BinaryFn::Or, "torch.logical_or({x}, {y})"},
+    {BinaryFn::Xor, "torch.logical_xor({x}, {y})"},
+    {BinaryFn::Pow, "torch.pow({x}, {y})"},
+    {BinaryFn::Max, "torch.maximum({x}, {y})"},
+    {BinaryFn::Min, "torch.minimum({x}, {y})"},
+});
+// Where whole numbers are treated otherwise.
+constexpr std::array kWholeBinaries = std::to_array<Spelling<BinaryFn>>({
+    {BinaryFn::Div, "torch.div({x}, {y}, rounding_mode=\"trunc\")"},
+    {BinaryFn::Mod, "torch.remainder({x}, {y})"},
+});
+
 std::string binary(const Op& op, BinaryFn fn, const std::string& x, const std::string& y,
-                   bool integer) {
-  switch (fn) {
-    case BinaryFn::Add: return fmt::format("{} + {}", x, y);
-    case BinaryFn::Sub: return fmt::format("{} - {}", x, y);
-    case BinaryFn::Mul: return fmt::format("{} * {}", x, y);
-    case BinaryFn::Div:
-      return integer ? fmt::format("torch.div({}, {}, rounding_mode=\"trunc\")", x, y)
-                     : fmt::format("{} / {}", x, y);
-    case BinaryFn::Mod:
-      return fmt::format("torch.{}({}, {})", integer ? "remainder" : "fmod", x, y);
-    case BinaryFn::Equal: return fmt::format("{} == {}", x, y);
-    case BinaryFn::Less: return fmt::format("{} < {}", x, y);
-    case BinaryFn::LessEqual: return fmt::format("{} <= {}", x, y);
-    case BinaryFn::Greater: return fmt::format("{} > {}", x, y);
-    case BinaryFn::GreaterEqual: return fmt::format("{} >= {}", x, y);
-    case BinaryFn::And:
-    case BinaryFn::Or:
-    case BinaryFn::Xor: return fmt::format("torch.logical_{}({}, {})", enum_name(fn), x, y);
-    case BinaryFn::Pow: return fmt::format("torch.pow({}, {})", x, y);
-    case BinaryFn::Max: return fmt::format("torch.maximum({}, {})", x, y);
-    case BinaryFn::Min: return fmt::format("torch.minimum({}, {})", x, y);
-  }
-  fail_op(op, "this function is not written");
+                   bool whole) {
+  std::string_view text = spelling_of(fn, kBinaries);
+  if (whole) text = spelling_of(fn, kWholeBinaries, text);
+  if (text.empty()) fail_op(op, "this function is not written");
+  return fmt::format(fmt::runtime(text), fmt::arg("x", x), fmt::arg("y", y));
 }
 
 std::string padding(const Op& op, const auto& begin, const auto& end) {
@@ -111,26 +106,28 @@ std::string padding(const Op& op, const auto& begin, const auto& end) {
   return tuple(ints(begin));
 }
 
+constexpr std::array kReductions = std::to_array<Spelling<ReduceFn>>({
+    {ReduceFn::Sum, "torch.sum({x}, {a}, keepdim={b})"},
+    {ReduceFn::Mean, "torch.mean({x}, {a}, keepdim={b})"},
+    {ReduceFn::Max, "torch.amax({x}, {a}, keepdim={b})"},
+    {ReduceFn::Min, "torch.amin({x}, {a}, keepdim={b})"},
+    {ReduceFn::L1, "torch.sum({x}.abs(), {a}, keepdim={b})"},
+    {ReduceFn::L2, "torch.sqrt(torch.sum({x}.square(), {a}, keepdim={b}))"},
+    {ReduceFn::SumSquare, "torch.sum({x}.square(), {a}, keepdim={b})"},
+    {ReduceFn::LogSumExp, "torch.logsumexp({x}, {a}, keepdim={b})"},
+    {ReduceFn::Prod, "torch.prod({x}, {a}, keepdim={b})"},
+});
+
 std::string reduction(const Op& op, const ReduceAttrs& attrs, const std::string& x) {
-  const std::string axes = tuple(ints(attrs.axes));
-  const std::string keep = attrs.keep_dims ? "True" : "False";
-  switch (attrs.fn) {
-    case ReduceFn::Sum: return fmt::format("torch.sum({}, {}, keepdim={})", x, axes, keep);
-    case ReduceFn::Mean: return fmt::format("torch.mean({}, {}, keepdim={})", x, axes, keep);
-    case ReduceFn::Max: return fmt::format("torch.amax({}, {}, keepdim={})", x, axes, keep);
-    case ReduceFn::Min: return fmt::format("torch.amin({}, {}, keepdim={})", x, axes, keep);
-    case ReduceFn::L1: return fmt::format("torch.sum({}.abs(), {}, keepdim={})", x, axes, keep);
-    case ReduceFn::L2:
-      return fmt::format("torch.sqrt(torch.sum({}.square(), {}, keepdim={}))", x, axes, keep);
-    case ReduceFn::SumSquare:
-      return fmt::format("torch.sum({}.square(), {}, keepdim={})", x, axes, keep);
-    case ReduceFn::LogSumExp:
-      return fmt::format("torch.logsumexp({}, {}, keepdim={})", x, axes, keep);
-    case ReduceFn::Prod:
-      if (attrs.axes.size() != 1) fail_op(op, "a product over several axes is not written");
-      return fmt::format("torch.prod({}, {}, keepdim={})", x, attrs.axes[0], keep);
+  const std::string_view text = spelling_of(attrs.fn, kReductions);
+  if (text.empty()) fail_op(op, "this reduction is not written");
+  std::string axes = tuple(ints(attrs.axes));
+  if (attrs.fn == ReduceFn::Prod) {
+    if (attrs.axes.size() != 1) fail_op(op, "a product over several axes is not written");
+    axes = fmt::format("{}", attrs.axes[0]);
   }
-  fail_op(op, "this reduction is not written");
+  return fmt::format(fmt::runtime(text), fmt::arg("x", x), fmt::arg("a", axes),
+                     fmt::arg("b", attrs.keep_dims ? "True" : "False"));
 }
 
 // Amounts from the last axis to the first one that has any, as F.pad takes them.
@@ -219,6 +216,14 @@ std::string torch_expression(const Graph& graph, const Op& op, const std::vector
       const bool turned = std::get<LinearAttrs>(op.attrs).input_major;
       return fmt::format("F.linear({}, {}{}, {})", in[0], in[1], turned ? ".t()" : "", at(2));
     }
+    case OpKind::GroupedLinear:
+      return fmt::format("grouped_linear({}, {}, {})", in[0], in[1], in[2]);
+    case OpKind::Route: {
+      const auto& attrs = std::get<RouteAttrs>(op.attrs);
+      return fmt::format("route({}, {}, {})", in[0], attrs.top_k,
+                         attrs.renormalize ? "True" : "False");
+    }
+    case OpKind::Combine: return fmt::format("({} * {}[..., None]).sum(1)", in[0], in[1]);
     case OpKind::MatMul: {
       const auto& attrs = std::get<MatMulAttrs>(op.attrs);
       return fmt::format("{}{} @ {}{}", in[0], attrs.transpose_a ? ".transpose(-1, -2)" : "", in[1],
@@ -303,7 +308,7 @@ std::string torch_expression(const Graph& graph, const Op& op, const std::vector
       return fmt::format("rotary({}, {}, {}, {})", in[0], real(attrs.theta), attrs.dims,
                          attrs.interleaved ? "True" : "False");
     }
-    case OpKind::Unary: return unary(op, std::get<UnaryAttrs>(op.attrs), in[0]);
+    case OpKind::Unary: return unary(std::get<UnaryAttrs>(op.attrs), in[0]);
     case OpKind::Binary:
       return binary(op, std::get<BinaryAttrs>(op.attrs).fn, in[0], in[1],
                     is_integer(graph[op.inputs[0]].type.dtype));

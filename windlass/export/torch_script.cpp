@@ -1,333 +1,96 @@
 #include "windlass/export/torch_script.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
+#include <cctype>
 
 #include <fmt/format.h>
 
-#include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/export/torch_modules.h"
 #include "windlass/export/torch_names.h"
-#include "windlass/graph/batch.h"
-#include "windlass/graph/blocks.h"
 
 namespace windlass {
 
-// What does not depend on the model: script_frame.py, carried by cmake/Export.cmake.
+// What does not depend on the model: windlass/export/script_*.py, carried by cmake/Export.cmake.
 std::string_view torch_script_frame();
+std::string_view torch_script_replicas();  // all weights in each replica
+std::string_view torch_script_shards();    // weights shared out
 
 namespace {
 
-// A run of ops that is one module, and what it exchanges with the others.
-struct Piece {
-  size_t first = 0, last = 0;
-  std::vector<TensorId> inputs, outputs, weights;  // weights: of its own
-  MemoryAction action = MemoryAction::Keep;
-  std::string code;  // of its class without the name
-};
-
-// The network for one micro-batch of a replica. Replicas exchange the statistics of batch norm
-// themselves, so that it does not keep them from sharing the batch.
-Graph part_of_batch(const Graph& network, const TargetSettings& settings) {
-  if (settings.batch == settings.micro) return network;
-  Graph graph = network;
-  std::vector<size_t> norms;
-  for (size_t i = 0; i < graph.ops.size() && settings.accumulation == 1; ++i)
-    if (graph.ops[i].kind == OpKind::BatchNorm)
-      if (auto& attrs = std::get<BatchNormAttrs>(graph.ops[i].attrs); attrs.training) {
-        attrs.training = false;
-        norms.push_back(i);
-      }
-  graph = cut_batch(graph, find_batch(graph), settings.batch / settings.micro);
-  for (size_t i : norms) std::get<BatchNormAttrs>(graph.ops[i].attrs).training = true;
-  return graph;
+// As a name of its own, not as a member of something.
+bool mentions(std::string_view text, std::string_view name) {
+  const auto of_a_name = [](char c) {
+    return c == '_' || c == '.' || std::isalnum(static_cast<unsigned char>(c));
+  };
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if ((at == 0 || !of_a_name(text[at - 1])) && (end == text.size() || !of_a_name(text[end])))
+      return true;
+  }
+  return false;
 }
 
-class ScriptWriter {
- public:
-  ScriptWriter(const ExportSubject& subject, const TargetSettings& settings)
-      : subject_(subject), settings_(settings), graph_(part_of_batch(subject.network, settings)) {}
+// The frame has helpers first, then what reads files, and the loop last; the modules stand between.
+size_t loop_begin() { return torch_script_frame().find("\n\ndef main():"); }
+std::string loop() { return std::string(torch_script_frame().substr(loop_begin())); }
 
-  std::string run() {
-    make_pieces();
-    for (Piece& piece : pieces_) {
-      exchange(piece);
-      piece.action = block_action(subject_, piece.first, piece.last);
-    }
-    for (Piece& piece : pieces_) piece.code = class_code(piece);
-    const std::string parts = classes();  // gives them the names that the model uses
-    return head() + helpers(parts) + parts + model() + loop();
+// Of the helpers those that `code`, or a helper before, calls.
+std::string helpers(const std::string& code) {
+  const std::string_view all = torch_script_frame();
+  const size_t readers = all.find("TYPES = ");
+  std::string text;
+  for (size_t begin = all.find("def "); begin < readers;) {
+    const size_t end = std::min(readers, all.find("\n\n\ndef ", begin) + 3);
+    const std::string_view helper = all.substr(begin, end - begin);
+    const std::string_view name = helper.substr(4, helper.find('(') - 4);
+    if (mentions(code, name) || mentions(text, name)) text += helper;
+    begin = end;
   }
+  return text + std::string(all.substr(readers, loop_begin() - readers));
+}
 
- private:
-  // The frame has helpers first, then what reads files, and the loop last; the modules stand
-  // between. Of the helpers those that the modules call are taken.
-  static size_t loop_begin() { return torch_script_frame().find("\n\ndef main():"); }
-  static std::string helpers(const std::string& parts) {
-    const std::string_view all = torch_script_frame();
-    const size_t readers = all.find("TYPES = ");
-    std::string text;
-    for (size_t begin = all.find("def "); begin < readers;) {
-      const size_t end = std::min(readers, all.find("\n\n\ndef ", begin) + 3);
-      const std::string_view helper = all.substr(begin, end - begin);
-      const std::string call = " " + std::string(helper.substr(4, helper.find('(') - 3));
-      if (parts.find(call) != std::string::npos) text += helper;
-      begin = end;
-    }
-    return text + std::string(all.substr(readers, loop_begin() - readers));
-  }
-  static std::string loop() { return std::string(torch_script_frame().substr(loop_begin())); }
-
-  void make_pieces() {
-    readers_.resize(graph_.tensors.size());
-    for (const Block& block : find_blocks(graph_))
-      for (int64_t r = 0; r < block.repetitions; ++r) {
-        const size_t first = block.first_op + static_cast<size_t>(r) * block.ops;
-        pieces_.push_back({first, first + block.ops, {}, {}, {}, {}, {}});
-      }
-    for (size_t p = 0; p < pieces_.size(); ++p)
-      for (size_t i = pieces_[p].first; i < pieces_[p].last; ++i)
-        for (TensorId id : graph_.ops[i].inputs)
-          if (id.valid()) readers_[id.index()].insert(p);
-  }
-
-  bool parameter(TensorId id) const {
-    const TensorRole role = graph_[id].role;
-    return role == TensorRole::Weight || role == TensorRole::Buffer;
-  }
-
-  void exchange(Piece& piece) {
-    std::set<TensorId> seen, made;
-    for (size_t i = piece.first; i < piece.last; ++i) {
-      for (TensorId id : graph_.ops[i].inputs) {
-        if (!id.valid() || made.contains(id) || !seen.insert(id).second) continue;
-        if (graph_[id].constant >= 0) continue;
-        if (parameter(id) && readers_[id.index()].size() == 1)
-          piece.weights.push_back(id);
-        else
-          piece.inputs.push_back(id);
-      }
-      for (TensorId id : graph_.ops[i].outputs) {
-        if (!id.valid()) continue;
-        made.insert(id);
-        const auto& readers = readers_[id.index()];
-        const bool outside =
-            std::ranges::any_of(readers, [&](size_t p) { return pieces_[p].first != piece.first; });
-        if (outside || id == graph_.loss) piece.outputs.push_back(id);
-      }
-    }
-  }
-
-  // Registered once, so that it moves to the device with the module.
-  std::string constant(TensorId id) const {
-    const Tensor& tensor = graph_[id];
-    const DType dtype = tensor.type.dtype;
-    const auto& values = graph_.constants[static_cast<size_t>(tensor.constant)].values;
-    const std::string shape = shape_text(tensor.type.shape);
-    const bool alike = std::ranges::all_of(values, [&](double v) { return v == values[0]; });
-    if (alike && !values.empty())
-      return fmt::format("torch.full({}, {}, dtype={})", shape, torch_number(values[0], dtype),
-                         torch_dtype(dtype));
-    constexpr size_t kMost = 4096;
-    if (values.size() > kMost)
-      fail_unsupported(
-          "--to pytorch: constant \"{}\" has {} elements, more than a script should "
-          "have",
-          tensor.name, values.size());
-    std::string text;
-    for (double value : values) text += (text.empty() ? "" : ", ") + torch_number(value, dtype);
-    return fmt::format("torch.tensor([{}], dtype={}).reshape({})", text, torch_dtype(dtype), shape);
-  }
-
-  std::string class_code(const Piece& piece) const {
-    Names attributes, variables;
-    std::map<TensorId, std::string> known;
-    std::string made =
-        "    def __init__(self, names):\n        super().__init__()\n        "
-        "self.names = names\n";
-    for (TensorId id : piece.weights) {
-      const std::string& full = graph_[id].name;
-      const size_t cut = full.find_last_of('.');
-      const std::string short_name =
-          cut == std::string::npos ? full : last_part(full.substr(0, cut)) + "_" + last_part(full);
-      const std::string name = attributes.fresh("p_" + identifier(short_name));
-      known[id] = "self." + name;
-      const std::string shape = shape_text(graph_[id].type.shape);
-      if (graph_[id].role == TensorRole::Buffer)
-        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros({}, dtype={}))\n",
-                            name, shape, torch_dtype(graph_[id].type.dtype));
-      else
-        made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}){})\n", name,
-                            shape, torch_dtype(graph_[id].type.dtype),
-                            graph_[id].trainable ? "" : ", requires_grad=False");
-    }
-    std::string own;
-    for (TensorId id : piece.weights)
-      own += (own.empty() ? "\"" : ", \"") + known.at(id).substr(5) + "\"";
-    made += fmt::format("        self.own = [{}]\n", own);
-    for (size_t i = piece.first; i < piece.last; ++i)
-      for (TensorId id : graph_.ops[i].inputs)
-        if (id.valid() && graph_[id].constant >= 0 && !known.contains(id)) {
-          const std::string name = attributes.fresh("c_" + identifier(last_part(graph_[id].name)));
-          known[id] = "self." + name;
-          made += fmt::format("        self.register_buffer(\"{}\", {}, persistent=False)\n", name,
-                              constant(id));
-        }
-    std::string arguments;
-    for (TensorId id : piece.inputs) {
-      known[id] = variables.fresh(identifier(last_part(graph_[id].name)));
-      arguments += ", " + known[id];
-    }
-    made += fmt::format("\n    def forward(self{}):\n", arguments);
-    for (size_t i = piece.first; i < piece.last; ++i) {
-      const Op& op = graph_.ops[i];
-      std::vector<std::string> operands;
-      for (TensorId id : op.inputs) operands.push_back(id.valid() ? known.at(id) : "None");
-      const std::string value = torch_expression(graph_, op, operands);
-      std::string results;
-      for (TensorId id : op.outputs) {
-        const std::string name =
-            id.valid() ? variables.fresh(identifier(last_part(op.name))) : std::string("_");
-        if (id.valid()) known[id] = name;
-        results += (results.empty() ? "" : ", ") + name;
-      }
-      made += fmt::format("        {} = {}\n", results, value);
-    }
-    std::string returned;
-    for (TensorId id : piece.outputs) returned += (returned.empty() ? "" : ", ") + known.at(id);
-    return made + fmt::format("        return {}\n", returned);
-  }
-
-  std::string classes() {
-    std::string text;
-    for (Piece& piece : pieces_) {
-      const auto [entry, fresh] =
-          classes_.try_emplace(piece.code, fmt::format("Part{}", classes_.size() + 1));
-      if (fresh) text += fmt::format("\n\nclass {}(nn.Module):\n{}", entry->second, piece.code);
-    }
-    return text;
-  }
-
-  std::string model() {
-    std::string made =
-        "\n\nclass Model(nn.Module):\n    def __init__(self):\n        "
-        "super().__init__()\n";
-    std::map<TensorId, std::string> known;
-    Names variables;
-    std::string shared = "{";
-    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
-      if (!parameter(TensorId(t)) || readers_[t].size() < 2) continue;
-      const Tensor& tensor = graph_.tensors[t];
-      const std::string name = variables.fresh("shared_" + identifier(last_part(tensor.name)));
-      known[TensorId(t)] = "self." + name;
-      const std::string shape = shape_text(tensor.type.shape);
-      if (tensor.role == TensorRole::Buffer)
-        made += fmt::format("        self.register_buffer(\"{}\", torch.zeros({}, dtype={}))\n",
-                            name, shape, torch_dtype(tensor.type.dtype));
-      else
-        made += fmt::format("        self.{} = nn.Parameter(torch.empty({}, dtype={}){})\n", name,
-                            shape, torch_dtype(tensor.type.dtype),
-                            tensor.trainable ? "" : ", requires_grad=False");
-      shared += fmt::format("{}: self.{}, ", python_text(tensor.name), name);
-    }
-    made +=
-        "        # What becomes of what a part saves for the backward pass: keep, recompute, "
-        "offload.\n        self.parts = nn.ModuleList()\n        self.actions = []\n";
-    for (const Piece& piece : pieces_) {
-      std::string names;
-      for (TensorId id : piece.weights)
-        names += (names.empty() ? "" : ", ") + python_text(graph_[id].name);
-      made += fmt::format("        self.add({}([{}]), \"{}\")\n", classes_.at(piece.code), names,
-                          action_name(piece.action));
-    }
-    made += fmt::format(
-        "\n    def add(self, part, action):\n        self.parts.append(part)\n        "
-        "self.actions.append(action)\n\n"
-        "    def by_name(self):\n        named = {}}}\n        for part in self.parts:\n"
-        "            named.update((name, getattr(part, own)) for name, own in zip(part.names, "
-        "part.own))\n"
-        "        return named\n\n"
-        "    def run(self, number, *inputs):\n        part, action = self.parts[number], "
-        "self.actions[number]\n"
-        "        if action == \"recompute\":\n"
-        "            return checkpoint(part, *inputs, use_reentrant=False)\n"
-        "        if action == \"offload\":\n"
-        "            with save_on_cpu(pin_memory=torch.cuda.is_available()):\n"
-        "                return part(*inputs)\n        return part(*inputs)\n\n",
-        shared);
-    std::string arguments;
-    for (TensorId id : data()) {
-      known[id] = variables.fresh(identifier(last_part(graph_[id].name)));
-      arguments += ", " + known[id];
-    }
-    made += fmt::format("    def forward(self{}):\n", arguments);
-    for (size_t p = 0; p < pieces_.size(); ++p) {
-      std::string inputs, outputs;
-      for (TensorId id : pieces_[p].inputs) inputs += ", " + known.at(id);
-      for (TensorId id : pieces_[p].outputs) {
-        known[id] = variables.fresh(identifier("x_" + last_part(graph_[id].name)));
-        outputs += (outputs.empty() ? "" : ", ") + known[id];
-      }
-      made +=
-          fmt::format("        {} = self.run({}{})\n", outputs.empty() ? "_" : outputs, p, inputs);
-    }
-    return made + fmt::format("        return {}\n", known.at(graph_.loss));
-  }
-
-  std::vector<TensorId> data() const {
-    std::vector<TensorId> found;
-    for (size_t t = 0; t < graph_.tensors.size(); ++t) {
-      const TensorRole role = graph_.tensors[t].role;
-      if ((role == TensorRole::Input || role == TensorRole::Label) && !readers_[t].empty())
-        found.push_back(TensorId(t));
-    }
-    return found;
-  }
-
-  std::string head() const {
-    std::string inputs;
-    for (TensorId id : data())
-      inputs += (inputs.empty() ? "" : ", ") + python_text(graph_[id].name);
-    const bool adam = settings_.optimizer == OptimizerKind::Adam;
-    const bool adamw = settings_.optimizer == OptimizerKind::AdamW;
-    const std::string name = adam ? "Adam" : adamw ? "AdamW" : "SGD";
-    const std::string options = adamw  ? ", eps=1e-8, weight_decay=0"
-                                : adam ? ", eps=1e-8"
-                                : settings_.optimizer == OptimizerKind::Momentum ? ", momentum=0.9"
-                                                                                 : "";
-    const std::string optimizer =
-        settings_.zero > 0 && settings_.dp > 1
-            ? fmt::format("ZeroRedundancyOptimizer(parameters, torch.optim.{}, lr=lr{})", name,
-                          options)
-            : fmt::format("torch.optim.{}(parameters, lr=lr{})", name, options);
-    return fmt::format(
-        "#!/usr/bin/env python3\n\"\"\"A training step as windlass planned it.\"\"\"\n\n"
-        "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport struct\n\n"
-        "import torch\nimport torch.distributed.nn\nimport torch.nn.functional as F\nfrom torch "
-        "import nn\n"
-        "from torch.autograd.graph import save_on_cpu\n"
-        "{}from torch.nn.parallel import DistributedDataParallel\n"
-        "from torch.utils.checkpoint import checkpoint\n\n"
-        "MODEL = {}\nBATCH = {}  # samples a step\nREPLICAS = {}\nMICRO_BATCH = {}\n"
-        "ACCUMULATION = {}\nCLIP_NORM = {}  # 0: not clipped\nINPUTS = [{}]\n"
-        "DEVICE = torch.device(\"cuda\", int(os.environ.get(\"LOCAL_RANK\", 0))) if "
-        "torch.cuda.is_available() else torch.device(\"cpu\")\n\n\n"
-        "def make_optimizer(parameters, lr):\n    return {}\n\n\n",
-        settings_.zero > 0 && settings_.dp > 1
-            ? "from torch.distributed.optim import ZeroRedundancyOptimizer\n"
-            : "",
-        python_text(subject_.plan.model.source), settings_.batch, settings_.dp, settings_.micro,
-        settings_.accumulation, settings_.clip_norm, inputs, optimizer);
-  }
-
-  const ExportSubject& subject_;
-  const TargetSettings& settings_;
-  Graph graph_;  // of one micro-batch of a replica
-  std::vector<Piece> pieces_;
-  std::vector<std::set<size_t>> readers_;       // by tensor: pieces
-  std::map<std::string, std::string> classes_;  // by code
-};
+std::string head(const std::string& source, const TargetSettings& to,
+                 const std::vector<std::string>& data, const std::string& code) {
+  std::string inputs;
+  for (const std::string& name : data) inputs += (inputs.empty() ? "" : ", ") + python_text(name);
+  const bool adam = to.optimizer == OptimizerKind::Adam;
+  const bool adamw = to.optimizer == OptimizerKind::AdamW;
+  const std::string name = adam ? "Adam" : adamw ? "AdamW" : "SGD";
+  const std::string options = adamw  ? ", eps=1e-8, weight_decay=0"
+                              : adam ? ", eps=1e-8"
+                              : to.optimizer == OptimizerKind::Momentum ? ", momentum=0.9"
+                                                                        : "";
+  const bool states = to.zero == 1 && to.dp > 1;
+  const std::string optimizer =
+      states ? fmt::format("ZeroRedundancyOptimizer(parameters, torch.optim.{}, lr=lr{})", name,
+                           options)
+             : fmt::format("torch.optim.{}(parameters, lr=lr{})", name, options);
+  std::string imports;
+  if (mentions(code, "saved_tensors_hooks"))
+    imports += "from torch.autograd.graph import saved_tensors_hooks\n";
+  if (states) imports += "from torch.distributed.optim import ZeroRedundancyOptimizer\n";
+  if (!to.shards_weights()) imports += "from torch.nn.parallel import DistributedDataParallel\n";
+  std::string constants = fmt::format(
+      "MODEL = {}\nBATCH = {}  # samples a step\nREPLICAS = {}\nMICRO_BATCH = {}\n"
+      "ACCUMULATION = {}\nCLIP_NORM = {}  # 0: not clipped\nINPUTS = [{}]\n",
+      python_text(source), to.batch, to.dp, to.micro, to.accumulation, to.clip_norm, inputs);
+  if (to.shards_weights())
+    constants +=
+        fmt::format("ZERO = {}\nON_HOST = {}  # weights, gradients and the optimizer's state\n",
+                    to.host_weights ? 3 : to.zero, to.host_weights ? "True" : "False");
+  return fmt::format(
+      "#!/usr/bin/env python3\n\"\"\"A training step as windlass planned it.\"\"\"\n\n"
+      "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport struct\n\n"
+      "import torch\nimport torch.distributed.nn\nimport torch.nn.functional as F\nfrom torch "
+      "import nn\n"
+      "{}from torch.utils.checkpoint import checkpoint\n\n{}"
+      "RANK = int(os.environ.get(\"RANK\", 0))\n"
+      "DEVICE = torch.device(\"cuda\", int(os.environ.get(\"LOCAL_RANK\", 0))) if "
+      "torch.cuda.is_available() else torch.device(\"cpu\")\n\n\n"
+      "def make_optimizer(parameters, lr):\n    return {}\n\n\n",
+      imports, constants, optimizer);
+}
 
 }  // namespace
 
@@ -336,16 +99,24 @@ TargetRules torch_script_rules() {
           .tensor = false,
           .pipeline = false,
           .interleave = false,
-          .zero = {0, 1},
-          .host_states = false,
           .part_of_states = false,
+          .host_states_from = 2,
           .by_block = true,
-          .host_weights = false};
+          .host_weights_from = 2,
+          .host_together = true,
+          .host_alone = true};
 }
 
 ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choice) {
   ExportedText made;
-  made.text = ScriptWriter(subject, choice.settings).run();
+  const TargetSettings& to = choice.settings;
+  const TorchModules modules = torch_modules(subject, to);
+  std::string code =
+      modules.code + "\n\n" +
+      std::string(to.shards_weights() ? torch_script_shards() : torch_script_replicas());
+  if (code.ends_with('\n')) code.pop_back();
+  code = helpers(code) + code + "\n";
+  made.text = head(subject.plan.model.source, to, modules.inputs, code) + code + loop();
   const int64_t replicas = choice.settings.dp;
   made.notes.push_back(replicas > 1 ? fmt::format("run: torchrun --nproc-per-node {} SCRIPT --data "
                                                   "FILE.safetensors",
@@ -354,6 +125,16 @@ ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choi
   const auto has = [&](OpKind kind) {
     return std::ranges::any_of(subject.network.ops, [&](const Op& op) { return op.kind == kind; });
   };
+  if (to.shards_weights())
+    made.notes.push_back(
+        "weights shared out: gathering them and summing gradients do not overlap with computing, "
+        "as "
+        "they do in the simulator");
+  const bool frozen = std::ranges::any_of(subject.network.tensors, [](const Tensor& tensor) {
+    return tensor.role == TensorRole::Weight && !tensor.trainable;
+  });
+  if (to.shards_weights() && frozen)
+    made.notes.push_back("weights that are not trained are held whole by every replica");
   if (has(OpKind::CrossEntropy) && replicas * choice.settings.accumulation > 1)
     made.notes.push_back(
         "labels that are left out (ignore_index): the script divides by those that count in each "

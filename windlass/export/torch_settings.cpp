@@ -17,8 +17,7 @@ ExportedText torchtitan_settings(const TargetSettings& to) {
       "# torchtitan v0.2.2\n[training]\nlocal_batch_size = {}\nglobal_batch_size = {}\n", local,
       to.batch);
   if (to.tokens) made.text += fmt::format("seq_len = {}\n", *to.tokens);
-  const bool offload = to.host_weights || to.host_states > 0;
-  if (offload) made.text += "enable_cpu_offload = true\n";
+  if (to.host_weights) made.text += "enable_cpu_offload = true\n";
   if (to.clip_norm > 0) made.text += fmt::format("max_norm = {}\n", to.clip_norm);
   made.text += fmt::format(
       "\n[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
@@ -39,8 +38,6 @@ ExportedText torchtitan_settings(const TargetSettings& to) {
                            to.optimizer == OptimizerKind::AdamW ? "AdamW" : "Adam");
   if (to.optimizer != OptimizerKind::Adam && to.optimizer != OptimizerKind::AdamW)
     made.notes.push_back("torchtitan has Adam and AdamW only: the plan's optimizer is another");
-  if (offload && !to.host_weights)
-    made.notes.push_back("weights and gradients go to the host with the optimizer's state");
   if (to.pp > 1) {
     std::string stages;
     for (int64_t layers : to.stage_layers)
@@ -71,7 +68,7 @@ ExportedText accelerate_settings(const TargetSettings& to) {
         "fsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: {}\n"
         "  fsdp_offload_params: {}\n  fsdp_activation_checkpointing: {}\n"
         "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n",
-        to.zero == 3, to.host_weights || to.host_states > 0, to.recompute != RecomputePolicy::None);
+        to.zero == 3, to.host_weights, to.recompute != RecomputePolicy::None);
   if (to.tp > 1)
     text += fmt::format(
         "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n"
@@ -86,8 +83,6 @@ ExportedText accelerate_settings(const TargetSettings& to) {
         fmt::format("in code: accelerator.clip_grad_norm_(..., {})", to.clip_norm));
   if (to.recompute != RecomputePolicy::None && !sharded)
     made.notes.push_back("in code: model.gradient_checkpointing_enable()");
-  if (sharded && to.host_states > 0 && !to.host_weights)
-    made.notes.push_back("weights go to the host with the optimizer's state");
   return made;
 }
 
@@ -104,7 +99,7 @@ ExportedText trainer_settings(const TargetSettings& to) {
   if (to.zero > 0) {
     json["fsdp"] = true;
     auto& fsdp = json["fsdp_config"] = {{"version", 2}, {"reshard_after_forward", to.zero == 3}};
-    if (to.host_weights || to.host_states > 0) fsdp["cpu_offload"] = true;
+    if (to.host_weights) fsdp["cpu_offload"] = true;
     if (to.recompute != RecomputePolicy::None) fsdp["activation_checkpointing"] = true;
   } else if (to.recompute != RecomputePolicy::None) {
     json["gradient_checkpointing"] = true;
@@ -123,15 +118,28 @@ const std::vector<SettingsExporter>& settings_exporters() {
   static const std::vector<SettingsExporter> kExporters = {
       {"deepspeed",
        "DeepSpeed's JSON",
-       {.name = "DeepSpeed", .interleave = false, .zero_with_pipeline = 1, .part_of_states = false},
+       {.name = "DeepSpeed",
+        .interleave = false,
+        .zero_with_pipeline = 1,
+        .part_of_states = false,
+        .host_alone = true},
        deepspeed_settings},
       {"megatron",
        "arguments of Megatron-LM",
-       {.name = "Megatron-LM", .zero_with_pipeline = 3, .selective = true, .host_weights = false},
+       {.name = "Megatron-LM",
+        .zero_with_pipeline = 3,
+        .selective = true,
+        .host_weights = false,
+        .host_alone = true},
        megatron_settings},
       {"torchtitan",
        "TOML of torchtitan",
-       {.name = "torchtitan", .zero = {0, 2, 3}, .part_of_states = false, .host_states_from = 2},
+       {.name = "torchtitan",
+        .zero = {0, 2, 3},
+        .part_of_states = false,
+        .host_states_from = 2,
+        .host_weights_from = 2,
+        .host_together = true},
        torchtitan_settings},
       {"accelerate",
        "YAML of Hugging Face accelerate",
@@ -140,7 +148,9 @@ const std::vector<SettingsExporter>& settings_exporters() {
         .interleave = false,
         .zero = {0, 2, 3},
         .part_of_states = false,
-        .host_states_from = 2},
+        .host_states_from = 2,
+        .host_weights_from = 2,
+        .host_together = true},
        accelerate_settings},
       {"trainer",
        "TrainingArguments of Hugging Face transformers, as JSON",
@@ -149,7 +159,9 @@ const std::vector<SettingsExporter>& settings_exporters() {
         .interleave = false,
         .zero = {0, 2, 3},
         .part_of_states = false,
-        .host_states_from = 2},
+        .host_states_from = 2,
+        .host_weights_from = 2,
+        .host_together = true},
        trainer_settings},
   };
   return kExporters;

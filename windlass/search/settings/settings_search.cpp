@@ -1,4 +1,4 @@
-#include "windlass/cli/target_search.h"
+#include "windlass/search/settings/settings_search.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,6 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
-#include "windlass/export/torch_script.h"
 #include "windlass/search/book/ledger.h"
 
 namespace windlass {
@@ -53,8 +52,14 @@ std::vector<Remedy> remedies_of(const SettingsGrid& grid, const Shape& shape) {
       for (int zero : rules.zero) {
         if (zero > 0 && (shape.dp == 1 || (shape.pp > 1 && zero > rules.zero_with_pipeline)))
           continue;
-        if (host >= 1 && (!rules.host_states || zero < rules.host_states_from)) continue;
-        if (host == 2 && (!rules.host_weights || zero < rules.host_weights_from)) continue;
+        if ((host >= 1 && !rules.host_states) || (host == 2 && !rules.host_weights)) continue;
+        if (host == 1 && rules.host_together) continue;
+        // A replica alone shares nothing out: the stage is a word of the settings only.
+        const int stage = shape.dp > 1 || !rules.host_alone ? zero
+                          : shape.pp > 1                    ? rules.zero_with_pipeline
+                                                            : 3;
+        if (host >= 1 && stage < rules.host_states_from) continue;
+        if (host == 2 && stage < rules.host_weights_from) continue;
         list.push_back({zero, policy, false, host >= 1, host == 2});
         if (grid.offload && policy == RecomputePolicy::None)
           list.push_back({zero, policy, true, host >= 1, host == 2});
@@ -88,9 +93,9 @@ BaselineSpec spec_of_shape(const SettingsGrid& grid, const Shape& shape, const R
 // Units of effort: those that nothing uses up, and those for one of the usual strategies.
 constexpr double kAllSettings = 1e15, kTunedSettings = 1e6;
 
-class TargetSearch {
+class SettingsSearch {
  public:
-  TargetSearch(SettingsGrid grid, Ledger& ledger) : grid_(std::move(grid)), ledger_(ledger) {}
+  SettingsSearch(SettingsGrid grid, Ledger& ledger) : grid_(std::move(grid)), ledger_(ledger) {}
 
   // With so many units of effort.
   void run(double units) {
@@ -170,31 +175,6 @@ class TargetSearch {
   int64_t badness_ = 0;  // of the best: its time, or its peak where it does not fit
 };
 
-struct Target {
-  std::string name;
-  TargetRules rules;
-};
-
-const std::vector<Target>& targets() {
-  static const std::vector<Target> kTargets = [] {
-    std::vector<Target> list;
-    for (const SettingsExporter& exporter : settings_exporters())
-      list.push_back({std::string(exporter.name), exporter.rules});
-    list.push_back({"pytorch", torch_script_rules()});
-    return list;
-  }();
-  return kTargets;
-}
-
-template <size_t kTarget>
-SearchResult search_settings(const Problem& problem, const SearchOptions& options) {
-  Ledger ledger(problem, options);
-  TargetSearch({targets().at(kTarget).rules}, ledger).run(kAllSettings);
-  SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem);
-  return result;
-}
-
 // The usual strategies with what there is to tune about them.
 std::vector<SettingsGrid> usual_grids(size_t devices) {
   const TargetRules alone = {.name = "usual strategies",
@@ -227,26 +207,15 @@ std::vector<SettingsGrid> usual_grids(size_t devices) {
           {stages, "1f1b", false, 2}};
 }
 
-template <size_t... kTargets>
-std::vector<SearchMethod> all_searches(std::index_sequence<kTargets...>) {
-  return {
-      {targets().at(kTargets).name, "settings of another system", search_settings<kTargets>}...};
-}
-
 }  // namespace
 
-std::vector<std::string> search_targets() {
-  std::vector<std::string> names;
-  for (const Target& target : targets()) names.push_back(target.name);
-  return names;
-}
-
-const SearchMethod& target_search(std::string_view target) {
-  static const std::vector<SearchMethod> kSearches = all_searches(std::make_index_sequence<6>());
-  for (const SearchMethod& search : kSearches)
-    if (search.name == target) return search;
-  fail_input("--for {}: there is no such system; known are {}", target,
-             join(search_targets(), ", "));
+SearchResult search_settings(const Problem& problem, const SearchOptions& options,
+                             const TargetRules& rules) {
+  Ledger ledger(problem, options);
+  SettingsSearch({rules}, ledger).run(kAllSettings);
+  SearchResult result = ledger.finish();
+  result.lower_bound = work_bound(problem);
+  return result;
 }
 
 std::vector<std::string> tuned_strategies(const Problem& problem, const SearchOptions& options,
@@ -257,7 +226,7 @@ std::vector<std::string> tuned_strategies(const Problem& problem, const SearchOp
     if (progress) progress(std::string(grid.name));
     // What is found of one strategy is not known to the others; the cuts of the network are.
     Ledger own = book.branch(std::numeric_limits<Nanoseconds>::max());
-    TargetSearch search(grid, own);
+    SettingsSearch search(grid, own);
     search.run(kTunedSettings);
     if (search.best() && std::ranges::find(names, *search.best()) == names.end())
       names.push_back(*search.best());
