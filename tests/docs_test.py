@@ -7,12 +7,15 @@ The tutorial runs in an empty folder; README's first screen in another one, with
 must lead somewhere.
 """
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+
+from event_reader import read_events
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAM = os.path.abspath(os.environ.get("WINDLASS_PROGRAM", "build/release/windlass"))
@@ -166,6 +169,18 @@ def check_links():
                 check(f"{name}: {target} has no such heading", anchor in heads)
 
 
+def check_events(board, lines):
+    """What TensorBoard reads is what the log says."""
+    names = [name for name in os.listdir(board) if "tfevents" in name]
+    check("one file of events", len(names) == 1)
+    version, events = read_events(os.path.join(board, names[0]))
+    check("version of events", version == "brain.Event:2")
+    losses = {step: values["loss/train"] for step, values in events if "loss/train" in values}
+    check("a loss for each step", sorted(losses) == [line["step"] for line in lines])
+    for line in lines:
+        check(f"loss of step {line['step']} in the events", abs(losses.get(line["step"], 0) - line["loss"]) <= 1e-6 * abs(line["loss"]))
+
+
 def main():
     check_links()
     with tempfile.TemporaryDirectory() as folder:
@@ -175,8 +190,9 @@ def main():
             run_page("docs/tutorial.md", folder)
             log = os.path.join(folder, "log.jsonl")
             with open(log, encoding="utf-8") as file:
-                check("a line of the log for each step", len(file.readlines()) == 40)
-            check("events for TensorBoard", any("tfevents" in name for name in os.listdir(os.path.join(folder, "board"))))
+                lines = [json.loads(line) for line in file]
+            check("a line of the log for each step", len(lines) == 40)
+            check_events(os.path.join(folder, "board"), lines)
             run_newcomer()
         except ImportError as missing:
             print("the tutorial is left out:", missing)

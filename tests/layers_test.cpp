@@ -47,10 +47,13 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"export",
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/"}},
     {"serve", {"base/"}},
+    {"sweep",
+     {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/",
+      "search/", "data/", "run/", "report/"}},
     // Everything but the runtime, which is opened through run/.
     {"cli",
      {"base/", "graph/", "model/", "machine/", "cost/", "strategy/", "task/", "sim/", "plan/",
-      "search/", "data/", "run/", "report/", "export/", "serve/", "windlass.h"}},
+      "search/", "data/", "run/", "report/", "export/", "serve/", "sweep/", "windlass.h"}},
 };
 
 // Libraries that one folder alone may include.

@@ -16,12 +16,13 @@
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
+#include "windlass/cli/machine_flags.h"
 #include "windlass/cli/number_in.h"
 #include "windlass/cli/progress.h"
-#include "windlass/cli/validate_measured.h"
 #include "windlass/cli/validate_search.h"
 #include "windlass/report/json.h"
 #include "windlass/report/validation.h"
+#include "windlass/sweep/sweep.h"
 
 namespace windlass {
 namespace {
@@ -137,11 +138,16 @@ ExitCode run_measured(const ValidateFlags& flags) {
     return flags.minutes && spent.count() > 60 * *flags.minutes;
   };
   bool cut = false;
-  const MeasuredSweep sweep =
-      run_sweep({.full = flags.full,
+  MachineFlags here;
+  here.machine = "local";
+  here.devices = 1;
+  here.threads = std::max(1, static_cast<int>(flags.threads));
+  here.link_bandwidth = flags.link_bandwidth;
+  MeasuredSweep sweep =
+      run_sweep({.machine = here.load(),
+                 .full = flags.full,
                  .only = flags.only,
-                 .threads = std::max(1, static_cast<int>(flags.threads)),
-                 .link_bandwidth = flags.link_bandwidth,
+                 .threads = here.threads,
                  .steps = flags.steps,
                  .rounds = flags.rounds,
                  .stop = [&] { return cut = cut || InterruptScope::interrupted() || late(); },
@@ -149,6 +155,7 @@ ExitCode run_measured(const ValidateFlags& flags) {
                      [&](const std::string& what, double done) {
                        progress.show(fmt::format("{} {}", Progress::bar(done), what));
                      }});
+  sweep.machine += ", link of " + flags.link_bandwidth;
   if (cut) fmt::print(stderr, "note: stopped before all was measured; what there is follows\n");
   fmt::print("{}", flags.json ? json_text(sweep_json(sweep)) : sweep_text(sweep));
   const bool any = std::ranges::any_of(

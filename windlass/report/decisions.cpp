@@ -71,7 +71,8 @@ ordered_json decisions_json(const TrainingGraph& training, const Strategy& strat
           {"saved", saved},
           {"weights_on_host", std::ranges::count_if(weights, &Residency::host)},
           {"updated_on_host", std::ranges::count_if(weights, &Residency::host_update)},
-          {"copies_in_turn", strategy.in_turn}};
+          {"copies_in_turn", strategy.in_turn},
+          {"memory_cap_bytes", strategy.memory_cap.value}};
 }
 
 std::string decisions_text(const TrainingGraph& training, const Strategy& strategy,

@@ -57,7 +57,7 @@ class AliveTensors {
 };
 
 std::vector<MemoryReport> report_memories(const SimulatedStep& step, const Graph* training,
-                                          size_t largest) {
+                                          const Machine& machine, size_t largest) {
   const TaskGraph& graph = step.tasks;
   const SimResult& result = step.whole();
   const std::vector<Life> lives = buffer_lives(graph, result);
@@ -69,9 +69,15 @@ std::vector<MemoryReport> report_memories(const SimulatedStep& step, const Graph
     const MemoryPeak& peak = result.peaks[m];
     MemoryReport& report = reports[m];
     report.name = memory.name;
-    if (memory.team.valid()) report.devices = graph[memory.team].devices;
     report.hosts = memory.hosts;
     report.limit = memory.limit;
+    if (memory.team.valid()) {
+      report.devices = graph[memory.team].devices;
+      // The machine's, whatever the strategy has as a cap.
+      report.limit = machine[report.devices.front()].limit;
+      for (DeviceId device : report.devices)
+        report.limit = std::min(report.limit, machine[device].limit);
+    }
     report.peak = Bytes(peak.bytes);
     report.peak_time = seconds(peak.time);
     if (peak.task.valid()) report.peak_task = task_label(graph, training, peak.task);
@@ -216,7 +222,7 @@ SimulationReport report_simulation(const SimulatedStep& step, const Graph* train
   std::stable_sort(
       report.teams.begin(), report.teams.end(),
       [](const TeamReport& a, const TeamReport& b) { return a.time.compute < b.time.compute; });
-  report.memories = report_memories(step, training, largest);
+  report.memories = report_memories(step, training, machine, largest);
   for (MemoryReport& memory : report.memories)
     if (!memory.devices.empty())
       memory.footprint =

@@ -1,6 +1,7 @@
 #include "windlass/report/simulation_text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -11,6 +12,12 @@
 
 namespace windlass {
 namespace {
+
+// "12.3", "1,234".
+std::string three_digits(double value) {
+  return value < 999.5 ? fmt::format("{:.3g}", value)
+                       : format_integer(static_cast<int64_t>(std::llround(value)));
+}
 
 std::string percent_text(double share) {
   if (share > 0 && share < 0.0005) return "<0.1%";
@@ -246,17 +253,18 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
                                             static_cast<double>(*facts.tokens_per_sample))));
   table.add({"rate", rate});
   add_arithmetic(report, table);
-  table.add({"batch", facts.micro_batches == 1 ? fmt::format("{} samples", facts.samples)
-                                               : fmt::format("{} samples in {} micro-batches",
-                                                             facts.samples, facts.micro_batches)});
+  table.add({"batch", facts.micro_batches == 1
+                          ? fmt::format("{} sample{}", facts.samples, facts.samples == 1 ? "" : "s")
+                          : fmt::format("{} samples in {} micro-batches", facts.samples,
+                                        facts.micro_batches)});
   if (facts.degrees) {
     table.add({"split", degrees_text(*facts.degrees)});
     if (!facts.degrees->packs) table.add({"memory", memory_methods_text(*facts.degrees)});
   }
   if (facts.parameters > 0)
-    table.add({"parameters", fmt::format("{}, {:.3g} bytes each at the peak of the fullest device",
+    table.add({"parameters", fmt::format("{}, {} bytes each at the peak of the fullest device",
                                          format_count(static_cast<double>(facts.parameters)),
-                                         report.bytes_per_parameter())});
+                                         three_digits(report.bytes_per_parameter()))});
   table.add({"devices", report.devices < report.all_devices
                             ? fmt::format("{} of {}", report.devices, report.all_devices)
                             : fmt::format("{}", report.devices)});

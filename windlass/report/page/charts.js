@@ -38,20 +38,21 @@ function drawBreakdown(plan) {
     table('Where the time of a step goes', ['', '#seconds', '#of the step'], rows));
 }
 
-// A name that breaks between its settings.
-function specCell(number, row) {
-  const cell = el('td', { class: 'name' }, number);
-  baselineName(row).split(',').forEach((part, i, all) => cell.append(part + (i + 1 < all.length ? ',' : ''), el('wbr')));
-  return cell;
-}
+function specCell(number, row) { return el('td', { class: 'name' }, number, ...breakable(baselineName(row))); }
 function baselineName(row) { return row.tuned ? row.name + ' (tuned)' : row.name; }
+function isPossible(row) { return !row.why && row.step_time > 0; }
+// Those that fit come first, the fastest of them at the top; then those that do not fit, and those that are impossible.
+function sortedBaselines(plan) {
+  const rank = row => !isPossible(row) ? 2 : row.fits ? 0 : 1;
+  return [...plan.baselines].sort((a, b) => rank(a) - rank(b) || (rank(a) < 2 ? a.step_time - b.step_time : 0));
+}
 
 // Time against memory: what the search found, this plan, and what a user would have done.
 function frontierPoints(plan) {
   const device = plan.memories.filter(memory => !memory.host);
   const peak = Math.max(0, ...device.map(memory => memory.peak));
   const limit = Math.min(...device.map(memory => memory.limit));
-  const points = plan.baselines.filter(row => !row.why && row.step_time > 0)
+  const points = sortedBaselines(plan).filter(isPossible)
     .map((row, i) => ({ name: baselineName(row), x: row.peak, y: row.step_time, fits: row.fits, number: String(i + 1) }));
   return { mine: { name: 'this plan', x: peak, y: plan.step_time }, limit, points };
 }
@@ -69,8 +70,8 @@ function drawFrontier(plan, other) {
       el('td', { class: other.fits ? 'good' : 'bad' }, other.fits ? 'fits' : 'does not fit')]);
   }
   let number = 0;
-  for (const row of plan.baselines) {
-    if (row.why || !(row.step_time > 0)) {
+  for (const row of sortedBaselines(plan)) {
+    if (!isPossible(row)) {
       rows.push([specCell('', row), '-', '-', el('td', {}, row.why || 'not possible')]);
       continue;
     }
@@ -108,7 +109,7 @@ function frontierSvg(plan, mine, limit, points, width) {
   root.append(svg('text', { x: (left + width - right) / 2, y: height - 6, 'text-anchor': 'middle' }, 'peak of the fullest device'),
     svg('text', { x: 4, y: 12 }, 'step'));
   if (limit <= endX) root.append(svg('line', { class: 'limit', x1: x(limit), x2: x(limit), y1: top, y2: height - bottom }),
-    svg('text', { class: 'limit-text', x: x(limit) - 6, y: top + 10, 'text-anchor': 'end' }, 'limit ' + formatBytes(limit)));
+    svg('text', { class: 'limit-text', x: x(limit) + (x(limit) < left + 100 ? 6 : -6), y: top + 10, 'text-anchor': x(limit) < left + 100 ? 'start' : 'end' }, 'limit ' + formatBytes(limit)));
   if (plan.frontier.length) {
     let path = '';
     plan.frontier.forEach(([bytes, seconds], i) => { path += i ? `H${x(bytes)}V${y(seconds)}` : `M${x(bytes)} ${y(seconds)}`; });
@@ -124,23 +125,38 @@ function frontierSvg(plan, mine, limit, points, width) {
     const mark = svg('g', { 'data-name': point.name }, svg('circle', { class: 'base' + (point.fits ? '' : ' misfit'), cx: x(point.x), cy: y(point.y), r: 5 }));
     root.append(named(mark, point.name, [['step', formatSeconds(point.y)], ['peak', formatBytes(point.x)], ['', point.fits ? 'fits' : 'does not fit']]));
   }
-  root.append(...numberLabels([{ x: mine.x, y: mine.y, number: '' }, ...points].map(p => ({ px: x(p.x), py: y(p.y), number: p.number })), left, width - right, top, height - bottom));
+  const marks = [{ x: mine.x, y: mine.y, number: '' }, ...points].map(p => ({ px: x(p.x), py: y(p.y), number: p.number }));
+  const label = mineLabel(x(mine.x), y(mine.y), marks.slice(1), left, width - right, top, height - bottom);
+  root.append(...numberLabels(marks, label.box, left, width - right, top, height - bottom));
   root.append(named(svg('g', { 'data-name': 'this plan' }, svg('circle', { class: 'mine', cx: x(mine.x), cy: y(mine.y), r: 9 })), 'this plan',
     [['step', formatSeconds(mine.y)], ['peak', formatBytes(mine.x)]]));
-  root.append(svg('text', { class: 'strong', x: x(mine.x) + (x(mine.x) > width - 110 ? -14 : 14), y: y(mine.y) + 18,
-    'text-anchor': x(mine.x) > width - 110 ? 'end' : 'start' }, 'this plan'));
+  root.append(label.node);
   return root;
 }
 
+// "this plan" beside its mark, where it covers least of the others, and the room it takes.
+function mineLabel(px, py, marks, left, right, top, bottom) {
+  const wide = 58, high = 14;
+  let best = null;
+  for (const [dx, dy] of [[13, 17], [-13, 17], [13, -11], [-13, -11], [14, 4], [-14, 4]]) {
+    const from = dx > 0 ? px + dx : px + dx - wide, box = [from, py + dy - high + 3, from + wide, py + dy + 3];
+    const outside = box[0] < left || box[2] > right || box[1] < top || box[3] > bottom;
+    const covered = marks.filter(mark => mark.px > box[0] - 5 && mark.px < box[2] + 5 && mark.py > box[1] - 5 && mark.py < box[3] + 5).length;
+    const cost = covered + (outside ? 100 : 0);
+    if (!best || cost < best.cost) best = { cost, box, x: px + dx, y: py + dy, anchor: dx > 0 ? 'start' : 'end' };
+  }
+  return { box: best.box, node: svg('text', { class: 'strong haloed', x: best.x, y: best.y, 'text-anchor': best.anchor }, 'this plan') };
+}
+
 // Numbers beside marks, one label for those that lie together; where there is no room at the mark, a line leads to it.
-function numberLabels(marks, left, right, top, bottom) {
+function numberLabels(marks, reserved, left, right, top, bottom) {
   const places = [];
   for (const mark of marks) {
     const near = places.find(place => Math.hypot(place.px - mark.px, place.py - mark.py) < 7);
     if (near && near.numbers.length && mark.number) near.numbers.push(mark.number);
     else places.push({ ...mark, numbers: mark.number ? [mark.number] : [] });
   }
-  const taken = places.map(place => [place.px - 6, place.py - 6, place.px + 6, place.py + 6]), made = [];
+  const taken = places.map(place => [place.px - 6, place.py - 6, place.px + 6, place.py + 6]).concat([reserved]), made = [];
   const over = (a, b) => a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
   for (const place of places) {
     if (!place.numbers.length) continue;

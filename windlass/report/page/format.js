@@ -64,11 +64,16 @@ function responsive(element, draw) {
   requestAnimationFrame(update);
 }
 
-// A table with a caption for readers of the screen; columns starting with # are numbers.
+// Text as nodes that may break before settings: names of models and strategies are long words.
+function breakable(text) {
+  return String(text).split(/,(?=[A-Za-z])/).flatMap((part, i) => i ? [',', el('wbr'), part] : [part]);
+}
+
+// A table with a caption for readers of the screen; columns starting with # are numbers, those with ~ are left out on phones.
 function table(caption, columns, rows, classes) {
   const numeric = columns.map(column => column.startsWith('#'));
   const head = el('tr', {}, ...columns.map((column, i) =>
-    el('th', numeric[i] ? { class: 'n', scope: 'col' } : { scope: 'col' }, column.replace(/^#/, ''))));
+    el('th', { scope: 'col', class: numeric[i] ? 'n' : column.startsWith('~') ? 'aside' : '' }, column.replace(/^[#~]/, ''))));
   const body = rows.map((row, r) => el('tr', classes && classes[r] ? { class: classes[r] } : {},
     ...row.map((cell, i) => cell instanceof HTMLTableCellElement ? cell
       : el('td', { class: numeric[i] ? 'n' : i === 0 ? 'name' : '' }, cell))));

@@ -39,7 +39,7 @@ function memorySvg(chart, width) {
   for (const t of ticks(endY, 4, true))
     root.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t) }),
       svg('text', { x: left - 8, y: y(t) + 4, 'text-anchor': 'end' }, formatBytes(t)));
-  for (const t of ticks(endX / 1e9, width < 400 ? 3 : 5).slice(1))
+  for (const t of ticks(endX / 1e9, width < 260 ? 3 : 5).slice(1))
     root.append(svg('text', { x: Math.min(x(t * 1e9), width - right - 14), y: height - 8, 'text-anchor': 'middle' }, formatSeconds(t)));
   const base = new Array(times.length).fill(0);
   for (const part of MEMORY_PARTS) {
@@ -54,12 +54,14 @@ function memorySvg(chart, width) {
     }
     root.append(svg('path', { class: 'fill-' + part, 'data-part': part, d: upper + lower + 'Z' }));
   }
+  const peakX = x(memory.peak_time * 1e9);
+  // Its words stand where the mark of the peak does not.
+  const atLeft = peakX > left + 120 || peakX > (left + width - right) / 2;
   if (near)
     root.append(svg('line', { class: 'limit', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
-      svg('text', { class: 'limit-text', x: left + 8, y: y(memory.limit) + 15 }, 'limit ' + formatBytes(memory.limit)));
+      svg('text', { class: 'limit-text', x: atLeft ? left + 8 : width - right - 4, y: y(memory.limit) + 15, 'text-anchor': atLeft ? 'start' : 'end' }, 'limit ' + formatBytes(memory.limit)));
   else
     root.append(svg('text', { class: 'limit-text', x: width - right, y: 11, 'text-anchor': 'end' }, `limit ${formatBytes(memory.limit)}, above the chart`));
-  const peakX = x(memory.peak_time * 1e9);
   root.append(svg('path', { class: 'mine', 'data-peak': memory.peak, d: `M${peakX} ${y(memory.peak) - 2}l-6 -9h12z` }));
   const cursor = svg('line', { class: 'cursor', y1: top, y2: height - bottom, visibility: 'hidden' });
   root.append(cursor);

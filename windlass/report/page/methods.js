@@ -57,6 +57,6 @@ function methodsSvg(plan, drawn, mine, width) {
         [['batch', batch], ['samples/s', digits(rate)], ['peak', formatBytes(peak)]]));
   }
   if (plan.fits) root.append(named(svg('circle', { class: 'mine', cx: x(mine[0]), cy: y(mine[1]), r: 8 }), 'this plan', [['batch', mine[0]], ['samples/s', digits(mine[1])]]),
-    svg('text', { class: 'strong', x: x(mine[0]) + (x(mine[0]) > width - 110 ? -13 : 13), y: y(mine[1]) - 8, 'text-anchor': x(mine[0]) > width - 110 ? 'end' : 'start' }, 'this plan'));
+    mineLabel(x(mine[0]), y(mine[1]), drawn.flatMap(method => method.points).map(p => ({ px: x(p[0]), py: y(p[1]) })), left, width - right, top, height - bottom).node);
   return root;
 }

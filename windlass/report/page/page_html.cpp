@@ -42,10 +42,31 @@ constexpr std::array kChartScripts = {"format.js", "charts.js",   "methods.js",
                                       "memory.js", "timeline.js", "timeline_input.js",
                                       "tables.js", "sections.js"};
 
-std::string scripts_with(std::string_view last) {
+// One of the pages: what sets it apart from the other.
+struct PageParts {
+  std::string title, name, what;  // "gpt2-xl on 4x3090", "report", what a reader skips to
+  std::string policy = {};        // what it may do beyond nothing
+  std::string verdict = {};
+  std::string_view content, script, more_style = {};
+};
+
+std::string framed(const PageParts& page, const ordered_json& data) {
   std::string scripts;
   for (std::string_view name : kChartScripts) scripts += file_of(name);
-  return scripts.append(file_of(last));
+  scripts += file_of(page.script);
+  std::string style(file_of("page.css"));
+  if (!page.more_style.empty()) style += file_of(page.more_style);
+  const std::string answer =
+      filled(file_of("answer.html"), {{"verdict", escape_html(page.verdict)}});
+  return filled(file_of("frame.html"),
+                {{"policy", page.policy},
+                 {"title", escape_html(page.title)},
+                 {"style", style},
+                 {"what", page.what},
+                 {"name", page.name},
+                 {"content", filled(file_of(page.content), {{"answer", answer}})},
+                 {"data", script_json(data)},
+                 {"script", scripts}});
 }
 
 }  // namespace
@@ -81,19 +102,24 @@ std::string page_html(const ordered_json& plans, const std::optional<ordered_jso
   ordered_json data = {{"windlass", kVersion}, {"plans", plans}};
   if (run) data["run"] = *run;
   const auto& first = plans.at(0);
-  return filled(file_of("page.html"),
-                {{"title", escape_html(first.at("title").get<std::string>())},
-                 {"verdict", escape_html(first.at("verdict").get<std::string>())},
-                 {"style", std::string(file_of("page.css"))},
-                 {"data", script_json(data)},
-                 {"script", scripts_with("page.js")}});
+  return framed({.title = first.at("title").get<std::string>(),
+                 .name = "report",
+                 .what = "report",
+                 .verdict = first.at("verdict").get<std::string>(),
+                 .content = "page.html",
+                 .script = "page.js"},
+                data);
 }
 
 std::string what_if_html(const ordered_json& data) {
-  return filled(file_of("what_if.html"),
-                {{"style", std::string(file_of("page.css")) + std::string(file_of("what_if.css"))},
-                 {"data", script_json(data)},
-                 {"script", scripts_with("what_if.js")}});
+  return framed({.title = "What if?",
+                 .name = "what if?",
+                 .what = "answer",
+                 .policy = "connect-src 'self'; ",
+                 .content = "what_if.html",
+                 .script = "what_if.js",
+                 .more_style = "what_if.css"},
+                data);
 }
 
 }  // namespace windlass

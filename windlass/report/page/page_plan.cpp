@@ -29,8 +29,8 @@ std::string devices_of_plan(const PagePlan& plan) {
   const std::string& type = plan.machine.device_types[devices.front().type].name;
   const bool mixed = std::ranges::any_of(
       devices, [&](const Device& device) { return device.type != devices.front().type; });
-  return fmt::format("{} x {}", plan.report.devices,
-                     mixed ? "devices of " + plan.machine.name : type);
+  return mixed ? fmt::format("{} devices of {}", plan.report.devices, plan.machine.name)
+               : fmt::format("{} x {}", plan.report.devices, type);
 }
 
 ordered_json breakdown_row(const std::string& name, size_t devices, const Breakdown& time) {

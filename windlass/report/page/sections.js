@@ -63,21 +63,26 @@ function memories(plan) {
   return el('div', {}, charts, more);
 }
 
+// "Fits:" in its colour, and the rest.
+function verdictNodes(plan) {
+  const [word, ...rest] = plan.verdict.split(':');
+  return [el('strong', { class: plan.fits ? 'good' : 'bad' }, word + ':'), ...breakable(rest.join(':'))];
+}
+
 // All of it, for one plan or two; what was shown before is gone.
 function showPlans() {
   for (const id of ['sections', 'body', 'facts']) document.getElementById(id).replaceChildren();
   report.timelines = [];
   const plans = report.data.plans, first = plans[0], two = plans.length > 1;
-  document.getElementById('headline').textContent = two ? `${first.title}: ${plans[0].path} and ${plans[1].path}` : first.title;
+  document.getElementById('headline').replaceChildren(...breakable(two ? `${first.title}: ${plans[0].path} and ${plans[1].path}` : first.title));
   const verdict = document.getElementById('verdict');
-  const [word, ...rest] = first.verdict.split(':');
-  verdict.replaceChildren(el('strong', { class: first.fits ? 'good' : 'bad' }, word + ':'), rest.join(':'));
+  verdict.replaceChildren(...verdictNodes(first));
   document.getElementById('facts').append(tiles(first), chips(first));
-  if (two) section('comparison', 'Side by side', '', drawComparison(plans), el('p', { class: 'lead' }, plans[1].verdict));
+  if (two) section('comparison', 'Side by side', '', drawComparison(plans), el('p', { class: 'second-verdict' }, plans[1].path + ' ', ...verdictNodes(plans[1])));
   section('time', 'Where the time goes', 'Of a step, as the compute queue of the devices sees it. What is hidden behind kernels is not waited for and takes no time.', each(plans, drawBreakdown));
   section('memories', 'Memory', first.fits ? 'Bytes alive over the step, against what each device may use. The triangle marks the peak.'
     : 'Bytes alive over the step if there were no limits: this is what it would take.', memoryLegend(), each(plans, memories));
-  section('timeline', 'Timeline', `${first.timeline.tasks.toLocaleString('en-US')} tasks` + (first.timeline.slices < first.timeline.tasks ? ', neighbours of a kind drawn as one.' : '.')
+  section('timeline', 'Timeline', plans.map(plan => plan.timeline.tasks.toLocaleString('en-US')).join(' and ') + ' tasks' + (first.timeline.slices < first.timeline.tasks ? ', neighbours of a kind drawn as one.' : '.')
     + ' Devices that do the same share their tracks.', each(plans, plan => {
     const timeline = new Timeline(plan);
     report.timelines.push(timeline);

@@ -39,11 +39,11 @@ function drawLayers(plan) {
 
 function drawLinks(plan) {
   if (!plan.links.length) return el('p', { class: 'lead' }, 'Nothing crosses a link in this step.');
-  return table('Links by utilisation', ['link', '#bytes a step', '#bandwidth', '#utilisation', '', '#busy'], plan.links.map(link => {
+  return table('Links by utilisation', ['link', '#bytes a step', '#bandwidth', '#utilisation', '~', '#busy'], plan.links.map(link => {
     const bar = el('span', {});
     bar.style.width = Math.min(100, 100 * link.utilisation) + '%';
     return [link.count > 1 ? `${link.name} and ${link.count - 1} alike` : link.name, formatBytes(link.bytes), formatBandwidth(link.bandwidth),
-      formatPercent(link.utilisation), el('td', {}, el('div', { class: 'meter', 'aria-hidden': 'true' }, bar)), formatPercent(link.busy)];
+      formatPercent(link.utilisation), el('td', { class: 'aside' }, el('div', { class: 'meter', 'aria-hidden': 'true' }, bar)), formatPercent(link.busy)];
   }));
 }
 
@@ -73,9 +73,10 @@ function drawAssumptions(plan) {
 
 function drawComparison(plans) {
   const peak = plan => Math.max(0, ...plan.memories.filter(m => !m.host).map(m => m.peak));
+  const limit = plan => Math.min(...plan.memories.filter(m => !m.host).map(m => m.limit));
   const host = plan => Math.max(0, ...plan.memories.filter(m => m.host).map(m => m.peak));
   const numbers = [['step time', plan => plan.step_time, formatSeconds], ['samples/s', plan => plan.samples_per_s, digits],
-    ['peak of the fullest device', peak, formatBytes], ['peak of the fullest host', host, formatBytes],
+    ['peak of the fullest device', peak, formatBytes], ['limit of a device', limit, formatBytes], ['peak of the fullest host', host, formatBytes],
     ['MFU', plan => plan.mfu, formatPercent], ['HFU', plan => plan.hfu, formatPercent], ['devices', plan => plan.devices, String],
     ['samples a step', plan => plan.samples, String]];
   const rows = [['fits', ...plans.map(p => p.fits ? 'yes' : 'no'), ''], ['strategy', ...plans.map(p => p.strategy), ''],

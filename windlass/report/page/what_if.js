@@ -8,6 +8,12 @@ const session = [...crypto.getRandomValues(new Uint8Array(8))].map(b => b.toStri
 const asked = { running: null, answers: 0, number: 0, files: {} };
 report.asked = asked;
 
+// The frame that both pages share has no place for them.
+function settle() {
+  by('headline').before(by('status'));
+  by('verdict').after(by('command_box'));
+}
+
 function offer() {
   by('models').append(...offered.models.map(name => el('option', { value: name })));
   by('machines').append(...offered.machines.map(([name, words]) => el('option', { value: name, label: `${name}: ${words}` })));
@@ -68,9 +74,16 @@ function show(plan) {
   document.body.classList.remove('stale');
 }
 
+// Lines break between flags only: what is copied has no other spaces than the command.
+function showCommand(command) {
+  const [verb, ...flags] = command.split(' --');
+  by('command').replaceChildren(verb, ...flags.flatMap(flag => [' ', el('span', {}, '--' + flag)]));
+  by('command_box').hidden = false;
+}
+
 function take(line, state) {
   const said = JSON.parse(line);
-  if (said.command) { by('command').textContent = said.command; by('command_box').hidden = false; }
+  if (said.command) showCommand(said.command);
   if (said.error) { state.failed = true; status(said.error, 'bad'); }
   if (said.plan) {
     asked.answers++;
@@ -164,6 +177,7 @@ function listen() {
   }
 }
 
+settle();
 offer();
 recall();
 listen();

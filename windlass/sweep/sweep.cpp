@@ -1,4 +1,4 @@
-#include "windlass/cli/validate_measured.h"
+#include "windlass/sweep/sweep.h"
 
 #include <algorithm>
 #include <map>
@@ -7,9 +7,8 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
-#include "windlass/cli/machine_flags.h"
-#include "windlass/cli/model_flags.h"
 #include "windlass/cost/cost_model.h"
+#include "windlass/model/model.h"
 #include "windlass/run/batch_lines.h"
 #include "windlass/search/advice/memory_methods.h"
 
@@ -136,12 +135,11 @@ class ModelSweep {
   bool stopped() const { return options_.stop && options_.stop(); }
 
   Model load(int64_t batch) const {
-    ModelRequest request;
-    request.source = source_.source;
-    request.batch = batch;
-    if (source_.sequence > 0) request.sequence = source_.sequence;
-    if (source_.image > 0) request.image = source_.image;
-    return load_model(request);
+    ModelOptions options;
+    options.batch = batch;
+    if (source_.sequence > 0) options.sequence = source_.sequence;
+    if (source_.image > 0) options.image = source_.image;
+    return load_model(source_.source, options);
   }
 
   BatchProblem problem(const Machine& machine, const CostModel& cost) {
@@ -353,18 +351,13 @@ MeasuredSweep run_sweep(const SweepOptions& options) {
   if (chosen.empty())
     fail_input("--only {}: no model of the sweep is called so{}; there are {}", options.only,
                did_you_mean(options.only, names), join(names, ", "));
-  MachineFlags flags;
-  flags.machine = "local";
-  flags.devices = 1;
-  flags.threads = options.threads;
-  flags.link_bandwidth = options.link_bandwidth;
-  const Machine machine = flags.load();
+  const Machine& machine = options.machine;
   AnalyticOptions analytic;
   analytic.step_issue = 0;
   const auto cost = analytic_cost_model(analytic);
   MeasuredSweep sweep;
-  sweep.machine = fmt::format("{}, {} thread{}, link of {}", machine.description, options.threads,
-                              options.threads == 1 ? "" : "s", options.link_bandwidth);
+  sweep.machine = fmt::format("{}, {} thread{}", machine.description, options.threads,
+                              options.threads == 1 ? "" : "s");
   sweep.provenance = "kernels of the plain step at two batches, updates and compression by size";
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (options.stop && options.stop()) break;
