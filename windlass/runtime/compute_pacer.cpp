@@ -22,12 +22,13 @@ double core_sharing(int devices, int threads) {
 
 void ComputePacer::begin() { worked_ = thread_time(); }
 
-void ComputePacer::end(Clock::time_point ready) {
+ComputePacer::Clock::time_point ComputePacer::end(Clock::time_point ready) {
   // Shorter waits than this are put together: to wake up takes as long.
   constexpr auto kWorthIt = std::chrono::microseconds(100);
   const auto worked = static_cast<double>(thread_time() - worked_) * sharing_;
   free_at_ = std::max(free_at_, ready) + std::chrono::nanoseconds(static_cast<int64_t>(worked));
   if (free_at_ > Clock::now() + kWorthIt) std::this_thread::sleep_until(free_at_);
+  return free_at_;
 }
 
 }  // namespace windlass

@@ -5,7 +5,8 @@
 //
 // What a kernel takes is the time its thread worked, divided by the share. A device has a clock
 // that goes on by that with each kernel; its thread waits until real time has come there. If the
-// thread was kept from its core, real time is ahead, and the next kernels need not wait.
+// thread was kept from its core, real time is ahead, and the next kernels need not wait: what
+// follows a kernel could start when it ended by the clock of its device.
 #pragma once
 
 #include <chrono>
@@ -25,9 +26,10 @@ class ComputePacer {
   explicit ComputePacer(double sharing) : sharing_(sharing) {}
   bool paces() const { return sharing_ > 1; }
 
-  // Around a kernel of the calling thread, which could have started at `ready`.
+  // Around a kernel of the calling thread, which could have started at `ready`. Returns when it
+  // ended by the clock of the device.
   void begin();
-  void end(Clock::time_point ready);
+  Clock::time_point end(Clock::time_point ready);
 
  private:
   double sharing_;

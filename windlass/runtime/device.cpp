@@ -26,10 +26,10 @@ class CpuLane final : public LaneWork {
     if (kind == LaneKind::Compute) scope_.emplace(arena);
   }
 
-  void run(const std::function<void()>& job, Clock::time_point ready) override {
+  Clock::time_point run(const std::function<void()>& job, Clock::time_point ready) override {
     if (pacer_.paces()) pacer_.begin();
     job();
-    if (pacer_.paces()) pacer_.end(ready);
+    return pacer_.paces() ? pacer_.end(ready) : Clock::now();
   }
   void run_for_another(const std::function<void()>& job) override {
     const ArenaScope none;
@@ -119,9 +119,9 @@ void DeviceLane::work(const Run& run) {
   }
 }
 
-void DeviceLane::post(int32_t job) {
+void DeviceLane::post(int32_t job, Clock::time_point since) {
   const std::lock_guard lock(mutex_);
-  ready_.push_back({job, Clock::now()});
+  ready_.push_back({job, since});
   changed_.notify_one();
 }
 

@@ -29,8 +29,10 @@ class LaneWork {
  public:
   using Clock = std::chrono::steady_clock;
   virtual ~LaneWork() = default;
-  // Runs a job that could have started at `ready`; returns when all that it has begun is done.
-  virtual void run(const std::function<void()>& job, Clock::time_point ready) = 0;
+  // Runs a job that could have started at `ready`; returns when all that it has begun is done, and
+  // when that was by the clock of the device: earlier than now if the thread was kept from its
+  // core.
+  virtual Clock::time_point run(const std::function<void()>& job, Clock::time_point ready) = 0;
   // The same for a job of another lane, in whose place this thread does it.
   virtual void run_for_another(const std::function<void()>& job) = 0;
 };
@@ -87,7 +89,8 @@ class DeviceLane {
 
   // The thread begins, and calls `run` for each job; it owns that until it ends.
   void start(Run run);
-  void post(int32_t job);
+  // `since`: when it became ready, by the clocks of devices.
+  void post(int32_t job, Clock::time_point since);
   // Whether no job waits.
   bool idle();
   // No job is begun any more.

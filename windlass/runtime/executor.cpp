@@ -77,6 +77,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
   const size_t jobs = graph_of_jobs.jobs.size();
   before = std::make_unique<std::atomic<int32_t>[]>(jobs);
   asking = std::make_unique<std::atomic<int32_t>[]>(jobs);
+  due = std::make_unique<std::atomic<Nanoseconds>[]>(jobs);
   for (const Worker& worker : graph_of_jobs.workers)
     lanes.push_back(
         std::make_unique<DeviceLane>(*devices[static_cast<size_t>(worker.memory)], worker.kind));
@@ -134,10 +135,14 @@ void Executor::State::close() {
 
 void Executor::State::work(DeviceLane& lane, LaneWork& how, int32_t job, Clock::time_point ready) {
   this_lane = &lane;
-  if (!failed) run_job(job, [&](const auto& what) { how.run(what, ready); });
+  if (!failed) run_job(job, [&](const auto& what) { return how.run(what, ready); });
   while (lane.chained >= 0) {
     const int32_t chained = std::exchange(lane.chained, -1);
-    if (!failed) run_job(chained, [&](const auto& what) { how.run_for_another(what); });
+    if (!failed)
+      run_job(chained, [&](const auto& what) {
+        how.run_for_another(what);
+        return Clock::now();
+      });
     end_active();
   }
   end_active();
@@ -157,12 +162,12 @@ void Executor::State::run_job(int32_t id, Run&& run) {
   try {
     start[static_cast<size_t>(id)] = now();
     if (options.paranoid) doing(runner->label(job.task, job.part));
-    run([&] { runner->run(job.task, job.part); });
+    const Clock::time_point done = run([&] { runner->run(job.task, job.part); });
     if (options.paranoid)
       for (const auto& device : devices) device->check();
     end[static_cast<size_t>(id)] = now();
     before[static_cast<size_t>(id)] = kEnded;
-    finish(id);
+    finish(id, std::chrono::duration_cast<std::chrono::nanoseconds>(done - began).count());
   } catch (...) {
     set_error(std::current_exception(), id);
   }
@@ -175,13 +180,22 @@ void Executor::State::come_ready(int32_t id) {
   for (const Job::Ask& ask : job.asks) {
     std::vector<int32_t> admitted;
     graph_of_jobs.gates[static_cast<size_t>(ask.gate)]->ask(ask.rank, admitted);
-    admit(admitted);
+    admit(admitted, due[static_cast<size_t>(id)]);
   }
 }
 
-void Executor::State::admit(const std::vector<int32_t>& admitted) {
-  for (int32_t id : admitted)
+void Executor::State::admit(const std::vector<int32_t>& admitted, Nanoseconds when) {
+  for (int32_t id : admitted) {
+    wait_until(id, when);
     if (asking[static_cast<size_t>(id)].fetch_sub(1) == 1) dispatch(id);
+  }
+}
+
+void Executor::State::wait_until(int32_t id, Nanoseconds when) {
+  std::atomic<Nanoseconds>& latest = due[static_cast<size_t>(id)];
+  Nanoseconds known = latest;
+  while (known < when && !latest.compare_exchange_weak(known, when)) {
+  }
 }
 
 // Whether the calling thread does it itself, next.
@@ -197,18 +211,21 @@ void Executor::State::dispatch(int32_t id) {
   ++active;
   if (chain(id)) return;
   const int32_t worker = graph_of_jobs.jobs[static_cast<size_t>(id)].worker;
-  lanes[static_cast<size_t>(worker)]->post(id);
+  const std::chrono::nanoseconds since(due[static_cast<size_t>(id)].load());
+  lanes[static_cast<size_t>(worker)]->post(id, began + since);
 }
 
-void Executor::State::finish(int32_t id) {
+void Executor::State::finish(int32_t id, Nanoseconds when) {
   const Job& job = graph_of_jobs.jobs[static_cast<size_t>(id)];
   std::vector<int32_t> admitted;
   for (const Job::Leave& leave : job.leaves)
     graph_of_jobs.gates[static_cast<size_t>(leave.gate)]->leave(leave.workspace, leave.lives,
                                                                 leave.peak_over, admitted);
-  for (int32_t next : job.next)
+  for (int32_t next : job.next) {
+    wait_until(next, when);
     if (before[static_cast<size_t>(next)].fetch_sub(1) == 1) come_ready(next);
-  admit(admitted);
+  }
+  admit(admitted, when);
   --left;
   std::atomic<int64_t>& of_step = left_of[program.step_of(job.task)];
   if (of_step.fetch_sub(1) != 1) return;

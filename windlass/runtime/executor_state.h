@@ -47,15 +47,18 @@ struct Executor::State {
   StepState look_at(std::vector<int32_t>& running) const;
   // `job`: whose error it is; -1: none's.
   void set_error(std::exception_ptr thrown, int32_t job = -1);
-  // `run` calls what it is given, on the calling thread.
+  // `run` calls what it is given, on the calling thread, and returns when that ended by the clock
+  // of its device.
   template <class Run>
   void run_job(int32_t id, Run&& run);
   void come_ready(int32_t id);
   void dispatch(int32_t id);
   bool chain(int32_t id);
   void end_active();
-  void admit(const std::vector<int32_t>& admitted);
-  void finish(int32_t id);
+  // `when`: what they waited for was there, by the clocks of devices, as of finish().
+  void admit(const std::vector<int32_t>& admitted, Nanoseconds when);
+  void finish(int32_t id, Nanoseconds when);
+  void wait_until(int32_t id, Nanoseconds when);
   // Of several processes: what each has seen of a step, put together in all of them.
   void tell_outcome(StepOutcome& outcome);
   std::string list_alive(size_t memory) const;
@@ -87,10 +90,12 @@ struct Executor::State {
 
   std::unique_ptr<std::atomic<int32_t>[]> before;  // by job: those that have not ended, or kEnded
   std::unique_ptr<std::atomic<int32_t>[]> asking;  // by job: memories that have not let it in
-  std::vector<Nanoseconds> start, end;             // by job
-  std::atomic<int64_t> active = 0;                 // jobs that are ready or run
-  std::atomic<int64_t> left = 0;                   // jobs that have not ended
-  std::vector<std::atomic<int64_t>> left_of;       // by step of the row
+  // By job: when all that it waited for was there, by the clocks of devices.
+  std::unique_ptr<std::atomic<Nanoseconds>[]> due;
+  std::vector<Nanoseconds> start, end;        // by job
+  std::atomic<int64_t> active = 0;            // jobs that are ready or run
+  std::atomic<int64_t> left = 0;              // jobs that have not ended
+  std::vector<std::atomic<int64_t>> left_of;  // by step of the row
   std::atomic<bool> failed = false;
   std::mutex mutex;  // of what ends a step
   std::condition_variable step_over;

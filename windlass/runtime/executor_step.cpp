@@ -19,6 +19,7 @@ void Executor::State::begin() {
   for (size_t j = 0; j < jobs.size(); ++j) {
     before[j] = jobs[j].before;
     asking[j] = static_cast<int32_t>(jobs[j].asks.size());
+    due[j] = 0;
   }
   left = static_cast<int64_t>(jobs.size());
   for (auto& count : left_of) count = 0;

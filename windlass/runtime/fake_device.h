@@ -66,10 +66,10 @@ class FakeDevice final : public RealDevice {
    public:
     Lane(FakeDevice& device, LaneKind kind, std::unique_ptr<LaneWork> real)
         : device_(device), kind_(kind), real_(std::move(real)) {}
-    void run(const std::function<void()>& job, Clock::time_point ready) override {
+    Clock::time_point run(const std::function<void()>& job, Clock::time_point ready) override {
       device_.orders_.count(device_.name_, [&](auto& counts) { ++counts.jobs[kind_]; });
       if (device_.orders_.working) device_.orders_.working(device_.name_, kind_);
-      real_->run(job, ready);
+      return real_->run(job, ready);
     }
     void run_for_another(const std::function<void()>& job) override {
       device_.orders_.count(device_.name_, [](auto& counts) { ++counts.for_others; });
