@@ -64,7 +64,7 @@ def swapped(listing):
     return weights, gradients
 
 
-def measure(name, devices, batch, steps, folder):
+def measure(name, devices, batch, steps, paging, folder):
     model, more = CASES[name]
     if model is None:
         model = folder / f"{name}-{batch}.onnx"
@@ -85,7 +85,7 @@ def measure(name, devices, batch, steps, folder):
     run("plan", model, *more, *where, *one, "--search", "harmony", "-o", plan)
     rows = [("packs", [plan], steps, run("simulate", plan, "--tasks", "--json"))]
     for label, strategy in (("paging, data parallel", f"lru:micro-batches={MICRO_BATCHES}"),
-                            ("paging, pipeline", f"lru:pp={devices},micro-batches={MICRO_BATCHES}")):
+                            ("paging, pipeline", f"lru:pp={devices},micro-batches={MICRO_BATCHES}")) if paging else ():
         named = [model, *more, *where, "--strategy", strategy]
         rows.append((label, [*named, *one], 1, run("simulate", *named, "--tasks", "--json")))
     print(f"  {'':24}{'predicted':>11}{'measured':>11}{'off':>9}{'weights moved':>15}{'packs are':>20}")
@@ -107,11 +107,12 @@ def main():
     parser.add_argument("--devices", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=3, help="of packs; paging runs one")
+    parser.add_argument("--packs-only", action="store_true", help="without paging, which takes most of the time")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         for name in options.models or CASES:
             for devices in options.devices:
-                measure(name, devices, options.batch, options.steps, pathlib.Path(temporary))
+                measure(name, devices, options.batch, options.steps, not options.packs_only, pathlib.Path(temporary))
 
 
 if __name__ == "__main__":
