@@ -1,5 +1,5 @@
 # Run by CTest for each test program: `program`, `prefix` and `sanitized` are set. Adds the suites that the program
-# lists; of suites whose name ends in Slow, each case. All but each third of these have the label `rest`, too:
+# lists; of suites whose name ends in Slow, each case. All but each fourth of these have the label `rest`, too:
 # `make test` leaves them to `make test-slow`.
 if(NOT EXISTS "${program}")
   add_test("${prefix}_NOT_BUILT" "${prefix}_NOT_BUILT")
@@ -16,12 +16,12 @@ if("${program}" IS_NEWER_THAN "${listing}")
   file(WRITE "${listing}" "${text}")
 endif()
 
-# Suites that drive the program take ten times as long under a sanitizer. There they have a quarter of their cases,
+# Suites that drive the program take ten times as long under a sanitizer. There they have a sixth of their cases,
 # unless everything is tried (windlass/base/test_effort.h). GoogleTest counts the cases of one suite in turn.
 # Threads of kernels that wait for work must not keep other tests from theirs: spinning takes three times the work.
 set(environment OMP_WAIT_POLICY=passive)
 if(sanitized AND prefix STREQUAL "tests" AND NOT DEFINED ENV{WINDLASS_THOROUGH})
-  list(APPEND environment GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=0)
+  list(APPEND environment GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=0)
 endif()
 
 # "Suite." or "Suite/0.  # TypeParam = ...", then its cases: "  Case" or "  Case/0  # GetParam() = ...".
@@ -46,7 +46,7 @@ foreach(line IN LISTS lines)
   elseif(suite MATCHES "Slow$")
     string(STRIP "${name}" name)
     add_test("${prefix}.${suite}.${name}" "${program}" "--gtest_filter=${suite}.${name}")
-    math(EXPR turn "${number} % 3")
+    math(EXPR turn "${number} % 4")
     math(EXPR number "${number} + 1")
     set(labels slow)
     if(turn GREATER 0)

@@ -222,7 +222,7 @@ def garbage(server, seed):
 
 
 def check_garbage(server):
-    count = 10_000 if THOROUGH else 1_200
+    count = 10_000 if THOROUGH else 800
     rounds = []
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
         for part in range(3):

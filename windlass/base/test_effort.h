@@ -21,11 +21,11 @@ inline bool thorough() { return std::getenv("WINDLASS_THOROUGH") != nullptr; }
 // Whether a test that takes long tries a sample.
 inline bool hurried() { return !thorough(); }
 
-// How many of `all` random cases are tried where it is hurried: half of them, under a sanitizer an
-// eighth. What is expected of their number shrinks by the same.
+// How many of `all` random cases are tried where it is hurried: a third of them, under a sanitizer
+// a fourteenth. What is expected of their number shrinks by the same.
 template <std::integral Count>
 Count sampled(Count all) {
-  return hurried() ? std::max<Count>(1, all / (kSanitized ? 8 : 2)) : all;
+  return hurried() ? std::max<Count>(1, all / (kSanitized ? 14 : 3)) : all;
 }
 
 }  // namespace windlass
