@@ -65,7 +65,9 @@ void add_splits(const TrainingGraph& training, const BatchAxes& batch, const Str
   degrees.cp = most->first[kPositions];
   degrees.copies = most->first[kCopies];
   for (const auto& [parts, share] : work) degrees.ep = std::max(degrees.ep, parts[kExperts]);
-  if (most->first[kExperts] < degrees.ep && degrees.dp % degrees.ep != 0) degrees.ep = 1;
+  // Replicas that share the experts have samples of their own elsewhere.
+  degrees.dp *= most->first[kExperts];
+  if (degrees.dp % degrees.ep != 0) degrees.ep = 1;
   degrees.share = most->second / all;
 }
 
