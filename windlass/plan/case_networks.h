@@ -122,11 +122,12 @@ inline Graph sequences(int64_t batch = 4, int64_t length = 8) {
   return net.finish(net.linear(net.norm(x, "norm"), kVocabulary, "head"));
 }
 
-// Few tokens for experts with large matrices.
-inline Graph wide_mixture(int64_t batch = 4) {
-  constexpr int64_t kExperts = 4, kHidden = 64, kInner = 1024;
+// One of four experts for each token, and little else.
+inline Graph wide_mixture(int64_t batch = 4, int64_t length = 256) {
+  constexpr int64_t kExperts = 4, kHidden = 64, kInner = 512;
   Net net("wide mixture");
-  const TensorId x = net.linear(net.b.input("x", f32({batch, 8})), kHidden, "in");
+  const TensorId all = net.linear(net.b.input("x", f32({batch, length, 8})), kHidden, "in");
+  const TensorId x = net.reshape(all, {batch * length, kHidden}, "tokens");
   const auto routed =
       net.b.add(OpKind::Route, RouteAttrs{.top_k = 1}, {net.linear(x, kExperts, "gate")}, "route");
   const auto experts = [&](TensorId from, int64_t out, const std::string& name) {
@@ -135,8 +136,9 @@ inline Graph wide_mixture(int64_t batch = 4) {
     return net.b.op(OpKind::GroupedLinear, NoAttrs{}, {from, w, routed[1]}, name);
   };
   const TensorId rows = experts(net.relu(experts(x, kInner, "up"), "relu"), kHidden, "down");
-  const TensorId y = net.b.op(OpKind::Combine, NoAttrs{}, {rows, routed[0]}, "combine");
-  return net.finish(net.linear(net.add(x, y, "add"), 16, "head"));
+  TensorId y = net.b.op(OpKind::Combine, NoAttrs{}, {rows, routed[0]}, "combine");
+  y = net.reshape(y, {batch, length, kHidden}, "whole");
+  return net.finish(net.linear(net.add(all, y, "add"), 16, "head"));
 }
 
 // Down and up again, with a skip over the middle; group norms.

@@ -11,7 +11,8 @@
 namespace windlass {
 
 // Strategies of windlass decide op by op; these are the numbers that most of the arithmetic
-// follows. Within a group, dp x tp x cp x copies is the number of its devices; ep divides dp.
+// with weights follows. Within a group, dp x tp x cp x copies is the number of its devices; ep
+// divides dp.
 struct Degrees {
   int64_t dp = 1;          // parts of the samples
   int64_t tp = 1;          // parts of channels or heads

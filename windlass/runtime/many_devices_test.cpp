@@ -233,7 +233,8 @@ TEST(ManyDevices, SplitSequencesAndExpertsTrainAsOneDevice) {
   train(tokens, "megatron:cp=2,tp=2,sequence-parallel=on,offload=on", 4);
   train(slots, "megatron:ep=2", 2);
   train(slots, "megatron:ep=4,zero=1", 4);
-  train(slots, "megatron:ep=2,recompute=full,micro-batches=2", 4);
+  train(slots, "megatron:ep=2,recompute=full,micro-batches=2", 2);
+  train(slots, "megatron:ep=2,offload=on", 4);
   train(slots, "megatron:ep=2,cp=2,stripes=2", 4);
 }
 

@@ -56,7 +56,7 @@ struct FixedDecisions {
   std::optional<RecomputePolicy> recompute;
   std::optional<bool> offload, host_weights, host_update;
 
-  bool structure() const { return dp > 0 || tp > 0 || pp > 0 || cp > 0 || ep > 0; }
+  bool structure() const { return dp > 0 || tp > 0 || pp > 0 || cp > 0 || ep > 1; }
   // Whether a named strategy agrees. Sharing out means nothing without replicas.
   bool allows(const BaselineSpec& spec) const {
     const auto open = [](int64_t decided, int64_t value) {

@@ -12,13 +12,27 @@
 namespace windlass {
 namespace {
 
+FixedDecisions with_cp(int64_t cp) {
+  FixedDecisions fixed;
+  fixed.cp = cp;
+  return fixed;
+}
+FixedDecisions with_ep(int64_t ep) {
+  FixedDecisions fixed;
+  fixed.ep = ep;
+  return fixed;
+}
+
 class SplitSearch : public testing::Test {
  protected:
   SearchResult search(const Graph& network, const Machine& machine, const FixedDecisions& fixed,
                       const Graph* with_slots = nullptr, const char* method = "grid") const {
     const Problem problem = {
         .network = network, .machine = machine, .cost = *cost_, .with_slots = with_slots};
-    const SearchOptions options = {.time_limit = Seconds(3600), .effort = 0.05, .fixed = fixed};
+    SearchOptions options;
+    options.time_limit = Seconds(3600);
+    options.effort = 0.05;
+    options.fixed = fixed;
     return find_search_method(method, machine).search(problem, options);
   }
   static Degrees degrees(const Graph& network, const SearchResult& result) {
@@ -40,7 +54,7 @@ TEST_F(SplitSearch, LongSequencesAreSplit) {
   ASSERT_EQ(found.termination, Termination::Feasible);
   EXPECT_EQ(degrees(network, found).cp, 4);
   expect_sound(found, machine);
-  const SearchResult without = search(network, machine, {.cp = 1});
+  const SearchResult without = search(network, machine, with_cp(1));
   ASSERT_EQ(without.termination, Termination::Feasible);
   EXPECT_EQ(degrees(network, without).cp, 1);
   EXPECT_LT(found.step_time, without.step_time);
@@ -49,14 +63,14 @@ TEST_F(SplitSearch, LongSequencesAreSplit) {
 TEST_F(SplitSearch, ShortSequencesAreSplitWhereTheUserSaysSo) {
   const Machine machine = cases::machine(2);
   const Graph network = cases::transformer(2, 1, false);
-  const SearchResult fixed = search(network, machine, {.cp = 2});
+  const SearchResult fixed = search(network, machine, with_cp(2));
   ASSERT_EQ(fixed.termination, Termination::Feasible);
   EXPECT_EQ(degrees(network, fixed).cp, 2);
   EXPECT_EQ(degrees(network, search(network, machine, {})).cp, 1);
 }
 
-// Weights of experts are most of the network: to add up their gradients over replicas takes longer
-// than to send a few rows.
+// To add up the gradients of experts over replicas takes longer than to send each row to one of
+// them, and so does it to have all rows everywhere.
 TEST_F(SplitSearch, ExpertsAreSplitWhereThatPays) {
   const Machine machine = cases::machine(4);
   const Graph network = cases::wide_mixture(4);
@@ -71,9 +85,9 @@ TEST_F(SplitSearch, ExpertsAreSplitWhereThatPays) {
     EXPECT_LT(found.step_time, plain.step_time);
     expect_sound(found, machine);
     // The same as without the other network.
-    const SearchResult whole = search(network, machine, {.ep = 1}, &slots, method);
+    const SearchResult whole = search(network, machine, with_ep(1), &slots, method);
     EXPECT_FALSE(whole.in_slots);
-    const SearchResult half = search(network, machine, {.ep = 2}, &slots, method);
+    const SearchResult half = search(network, machine, with_ep(2), &slots, method);
     EXPECT_TRUE(half.in_slots);
     EXPECT_EQ(degrees(slots, half).ep, 2);
   }
