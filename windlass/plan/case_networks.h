@@ -123,8 +123,8 @@ inline Graph sequences(int64_t batch = 4, int64_t length = 8) {
 }
 
 // One of four experts for each token, and little else.
-inline Graph wide_mixture(int64_t batch = 4, int64_t length = 256) {
-  constexpr int64_t kExperts = 4, kHidden = 64, kInner = 512;
+inline Graph wide_mixture(int64_t batch = 4, int64_t length = 1024) {
+  constexpr int64_t kExperts = 4, kHidden = 256, kInner = 4096;
   Net net("wide mixture");
   const TensorId all = net.linear(net.b.input("x", f32({batch, length, 8})), kHidden, "in");
   const TensorId x = net.reshape(all, {batch * length, kHidden}, "tokens");
