@@ -112,6 +112,12 @@ void ModelFlags::add_to(CLI::App& verb, Runners runners) {
   verb.add_flag("--as-exported", request.as_exported,
                 "take an ONNX file exported for inference literally: do not restore batch "
                 "normalisation and tables that the exporter folded away");
+  verb.add_option("--expert-capacity", request.expert_capacity,
+                  "rows of experts in slots, so that experts can be split over devices: how many "
+                  "times its\neven share of the rows of a sample an expert has room for; more are "
+                  "an error, which\nexperts / choices of a token rules out. Default: plan decides, "
+                  "with 1.5")
+      ->check(number_in(1, 1e6));
   if (runners == Runners::Any) add_runner_to(verb);
   verb.add_option("--freeze", request.freeze,
                   "weights that are not trained, e.g. 'encoder.*' '*.bias'")
@@ -159,6 +165,7 @@ Model load_model(const ModelRequest& request) {
   options.dtype = weight_dtype(request.runner, request.dtype);
   options.fuse = request.fuse;
   options.as_exported = request.as_exported;
+  options.expert_capacity = request.expert_capacity;
   options.freeze = request.freeze;
   options.train = request.train;
   Model model = load_model(request.source, options);

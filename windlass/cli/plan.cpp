@@ -247,6 +247,11 @@ ExitCode run_plan(const PlanFlags& flags) {
     fmt::print(
         "  packs of layers would take {}: no more than noise, so the simpler plan is taken\n",
         format_seconds(*planned.search.passed_over));
+  if (subject.request.expert_capacity > 0)
+    fmt::print(
+        "  rows of experts are in slots, {} times an even share: a step that needs more ends with "
+        "an error (--expert-capacity)\n",
+        subject.request.expert_capacity);
   fmt::print("{}", cut_text(planned.search));
   if (planned.search.objective)
     fmt::print("  sum of all times {}, proven least to {:.2f} %; the rest is overlap and order\n{}",

@@ -8,6 +8,7 @@
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
 #include "windlass/export/torch_script.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
 #include "windlass/search/advice/batch_size.h"
@@ -67,12 +68,13 @@ int64_t choose_batch(const ModelFlags& model, const Machine& machine, Pricing& p
   return found.value_or(1);  // whose plan says why not
 }
 
-Problem problem_of(const Subject& subject, const Machine& machine, Pricing& pricing,
-                   bool measured) {
+Problem problem_of(const Subject& subject, const Machine& machine, Pricing& pricing, bool measured,
+                   const Graph* with_slots = nullptr) {
   Problem problem = {.network = subject.model.graph,
                      .machine = machine,
                      .training = subject.request.training,
-                     .cost = pricing.cost()};
+                     .cost = pricing.cost(),
+                     .with_slots = with_slots};
   if (measured) {
     problem.reprice = pricing.reprice();
     problem.measuring = pricing.measured_seconds();
@@ -80,9 +82,39 @@ Problem problem_of(const Subject& subject, const Machine& machine, Pricing& pric
   return problem;
 }
 
+// The model with rows of experts in slots, where a search may choose it.
+struct SlotModel {
+  ModelRequest request;
+  Model model;
+};
+
+std::optional<SlotModel> slots_beside(const Subject& subject, const SearchOptions& options) {
+  const Graph& network = subject.model.graph;
+  if (subject.machine.devices.size() == 1 || experts_of(network) < 2 || has_expert_slots(network) ||
+      options.fixed.ep == 1)
+    return std::nullopt;
+  SlotModel slots = {subject.request, {}};
+  slots.request.expert_capacity = kExpertCapacity;
+  try {
+    slots.model = load_model(slots.request);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Unsupported || options.fixed.ep > 1) throw;
+    return std::nullopt;
+  }
+  return slots;
+}
+
+const Graph* network_of_slots(const std::optional<SlotModel>& slots) {
+  return slots ? &slots->model.graph : nullptr;
+}
+
 // Lowers and prices what the search has found.
-void take(Pricing& pricing, PlannedSubject& planned) {
+void take(Pricing& pricing, const std::optional<SlotModel>& slots, PlannedSubject& planned) {
   Subject& subject = planned.subject;
+  if (planned.search.in_slots) {
+    subject.request = slots->request;
+    subject.model = slots->model;
+  }
   subject.training = std::move(planned.search.training);
   subject.strategy = std::move(planned.search.strategy);
   // Settings that were searched for another system are named by them.
@@ -94,11 +126,13 @@ void take(Pricing& pricing, PlannedSubject& planned) {
 }
 
 // Every strategy that the search tries is priced by what its kernels take here.
-void search_measured(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
+void search_measured(const SearchMethod& method, const SearchOptions& options,
+                     const std::optional<SlotModel>& slots, Pricing& pricing,
                      PlannedSubject& planned) {
   const Subject& subject = planned.subject;
-  planned.search = method.search(problem_of(subject, subject.machine, pricing, true), options);
-  take(pricing, planned);
+  planned.search = method.search(
+      problem_of(subject, subject.machine, pricing, true, network_of_slots(slots)), options);
+  take(pricing, slots, planned);
 }
 
 // To measure the kernels of all the pieces that a search over several devices, or of parts of the
@@ -106,15 +140,18 @@ void search_measured(const SearchMethod& method, const SearchOptions& options, P
 // what it finds is measured. Where that takes more memory than was thought, the search has less the
 // next time: by what was missing where it ended, though not by more than a part at a time, since
 // what is asked for first may be far more than what is needed.
-void search_then_measure(const SearchMethod& method, const SearchOptions& options, Pricing& pricing,
+void search_then_measure(const SearchMethod& method, const SearchOptions& options,
+                         const std::optional<SlotModel>& slots, Pricing& pricing,
                          PlannedSubject& planned) {
   constexpr int kTries = 8;
   constexpr int64_t kLeastPart = 32, kMostPart = 6;
   const Subject& subject = planned.subject;
   Machine limited = subject.machine;
   for (int tries = 0; tries < kTries; ++tries) {
-    planned.search = method.search(problem_of(subject, limited, pricing, false), options);
-    take(pricing, planned);
+    // Once experts are in slots they stay there.
+    const Graph* other = has_expert_slots(subject.model.graph) ? nullptr : network_of_slots(slots);
+    planned.search = method.search(problem_of(subject, limited, pricing, false, other), options);
+    take(pricing, slots, planned);
     const bool runs = planned.step.result.status == SimStatus::Done;
     // What is too large by figures may do all the same.
     if (!planned.fits && runs && tries > 0) {
@@ -197,11 +234,12 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   if (!planning.from.empty())
     options.starts.push_back(
         start_of(planning.from, subject.model.graph, subject.request.training));
+  const std::optional<SlotModel> slots = slots_beside(subject, options);
   const bool many = subject.machine.devices.size() > 1 || method.name == "harmony";
   if (pricing.reprice() && many)
-    search_then_measure(method, options, pricing, planned);
+    search_then_measure(method, options, slots, pricing, planned);
   else
-    search_measured(method, options, pricing, planned);
+    search_measured(method, options, slots, pricing, planned);
   planned.measuring = pricing.measuring();
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();

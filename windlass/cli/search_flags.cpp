@@ -52,6 +52,10 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
       fixed.tp = number(key, value, 1, kMost);
     else if (key == "pp")
       fixed.pp = number(key, value, 1, kMost);
+    else if (key == "cp")
+      fixed.cp = number(key, value, 1, kMost);
+    else if (key == "ep")
+      fixed.ep = number(key, value, 1, kMost);
     else if (key == "micro-batches")
       micro_batches = number(key, value, 1, kMost);
     else if (key == "zero")
@@ -66,8 +70,8 @@ void read_fixed(const std::string& text, FixedDecisions& fixed, int64_t& micro_b
       fixed.host_update = on_or_off(key, value);
     else
       fail_input(
-          "--fix {}: there is no such decision; known: dp, tp, pp, micro-batches, zero, "
-          "recompute, offload, host-weights, host-update",
+          "--fix {}: there is no such decision; known: dp, tp, pp, cp, ep, micro-batches, "
+          "zero, recompute, offload, host-weights, host-update",
           key);
   }
 }

@@ -138,7 +138,8 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
   verb->footer(
       "Strategies: " + names +
       ".\n"
-      "Parameters: dp, tp, pp, interleave, micro (samples), micro-batches, zero=0..3,\n"
+      "Parameters: dp, tp, pp, cp (parts of sequences), ep (of experts), interleave, micro\n"
+      "  (samples), micro-batches, zero=0..3,\n"
       "  recompute=none|selective|full|sqrt, sequence-parallel, offload, host-weights, "
       "host-update.\n"
       "If the step does not fit, the exit code is 2 and the report says what is missing and what\n"

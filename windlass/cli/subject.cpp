@@ -7,6 +7,7 @@
 #include "windlass/base/error.h"
 #include "windlass/cli/pack_plans.h"
 #include "windlass/cost/calibrated.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/strategy/baselines.h"
 
@@ -84,6 +85,8 @@ Subject subject_from_flags(const ModelFlags& model, const MachineFlags& machine,
   const BaselineSpec spec = parse_baseline(strategy);
   Subject subject;
   subject.request = model.model();
+  if (spec.ep > 1 && subject.request.expert_capacity == 0)
+    subject.request.expert_capacity = kExpertCapacity;
   subject.machine = machine_under(subject.request.runner, machine.load());
   subject.model = load_model(subject.request);
   PreparedStep prepared =

@@ -34,9 +34,9 @@ Bytes looked_at(const Piece& piece) {
 }  // namespace
 
 CoupledWork coupled_work_of(const Graph& graph, const Op& op, const LoopNest& nest,
-                            const LocalSizes& local, Bytes statistics) {
-  const Piece piece(graph, op, nest, local);
-  Work whole = work_of(graph, op, nest, local);
+                            const LocalSizes& local, Bytes statistics, const LoopBlocks& blocks) {
+  const Piece piece(graph, op, nest, local, blocks);
+  Work whole = work_of(graph, op, nest, local, blocks);
   if (whole.kernels.empty()) return {};
   if (op.kind == OpKind::Attention) return attention_steps(piece, std::move(whole), statistics);
   Kernel begin = whole.kernels.back(), end = begin;

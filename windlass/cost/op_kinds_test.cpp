@@ -96,6 +96,9 @@ std::vector<Case> cases() {
       {OpKind::Gru, cell, {f32({6, 4, 2}), f32({2, 12, 2}), f32({2, 12, 4}), f32({2, 24})}},
       {OpKind::Route, RouteAttrs{}, {f32({8, 4})}},
       {OpKind::Combine, NoAttrs{}, {f32({4, 2, 6}), f32({4, 2})}},
+      {OpKind::Dispatch, SlotAttrs{4, 2, 2}, {f32({8, 6}), i64({8, 2})}},
+      {OpKind::Collect, SlotAttrs{4, 2, 2}, {f32({4, 8, 6}), i64({8, 2}), f32({8, 2})}},
+      {OpKind::SlotLinear, SlotLinearAttrs{0.5}, {f32({4, 8, 6}), f32({4, 2, 6}), i64({4, 4})}},
       {OpKind::CrossEntropy, CrossEntropyAttrs{1, -100}, {rows, i64({4})}},
       {OpKind::MeanSquaredError, NoAttrs{}, {rows, rows}},
   };

@@ -6,8 +6,14 @@
 
 namespace windlass {
 
-Piece::Piece(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local)
-    : graph_(graph), op_(op), nest_(nest), local_(local), signature_(signature_of(graph, op)) {
+Piece::Piece(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local,
+             const LoopBlocks& blocks)
+    : graph_(graph),
+      op_(op),
+      nest_(nest),
+      local_(local),
+      blocks_(blocks),
+      signature_(signature_of(graph, op)) {
   ensure(local.size() == nest.loops.size(), "a piece needs one local size per loop");
 }
 

@@ -12,7 +12,8 @@ namespace windlass {
 // that it has its halo on both sides.
 class Piece {
  public:
-  Piece(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local);
+  Piece(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local,
+        const LoopBlocks& blocks = {});
 
   const Signature& signature() const { return signature_; }
   const LoopNest& nest() const { return nest_; }
@@ -22,6 +23,8 @@ class Piece {
   // Local size of a loop, and its share of the whole.
   int64_t local(size_t loop) const { return local_[loop]; }
   double share(size_t loop) const;
+  // Runs that a cut loop is read as; 0: it is not said where pieces lie.
+  int64_t blocks(size_t loop) const { return blocks_.empty() ? 0 : blocks_[loop]; }
   // Product of the shares of all loops: what the piece has of the op's arithmetic. 0: no piece.
   double share() const;
 
@@ -52,6 +55,7 @@ class Piece {
   const Op& op_;
   const LoopNest& nest_;
   const LocalSizes& local_;
+  const LoopBlocks blocks_;
   Signature signature_;
 };
 

@@ -102,9 +102,10 @@ Precision precision_of(DType dtype) {
   }
 }
 
-Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local) {
+Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local,
+             const LoopBlocks& blocks) {
   Work work;
-  const Piece piece(graph, op, nest, local);
+  const Piece piece(graph, op, nest, local, blocks);
   const double share = piece.share();
   if (share <= 0 || is_view(piece.signature())) return work;
   if (op.kind == OpKind::Update) return update_piece(piece);
@@ -117,7 +118,8 @@ Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const Local
   switch (op.kind) {
     case OpKind::MatMul:
     case OpKind::Linear:
-    case OpKind::GroupedLinear: add_contraction_work(piece, arithmetic, work); break;
+    case OpKind::GroupedLinear:
+    case OpKind::SlotLinear: add_contraction_work(piece, arithmetic, work); break;
     case OpKind::Conv: add_convolution_work(piece, arithmetic, work); break;
     case OpKind::Attention: add_attention_work(piece, arithmetic, work); break;
     case OpKind::Lstm:

@@ -45,10 +45,17 @@ Precision precision_of(DType dtype);
 // sizes, parallel to LoopNest::loops.
 using LocalSizes = std::vector<int64_t>;
 
+// Of loops that are cut, into how many runs each is read first, as in Split::blocks; empty: pieces
+// are taken to have equally much to do, wherever they lie.
+using LoopBlocks = std::vector<int64_t>;
+
 // Work of a piece of an op of a graph, whichever its pass. `local` are the loop sizes of the piece.
+// Where pieces of one size differ in what they have to do (later queries of causal attention see
+// more keys), of the one that has most, if `blocks` are given.
 // Forward: one kernel, recurrent layers excepted. Backward: one kernel for each wanted gradient of
 // a contraction. None for views, for empty pieces and where no gradient is computed.
-Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local);
+Work work_of(const Graph& graph, const Op& op, const LoopNest& nest, const LocalSizes& local,
+             const LoopBlocks& blocks = {});
 
 // Work of a piece of a coupled op (graph/coupled.h) in steps: begin makes so many bytes of
 // statistics, end makes the results. Kernels that look at their operands twice anyway (batch norm,
@@ -57,7 +64,8 @@ struct CoupledWork {
   Work begin, end;
 };
 CoupledWork coupled_work_of(const Graph& graph, const Op& op, const LoopNest& nest,
-                            const LocalSizes& local, Bytes statistics);
+                            const LocalSizes& local, Bytes statistics,
+                            const LoopBlocks& blocks = {});
 
 // Work of updating `elements` weights at once, as optimizers that treat all weights in one launch
 // do. Reads gradient, master (else weight) and fp32 states; writes all but the gradient.

@@ -46,6 +46,15 @@ Product grouped_product(const Piece& piece) {
   return {piece.local(3), std::max<int64_t>(1, rows / experts), piece.local(1), piece.local(2)};
 }
 
+// Local experts with the rows that are in their slots, even shares of all.
+Product slot_product(const Piece& piece) {
+  const Signature& s = piece.signature();
+  const int64_t slots = s.shape(0)[1] / std::max<int64_t>(1, s.shape(2)[1]) * piece.local(1);
+  const auto rows =
+      static_cast<int64_t>(static_cast<double>(slots) * s.as<SlotLinearAttrs>().filled);
+  return {piece.local(0), std::max<int64_t>(1, rows), piece.local(2), piece.local(3)};
+}
+
 struct Convolution {
   Product product;          // the forward one
   int64_t kernel = 1;       // places of the window
@@ -135,9 +144,15 @@ double each_gradient(const Piece& piece, const Arithmetic& arithmetic) {
 void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work& work) {
   Builder builder(piece, work);
   const bool grouped = piece.signature().kind == OpKind::GroupedLinear;
-  const Product p = grouped ? grouped_product(piece) : product_of_loops(piece);
-  // Rows of experts that are elsewhere are not read; a token's row is read by each of its experts.
-  const double rows = grouped ? piece.share(3) : 1;
+  const bool slots = piece.signature().kind == OpKind::SlotLinear;
+  const Product p = grouped ? grouped_product(piece)
+                    : slots ? slot_product(piece)
+                            : product_of_loops(piece);
+  // Rows of experts that are elsewhere are not read, nor slots that are empty; a token's row is
+  // read by each of its experts.
+  const double rows = grouped ? piece.share(3)
+                      : slots ? piece.signature().as<SlotLinearAttrs>().filled
+                              : 1;
   const bool repeated = grouped && piece.signature().shape(0).size() == 2;
   const auto choices = static_cast<double>(repeated ? piece.signature().shape(2)[1] : 1);
   const Bytes x = scaled(piece.input(0), rows * choices);

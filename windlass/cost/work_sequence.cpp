@@ -11,14 +11,42 @@ namespace {
 // Queries and keys are visited in blocks of this size; blocks without a visible pair are left out.
 constexpr double kAttentionBlock = 128;
 
-// Share of the query-key pairs that a fused kernel visits, over all queries of the op.
-double visited_share(const Signature& s) {
+// Of keys [0, keys), those that a causal query sees on average, where the queries see from `least`
+// to `most` of all keys, evenly spread.
+double mean_seen(double keys, double least, double most) {
+  if (most <= keys) return std::max(0.0, (least + most) / 2);
+  if (least >= keys || most <= least) return keys;
+  least = std::max(0.0, least);
+  return ((keys * keys - least * least) / 2 + keys * (most - keys)) / (most - least);
+}
+
+// The most query-key pairs that a piece of a causal op sees, by query and as a share of its keys:
+// that with the last queries of each run, and the first keys.
+double causal_share(const Piece& piece, double queries, double keys) {
+  const auto blocks = static_cast<double>(piece.blocks(2));
+  const double here = static_cast<double>(piece.local(2)) / blocks, run = queries / blocks;
+  const auto local_keys = static_cast<double>(piece.local(3));
+  double sum = 0;
+  for (int64_t b = 0; b < piece.blocks(2); ++b) {
+    const double most = keys - queries + static_cast<double>(b + 1) * run;
+    sum += mean_seen(local_keys, most - here + 1, most);
+  }
+  return sum / blocks / local_keys;
+}
+
+// Share of the query-key pairs that a fused kernel visits, over all queries of the op, or in the
+// piece that visits most.
+double visited_share(const Piece& piece) {
+  const Signature& s = piece.signature();
   const auto& attrs = s.as<AttentionAttrs>();
   const auto queries = static_cast<double>(s.shape(0)[2]);
   const auto keys = static_cast<double>(s.shape(1)[2]);
   if (keys <= 0 || queries <= 0) return 1;
   double seen = keys;  // by a query, on average
   if (attrs.causal) seen = std::max(0.0, keys - (queries - 1) / 2);
+  const bool cut = piece.share(2) < 1 || piece.share(3) < 1;
+  if (attrs.causal && attrs.window == 0 && cut && piece.blocks(2) > 0)
+    seen = keys * causal_share(piece, queries, keys);
   if (attrs.window > 0)
     seen = std::min(seen, static_cast<double>(attrs.window) * (attrs.causal ? 1 : 2));
   return std::min(1.0, (seen + kAttentionBlock / 2) / keys);
@@ -130,7 +158,7 @@ void add_recurrent_backward(const Piece& piece, const Cells& c, const Arithmetic
 
 void add_attention_work(const Piece& piece, const Arithmetic& arithmetic, Work& work) {
   const Signature& s = piece.signature();
-  const double visited = visited_share(s);
+  const double visited = visited_share(piece);
   const int64_t heads = piece.local_shape(piece.nest().inputs[0], s.shape(0))[1];
   Kernel kernel;
   kernel.family = OpFamily::Attention;

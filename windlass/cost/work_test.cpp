@@ -111,6 +111,18 @@ TEST(Work, MatMulBatchesAndBroadcasts) {
   expect_product(wide.work(Pass::Forward).kernels[0], 3, 8, 7, 5);
 }
 
+TEST(Work, SlotLinear) {
+  // Four experts with 4 slots for each of 2 blocks, half of which are used.
+  const OneOp slots = one_op(OpKind::SlotLinear, SlotLinearAttrs{0.5},
+                             {floats({4, 8, 6}), floats({4, 16, 6}), {DType::I64, {4, 2}}});
+  const Kernel whole = slots.work(Pass::Forward).kernels[0];
+  expect_product(whole, 4, 4, 16, 6);
+  EXPECT_EQ(whole.read.value, 4 * (4 * 4 * 6 + 4 * 16 * 6) + 8 * 8);
+  EXPECT_EQ(whole.written.value, 4 * 4 * 8 * 16);
+  expect_product(slots.work(Pass::Forward, {{"expert", 1}}).kernels[0], 1, 4, 16, 6);
+  expect_product(slots.work(Pass::Forward, {{"block", 1}}).kernels[0], 4, 2, 16, 6);
+}
+
 TEST(Work, GroupedLinear) {
   const OneOp grouped = one_op(OpKind::GroupedLinear, NoAttrs{},
                                {floats({16, 8}), floats({4, 16, 8}), {DType::I64, {16, 2}}});
@@ -196,6 +208,31 @@ TEST(Work, FusedAttention) {
   // Each query sees 512.5 keys on average, and half a block of 128 that is cut by the diagonal.
   EXPECT_DOUBLE_EQ(half.work(Pass::Forward).kernels[0].multiply_adds,
                    forward.kernels[0].multiply_adds * (512.5 + 64) / 1024);
+}
+
+// Of causal attention over parts of the queries the last one has most to do, of parts of the keys
+// the first one.
+TEST(Work, PartsOfCausalAttention) {
+  const Shape q = {1, 1, 1024, 64};
+  const AttentionAttrs causal{.causal = true};
+  const OneOp op = one_op(OpKind::Attention, causal, {halves(q), halves(q), halves(q)});
+  const auto seen = [&](LocalSizes local, LoopBlocks blocks) {
+    const LoopNest nest = loops_of(op.training.graph, op.op(Pass::Forward));
+    const Work work =
+        work_of(op.training.graph, op.op(Pass::Forward), nest, local, std::move(blocks));
+    const double pairs = static_cast<double>(local[2]) * static_cast<double>(local[3]);
+    return work.kernels[0].multiply_adds / (pairs * 128) * 1024;
+  };
+  const LoopBlocks plain(6, 1);
+  EXPECT_DOUBLE_EQ(seen({1, 1, 1024, 1024, 64, 64}, plain), 512.5 + 64);
+  // Queries 768 to 1023 see 769 to 1024 keys.
+  EXPECT_DOUBLE_EQ(seen({1, 1, 256, 1024, 64, 64}, plain), 896.5 + 64);
+  // 384 to 511 and 896 to 1023.
+  EXPECT_DOUBLE_EQ(seen({1, 1, 256, 1024, 64, 64}, {1, 1, 2, 1, 1, 1}), (448.5 + 960.5) / 2 + 64);
+  // Nothing is said of where they lie: the mean.
+  EXPECT_DOUBLE_EQ(seen({1, 1, 256, 1024, 64, 64}, {}), 512.5 + 64);
+  // Keys 0 to 255: queries up to 255 see 1 to 256 of them, the others all. In shares of 1024.
+  EXPECT_NEAR(seen({1, 1, 1024, 256, 64, 64}, plain) - 64, 4 * (128.5 / 4 + 256 * 0.75), 1);
 }
 
 TEST(Work, RecurrentStepsAreLaunchedOneByOne) {

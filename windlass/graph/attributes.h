@@ -448,6 +448,33 @@ struct RouteAttrs {
   }
 };
 
+// Rows of experts in slots. Tokens are read in blocks of `block`, and each expert has `slots` rows
+// for every block, so that rows of experts [e, blocks * slots, width] can be cut by blocks and by
+// experts. The rows of an expert lie in the order of tokens, at the beginning of its slots; others
+// are zero. More rows than slots are an error: with as many slots as a block has tokens, each of
+// which chooses an expert at most once, there never are.
+struct SlotAttrs {
+  int64_t experts = 1;
+  int64_t block = 1;
+  int64_t slots = 1;
+  bool operator==(const SlotAttrs&) const = default;
+  template <class F>
+  void each(F&& f) const {
+    f("experts", experts), f("block", block), f("slots", slots);
+  }
+};
+
+// What rows in slots are multiplied by; `filled` is the share of slots that hold a row, which
+// prices go by.
+struct SlotLinearAttrs {
+  double filled = 1;
+  bool operator==(const SlotLinearAttrs&) const = default;
+  template <class F>
+  void each(F&& f) const {
+    f("filled", filled);
+  }
+};
+
 enum class OptimizerKind : uint8_t { Sgd, Momentum, Adam, AdamW };
 
 // Update in place. Operands: weight, gradient, fp32 master copy (optional), state tensors.
@@ -466,10 +493,10 @@ using AttrsVariant =
                  UnaryAttrs, BinaryAttrs, DropoutAttrs, RandomAttrs, CastAttrs, AxisAttrs,
                  ShapeAttrs, TransposeAttrs, SliceAttrs, SplitAttrs, PadAttrs, ReduceAttrs,
                  ResizeAttrs, RecurrentAttrs, LrnAttrs, CrossEntropyAttrs, RouteAttrs, UpdateAttrs,
-                 TopKAttrs, ScatterAttrs>;
+                 TopKAttrs, ScatterAttrs, SlotAttrs, SlotLinearAttrs>;
 
 // Copied and destroyed in one place: every graph holds some, and compilers would otherwise spell
-// out 31 alternatives in each file that sees one.
+// out 33 alternatives in each file that sees one.
 struct Attrs : AttrsVariant {
   using AttrsVariant::AttrsVariant;
   Attrs();

@@ -31,6 +31,7 @@ std::optional<DType> wanted_by(const Op& op, DType narrow) {
     case OpKind::MatMul:
     case OpKind::Linear:
     case OpKind::GroupedLinear:
+    case OpKind::SlotLinear:
     case OpKind::Conv:
     case OpKind::Attention:
     case OpKind::Lstm:

@@ -21,6 +21,7 @@ enum class OpKind : uint8_t {
   MatMul,
   Linear,
   GroupedLinear,
+  SlotLinear,
   // convolution and pooling
   Conv,
   Pool,
@@ -66,6 +67,8 @@ enum class OpKind : uint8_t {
   // mixture of experts
   Route,
   Combine,
+  Dispatch,
+  Collect,
   // loss
   CrossEntropy,
   MeanSquaredError,

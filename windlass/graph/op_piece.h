@@ -64,7 +64,8 @@ struct PieceFacts {
   // adds their numbers up (counted_labels) and puts the sum here. Negative: what is counted here.
   double mean_count = -1;
   // Which of those that indices or an order name are here: rows of an Embedding's or Gather's table
-  // (others contribute zero), experts of GroupedLinear, classes of CrossEntropy.
+  // (others contribute zero), experts of GroupedLinear, Dispatch and Collect, classes of
+  // CrossEntropy.
   AxisPart rows = {};
   // Rotary: positions. Attention: queries, and keys; both decide what is visible.
   AxisPart positions = {};

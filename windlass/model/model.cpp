@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/graph/fuse.h"
 #include "windlass/model/huggingface/huggingface.h"
 #include "windlass/model/onnx/onnx_import.h"
@@ -88,6 +89,14 @@ Model load_model(const std::string& name, const ModelOptions& options) {
     // A file keeps the spelling it was exported with; built models have fused attention.
     if (!options.fuse && model.source != "onnx") unfuse_attention(model.graph);
     if (options.dtype) model.graph = with_dtype(model.graph, *options.dtype);
+    if (options.expert_capacity > 0) {
+      model.graph = with_expert_slots(model.graph, options.expert_capacity);
+      model.notes.push_back(fmt::format(
+          "rows of experts are in slots, {} times an even share for the tokens of each sample: a "
+          "step in which an expert is chosen more often ends with an error; with "
+          "--expert-capacity {} none does",
+          options.expert_capacity, experts_of(model.graph)));
+    }
     attach_checkpoint(model, name);
     choose_trained(model.graph, options);
     if (model.source == "onnx" && model.graph.loss.valid())

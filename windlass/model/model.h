@@ -25,6 +25,7 @@ struct ModelOptions {
   bool fuse = true;                      // recognise LayerNorm, GELU, attention, ... in ONNX files
   bool as_exported = false;              // take an ONNX file literally: restore nothing that the
                                          // exporter folded into other parameters
+  double expert_capacity = 0;            // of rows in slots (graph/expert_slots.h); 0: not in slots
   std::vector<std::string> freeze = {};  // weights that are not trained, by glob
   std::vector<std::string> train = {};   // stored tensors that are, whatever they look like or
                                          // `freeze` says, by glob

@@ -85,6 +85,62 @@ inline Graph mixture(int64_t batch = 4) {
   return net.finish(net.linear(net.add(x, y, "add"), 16, "head"));
 }
 
+// Sequences: causal attention with dropout of its scores, dropout of what is added, and two of four
+// experts for each token.
+inline Graph sequences(int64_t batch = 4, int64_t length = 8) {
+  constexpr int64_t kHidden = 8, kInner = 6, kHeads = 2, kVocabulary = 16, kExperts = 4;
+  Net net("sequences");
+  const TensorId ids = net.b.input("ids", {DType::I64, {batch, length}});
+  const TensorId table = net.b.weight("embedding", f32({kVocabulary, kHidden}));
+  TensorId x = net.b.op(OpKind::Embedding, NoAttrs{}, {ids, table}, "embed");
+  const TensorId n = net.norm(x, "norm1");
+  const auto heads = [&](const std::string& part) {
+    const TensorId y = net.reshape(net.linear(n, kHidden, part),
+                                   {batch, length, kHeads, kHidden / kHeads}, part + ".heads");
+    return net.b.op(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {y}, part + ".turn");
+  };
+  TensorId y =
+      net.b.op(OpKind::Attention, AttentionAttrs{.scale = 0.5, .causal = true, .dropout = 0.2},
+               {heads("q"), heads("k"), heads("v")}, "attention");
+  y = net.b.op(OpKind::Transpose, TransposeAttrs{{0, 2, 1, 3}}, {y}, "back");
+  y = net.linear(net.reshape(y, {batch, length, kHidden}, "join"), kHidden, "out");
+  x = net.add(x, net.b.op(OpKind::Dropout, DropoutAttrs{0.3}, {y}, "out.dropout"), "add1");
+  const TensorId tokens = net.reshape(net.norm(x, "norm2"), {batch * length, kHidden}, "tokens");
+  const auto routed = net.b.add(OpKind::Route, RouteAttrs{.top_k = 2},
+                                {net.linear(tokens, kExperts, "gate")}, "route");
+  const auto experts = [&](TensorId from, int64_t out, const std::string& name) {
+    const TensorId w =
+        net.b.weight(name + ".weight", f32({kExperts, out, net.b.shape(from).back()}));
+    return net.b.op(OpKind::GroupedLinear, NoAttrs{}, {from, w, routed[1]}, name);
+  };
+  const TensorId gate = net.b.op(OpKind::Unary, UnaryAttrs{.fn = UnaryFn::Sigmoid},
+                                 {experts(tokens, kInner, "w1")}, "act");
+  const TensorId rows = net.b.op(OpKind::Binary, BinaryAttrs{.fn = BinaryFn::Mul},
+                                 {gate, experts(tokens, kInner, "w3")}, "gated");
+  y = net.b.op(OpKind::Combine, NoAttrs{}, {experts(rows, kHidden, "w2"), routed[0]}, "combine");
+  x = net.add(x, net.reshape(y, {batch, length, kHidden}, "whole"), "add2");
+  return net.finish(net.linear(net.norm(x, "norm"), kVocabulary, "head"));
+}
+
+// One of four experts for each token, and little else.
+inline Graph wide_mixture(int64_t batch = 4, int64_t length = 1024) {
+  constexpr int64_t kExperts = 4, kHidden = 256, kInner = 4096;
+  Net net("wide mixture");
+  const TensorId all = net.linear(net.b.input("x", f32({batch, length, 8})), kHidden, "in");
+  const TensorId x = net.reshape(all, {batch * length, kHidden}, "tokens");
+  const auto routed =
+      net.b.add(OpKind::Route, RouteAttrs{.top_k = 1}, {net.linear(x, kExperts, "gate")}, "route");
+  const auto experts = [&](TensorId from, int64_t out, const std::string& name) {
+    const TensorId w =
+        net.b.weight(name + ".weight", f32({kExperts, out, net.b.shape(from).back()}));
+    return net.b.op(OpKind::GroupedLinear, NoAttrs{}, {from, w, routed[1]}, name);
+  };
+  const TensorId rows = experts(net.relu(experts(x, kInner, "up"), "relu"), kHidden, "down");
+  TensorId y = net.b.op(OpKind::Combine, NoAttrs{}, {rows, routed[0]}, "combine");
+  y = net.reshape(y, {batch, length, kHidden}, "whole");
+  return net.finish(net.linear(net.add(all, y, "add"), 16, "head"));
+}
+
 // Down and up again, with a skip over the middle; group norms.
 inline Graph unet(int64_t batch = 2) {
   Net net("unet");

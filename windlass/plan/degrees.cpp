@@ -37,7 +37,8 @@ size_t what_is(const Graph& graph, const Op& op, const LoopNest& nest, int32_t l
 
 void add_splits(const TrainingGraph& training, const BatchAxes& batch, const Strategy& strategy,
                 Degrees& degrees) {
-  std::map<OpDegrees, double> work;
+  // Weights tell channels from positions: attention may be split by heads either way.
+  std::map<OpDegrees, double> work, with_weights;
   double all = 0;
   for (size_t i = 0; i < strategy.ops.size(); ++i) {
     const Op& op = training.graph.ops[i];
@@ -56,17 +57,23 @@ void add_splits(const TrainingGraph& training, const BatchAxes& batch, const Str
     const double weight = arithmetic.flops().value + 1e-6 * arithmetic.pointwise + 1e-9;
     work[parts] += weight;
     all += weight;
+    if (std::ranges::any_of(op.inputs, [&](TensorId id) {
+          return id.valid() && training.graph[id].role == TensorRole::Weight;
+        }))
+      with_weights[parts] += weight;
   }
   if (work.empty()) return;
-  const auto most =
-      std::ranges::max_element(work, {}, [](const auto& entry) { return entry.second; });
+  const auto most = std::ranges::max_element(with_weights.empty() ? work : with_weights, {},
+                                             [](const auto& entry) { return entry.second; });
   degrees.dp = most->first[kSamples];
   degrees.tp = most->first[kChannels];
   degrees.cp = most->first[kPositions];
   degrees.copies = most->first[kCopies];
   for (const auto& [parts, share] : work) degrees.ep = std::max(degrees.ep, parts[kExperts]);
-  if (most->first[kExperts] < degrees.ep && degrees.dp % degrees.ep != 0) degrees.ep = 1;
-  degrees.share = most->second / all;
+  // Replicas that share the experts have samples of their own elsewhere.
+  degrees.dp *= most->first[kExperts];
+  if (degrees.dp % degrees.ep != 0) degrees.ep = 1;
+  degrees.share = work[most->first] / all;
 }
 
 void add_saved(const TrainingGraph& training, const Strategy& strategy, Degrees& degrees) {

@@ -11,13 +11,14 @@
 namespace windlass {
 
 // Strategies of windlass decide op by op; these are the numbers that most of the arithmetic
-// follows. Within a group, dp x tp x cp x ep x copies is the number of its devices.
+// with weights follows. Within a group, dp x tp x cp x copies is the number of its devices; ep
+// divides dp.
 struct Degrees {
   int64_t dp = 1;          // parts of the samples
   int64_t tp = 1;          // parts of channels or heads
   int64_t pp = 1;          // groups that stages run on one after the other; of packs: the depth
   int64_t cp = 1;          // parts of the positions of a sample
-  int64_t ep = 1;          // parts of the experts
+  int64_t ep = 1;          // replicas that share the experts
   int64_t copies = 1;      // devices that do the same
   int64_t interleave = 1;  // stages of each group
   double share = 1;        // of the arithmetic that is split like this

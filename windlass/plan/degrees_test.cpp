@@ -78,7 +78,7 @@ TEST(Degrees, MultiplyToTheDevices) {
       if (step.strategy.packs) continue;
       const Degrees found =
           degrees_of(step.training, find_batch(graph), step.strategy, step.samples);
-      const int64_t product = found.dp * found.tp * found.cp * found.ep * found.pp * found.copies;
+      const int64_t product = found.dp * found.tp * found.cp * found.pp * found.copies;
       EXPECT_EQ(product, devices) << name;
     }
 }

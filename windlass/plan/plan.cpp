@@ -52,6 +52,7 @@ bool ModelRequest::operator==(const ModelRequest& other) const {
          image == other.image && dimensions == other.dimensions && loss == other.loss &&
          dtype == other.dtype && freeze == other.freeze && train == other.train &&
          fuse == other.fuse && as_exported == other.as_exported &&
+         expert_capacity == other.expert_capacity &&
          training.optimizer == other.training.optimizer &&
          training.master_weights == other.training.master_weights &&
          training.gradient_dtype == other.training.gradient_dtype &&

@@ -31,6 +31,7 @@ struct ModelRequest {
   std::optional<DType> dtype = {};                   // of weights and activations
   std::vector<std::string> freeze = {}, train = {};  // globs
   bool fuse = true, as_exported = false;
+  double expert_capacity = 0;     // of rows in slots (graph/expert_slots.h); 0: not in slots
   TrainingOptions training = {};  // with what the runner says: set_training()
   Runner runner = {};             // who carries the step out
   bool operator==(const ModelRequest&) const;

@@ -5,6 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/case_networks.h"
 #include "windlass/plan/random_strategy.h"
@@ -96,6 +97,12 @@ inline Machine unlike_hosts(Rng& rng) {
       "test");
 }
 
+// Rows in the order of tokens, or in slots with room for any choice.
+inline Graph random_mixture(Rng& rng, int64_t samples) {
+  if (rng.chance(0.5)) return mixture(samples);
+  return with_expert_slots(sequences(samples, 4), 2);
+}
+
 inline Graph random_network(Rng& rng) {
   switch (rng.integer(0, 9)) {
     case 0: return mlp(6, 2, 10);
@@ -104,7 +111,7 @@ inline Graph random_network(Rng& rng) {
     case 3: return views(6);
     case 4: return unfused_transformer(rng.integer(2, 3));
     case 5: return lstm(rng.integer(2, 4));
-    case 6: return mixture(rng.integer(2, 5));
+    case 6: return random_mixture(rng, rng.integer(2, 5));
     case 7: return unet(rng.integer(1, 3));
     case 8: return noisy(rng.integer(2, 5));
     default: return cnn(1, true);
@@ -122,7 +129,7 @@ inline Graph random_batch_network(Rng& rng, int64_t samples) {
     case 5: return cnn(samples);
     case 6: return repeated(samples);
     case 7: return lstm(samples, true);
-    case 8: return mixture(samples);
+    case 8: return random_mixture(rng, samples);
     default: return noisy(samples);
   }
 }

@@ -93,8 +93,8 @@ std::optional<DType> read_dtype(JsonObject& object, const std::string& key) {
 ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
   ModelRequest model;
   know(object, {"source", "fingerprint", "batch", "sequence", "image", "dimensions", "loss",
-                "dtype", "freeze", "train", "fuse", "as_exported", "optimizer", "master_weights",
-                "gradient_dtype", "clip_norm"});
+                "dtype", "freeze", "train", "fuse", "as_exported", "expert_capacity", "optimizer",
+                "master_weights", "gradient_dtype", "clip_norm"});
   fingerprint = read_fingerprint(object);
   model.source = object.text("source");
   const auto size = [&](const char* key) -> std::optional<int64_t> {
@@ -120,6 +120,8 @@ ModelRequest read_model(JsonObject object, uint64_t& fingerprint) {
   if (object.has("train")) model.train = object.texts("train");
   model.fuse = object.boolean("fuse", true);
   model.as_exported = object.boolean("as_exported", false);
+  if (object.has("expert_capacity"))
+    model.expert_capacity = object.number("expert_capacity", 0, 1, 1e6);
   model.training.optimizer = choose(
       object, "optimizer",
       {OptimizerKind::Sgd, OptimizerKind::Momentum, OptimizerKind::Adam, OptimizerKind::AdamW},

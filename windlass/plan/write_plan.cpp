@@ -91,6 +91,7 @@ ordered_json write_model(const Plan& plan) {
   if (!model.train.empty()) object["train"] = model.train;
   object["fuse"] = model.fuse;
   object["as_exported"] = model.as_exported;
+  if (model.expert_capacity > 0) object["expert_capacity"] = model.expert_capacity;
   object["optimizer"] = enum_name(model.training.optimizer);
   object["master_weights"] = model.training.master_weights;
   if (model.training.gradient_dtype)  // the runner's own included

@@ -15,12 +15,14 @@
 #include "windlass/base/error.h"
 #include "windlass/base/rng.h"
 #include "windlass/base/test_effort.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/plan/every_sharding.h"
 #include "windlass/plan/paged_step.h"
 #include "windlass/plan/random_packs.h"
 #include "windlass/plan/random_step.h"
 #include "windlass/plan/step.h"
 #include "windlass/runtime/step_runner.h"
+#include "windlass/strategy/baselines.h"
 #include "windlass/task/lower.h"
 #include "windlass/task/packs/lower_packs.h"
 
@@ -206,6 +208,34 @@ TEST(ManyDevices, EveryOpUnderEverySharding) {
         });
   }
   EXPECT_GT(runs, 100U);
+}
+
+// Positions of sequences and experts on different devices, with dropout and labels that are left
+// out.
+TEST(ManyDevices, SplitSequencesAndExpertsTrainAsOneDevice) {
+  const Graph tokens = cases::sequences(4), slots = with_expert_slots(tokens, 2);
+  const auto train = [](const Graph& graph, const char* name, int devices) {
+    SCOPED_TRACE(fmt::format("{} on {} devices", name, devices));
+    const Machine machine = cases::machine(devices);
+    const PreparedStep step = prepare_step(graph, parse_baseline(name), machine, {});
+    const StepStart start =
+        cases::random_start(step.training, static_cast<int32_t>(step.strategy.micro_batches), 3);
+    const BatchAxes batch = batch_of(step.training);
+    const auto plainly = [&](const StepStart& from) {
+      return run_plain(step.training, from, batch);
+    };
+    const RunEnd found = run(step.training, machine, step.strategy, start, batch);
+    EXPECT_TRUE(expect_same_run(found, plainly(start), 1e-4, plainly, start));
+  };
+  train(tokens, "megatron:cp=2,stripes=2", 2);
+  train(tokens, "megatron:cp=4,recompute=full", 4);
+  train(tokens, "megatron:cp=2,dp=2,stripes=2,zero=3", 4);
+  train(tokens, "megatron:cp=2,tp=2,sequence-parallel=on,offload=on", 4);
+  train(slots, "megatron:ep=2", 2);
+  train(slots, "megatron:ep=4,zero=1", 4);
+  train(slots, "megatron:ep=2,recompute=full,micro-batches=2", 2);
+  train(slots, "megatron:ep=2,offload=on", 4);
+  train(slots, "megatron:ep=2,cp=2,stripes=2", 4);
 }
 
 TEST(ManyDevices, DelaysChangeNothing) {

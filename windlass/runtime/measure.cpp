@@ -119,10 +119,17 @@ class Rehearsal {
     }
   }
 
-  // Rows of all experts, or of one.
+  // Rows of all experts, or of one; slots that are used evenly.
   void route(TensorId id, Routing routing, at::Tensor& tensor) const {
     const Graph& graph = *run_.graph;
     const OpId producer = graph[id].producer;
+    if (producer.valid() && graph[producer].kind == OpKind::Dispatch &&
+        !graph[producer].forward.valid() && id == graph[producer].outputs[1]) {
+      const auto& slots = std::get<SlotAttrs>(graph[producer].attrs);
+      const int64_t choices = graph.type_of(graph[producer].inputs[1]).shape[1];
+      tensor.fill_(std::min(slots.slots, slots.block * choices / slots.experts));
+      return;
+    }
     if (!producer.valid() || graph[producer].kind != OpKind::Route ||
         graph[producer].forward.valid() || id != graph[producer].outputs[1] ||
         routing == Routing::Crowded)

@@ -30,6 +30,9 @@ struct Problem {
   Reprice reprice = {};
   // Seconds that `reprice` has spent measuring so far, if it measures.
   std::function<Seconds()> measuring = {};
+  // The same network with rows of experts in slots (graph/expert_slots.h), if its experts may be
+  // split over devices; must outlive the problem.
+  const Graph* with_slots = nullptr;
 };
 
 // How far a search is.
@@ -48,19 +51,19 @@ struct StartStrategy {
 
 // Decisions that the user has made. 0 or none: open.
 struct FixedDecisions {
-  int64_t dp = 0, tp = 0, pp = 0;
+  int64_t dp = 0, tp = 0, pp = 0, cp = 0, ep = 0;
   int zero = -1;
   std::optional<RecomputePolicy> recompute;
   std::optional<bool> offload, host_weights, host_update;
 
-  bool structure() const { return dp > 0 || tp > 0 || pp > 0; }
+  bool structure() const { return dp > 0 || tp > 0 || pp > 0 || cp > 0 || ep > 1; }
   // Whether a named strategy agrees. Sharing out means nothing without replicas.
   bool allows(const BaselineSpec& spec) const {
     const auto open = [](int64_t decided, int64_t value) {
       return decided == 0 || value == 0 || decided == value;
     };
-    return open(dp, spec.dp) && open(tp, spec.tp) && open(pp, spec.pp) &&
-           (zero < 0 || spec.dp == 1 || zero == spec.zero) &&
+    return open(dp, spec.dp) && open(tp, spec.tp) && open(pp, spec.pp) && open(cp, spec.cp) &&
+           open(ep, spec.ep) && (zero < 0 || spec.dp * spec.cp == 1 || zero == spec.zero) &&
            (!recompute || *recompute == spec.recompute) && (!offload || *offload == spec.offload) &&
            (!host_update || *host_update == spec.host_update) &&
            (!host_weights || *host_weights == spec.host_weights);
@@ -97,6 +100,8 @@ struct SearchOptions {
   // mathematics.
   int compress = 0;
   FixedDecisions fixed = {};
+  // A plan of the same step that is known: what takes as long is of no interest.
+  std::optional<Seconds> below = {};
   std::optional<HarmonyMode> pack_mode = {};  // of packs of layers; none: whichever is faster
   std::vector<StartStrategy> starts = {};
   // Asked now and then: whether to return the best so far.
@@ -111,6 +116,7 @@ struct SearchResult {
   int64_t samples = 0;     // of the batch
   TrainingGraph training;  // that the strategy is for: of one micro-batch, for packs of the batch
   Strategy strategy;       // if infeasible: the one that needs least
+  bool in_slots = false;   // both are for Problem::with_slots
   Seconds step_time;
   // A plan with more moving parts (packs of layers) that is faster by no more than noise.
   std::optional<Seconds> passed_over = {};

@@ -6,6 +6,8 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/graph/network_layers.h"
+#include "windlass/strategy/context_parallel.h"
+#include "windlass/strategy/expert_parallel.h"
 #include "windlass/strategy/replicas.h"
 #include "windlass/strategy/stages.h"
 #include "windlass/strategy/tensor_parallel.h"
@@ -41,7 +43,7 @@ class Generator {
 
   void make_stages() {
     result_.groups.clear();
-    const int64_t each = spec_.dp * spec_.tp;
+    const int64_t each = spec_.dp * spec_.cp * spec_.tp;
     for (int64_t p = 0; p < spec_.pp; ++p) {
       std::vector<DeviceId>& group = result_.groups.emplace_back();
       for (int64_t i = 0; i < each; ++i)
@@ -69,6 +71,7 @@ class Generator {
       splits_ =
           megatron_splits(graph(), training_.forward_ops, batch_, parts, spec_.sequence_parallel);
     }
+    split_further();
     result_.shardings.clear();
     std::map<Sharding, int32_t> known;
     for (size_t i = 0; i < training_.forward_ops; ++i) {
@@ -76,13 +79,53 @@ class Generator {
       if (spec_.one_weird_trick && splits_[i].split.loop >= 0) {
         sharding.splits = {splits_[i].split};
       } else {
-        sharding.splits = {along_batch(i, dp)};
-        if (!spec_.one_weird_trick) sharding.splits.push_back(splits_[i].split);
+        const bool split = !experts_.empty() && experts_[i].loop >= 0;
+        sharding.splits = {along_batch(i, split ? dp / experts_[i].parts : dp)};
+        if (split) sharding.splits.push_back(experts_[i]);
+        add_inside(i, sharding);
       }
       const auto [entry, fresh] =
           known.try_emplace(sharding, static_cast<int32_t>(result_.shardings.size()));
       if (fresh) result_.shardings.push_back(sharding);
       result_.ops[i] = entry->second;
+    }
+  }
+
+  // Positions and experts.
+  void split_further() {
+    const size_t ops = training_.forward_ops;
+    try {
+      if (spec_.cp > 1) {
+        const int64_t all = spec_.cp * (spec_.sequence_parallel ? spec_.tp : 1);
+        const int32_t stripes = spec_.stripes > 0 ? static_cast<int32_t>(spec_.stripes)
+                                                  : even_stripes(graph(), ops, all);
+        positions_ = context_splits(graph(), ops, batch_, static_cast<int32_t>(spec_.cp), stripes);
+      }
+      if (spec_.ep > 1) experts_ = expert_splits(graph(), ops, static_cast<int32_t>(spec_.ep));
+    } catch (const Error& error) {
+      throw error.within(fmt::format("strategy \"{}\"", spec_.name));
+    }
+  }
+
+  // What is split inside of a replica: positions, then channels. What is split along the tokens
+  // outside of the tensor-parallel regions is one split with that of the positions.
+  void add_inside(size_t op, Sharding& sharding) const {
+    if (spec_.one_weird_trick) return;
+    const Split& channels = splits_[op].split;
+    if (positions_.empty() || positions_[op].loop < 0 || positions_[op].loop != channels.loop) {
+      if (!positions_.empty()) sharding.splits.push_back(positions_[op]);
+      sharding.splits.push_back(channels);
+      return;
+    }
+    Split both = positions_[op];
+    both.parts *= channels.parts;
+    const LoopNest nest = loops_of(graph(), graph().ops[op]);
+    const int64_t size = nest.loops[static_cast<size_t>(both.loop)].size;
+    if (size % (int64_t{both.parts} * both.blocks) == 0) {
+      sharding.splits.push_back(both);
+    } else {
+      sharding.splits.push_back(positions_[op]);
+      sharding.splits.push_back({-1, channels.parts});
     }
   }
 
@@ -113,13 +156,16 @@ class Generator {
     return {loop, parts};
   }
 
+  bool keeps_parts(size_t producer) const {
+    return splits_[producer].sequence || (!positions_.empty() && positions_[producer].loop >= 0);
+  }
+
   void choose_actions() {
-    if (spec_.sequence_parallel) {
+    if (spec_.sequence_parallel || spec_.cp > 1) {
       // Parts are kept; whoever reads the whole gathers it again.
       for (size_t s = 0; s < training_.saved.size(); ++s) {
         const OpId producer = training_.saved[s].producer;
-        if (producer.valid() && producer.index() < splits_.size() &&
-            splits_[producer.index()].sequence)
+        if (producer.valid() && producer.index() < splits_.size() && keeps_parts(producer.index()))
           result_.saved[s] = MemoryAction::Regather;
       }
     }
@@ -214,6 +260,7 @@ class Generator {
   const BatchAxes& batch_;
   const Machine& machine_;
   std::vector<TensorSplit> splits_;
+  std::vector<Split> positions_, experts_;  // by op; none: positions or experts are not split
   Strategy result_;
 };
 

@@ -3,6 +3,8 @@
 //   data-parallel                       the batch split over all devices
 //   zero:stage=1|2|3                    and optimizer state, gradients, weights shared out
 //   megatron:tp=8,pp=8,interleave=3     tensor and pipeline parallel, sequence-parallel=on|off
+//   megatron:cp=8                       positions of sequences split, keys and values gathered
+//   megatron:ep=8                       experts split over replicas, rows sent to them
 //   one-weird-trick                     convolutions data parallel, dense layers split by outputs
 //   gpipe:stages=4,micro=8              pipeline, all forward passes first
 //   1f1b:stages=4,micro=8               pipeline, one forward and one backward in turn
@@ -40,7 +42,8 @@ enum class RecomputePolicy : uint8_t {
 // Parameters of a named strategy. 0 means: what is left, or the default.
 struct BaselineSpec {
   std::string name;  // as written
-  int64_t dp = 0, tp = 1, pp = 1, interleave = 1;
+  int64_t dp = 0, tp = 1, pp = 1, cp = 1, ep = 1, interleave = 1;
+  int64_t stripes = 0;        // that sequences are cut into by cp; 0: as many as make work even
   int64_t micro = 0;          // samples of one replica in a micro-batch; of unequal ones the least
   int64_t micro_batches = 0;  // the other way to say it
   int zero = 0;

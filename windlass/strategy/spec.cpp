@@ -63,6 +63,9 @@ const std::map<std::string_view, Setter>& keys() {
       {"dp", [](BaselineSpec& s, auto v) { s.dp = number("dp", v); }},
       {"tp", [](BaselineSpec& s, auto v) { s.tp = number("tp", v); }},
       {"pp", [](BaselineSpec& s, auto v) { s.pp = number("pp", v); }},
+      {"cp", [](BaselineSpec& s, auto v) { s.cp = number("cp", v); }},
+      {"ep", [](BaselineSpec& s, auto v) { s.ep = number("ep", v); }},
+      {"stripes", [](BaselineSpec& s, auto v) { s.stripes = number("stripes", v); }},
       {"stages", [](BaselineSpec& s, auto v) { s.pp = number("stages", v); }},
       {"interleave", [](BaselineSpec& s, auto v) { s.interleave = number("interleave", v); }},
       {"micro", [](BaselineSpec& s, auto v) { s.micro = number("micro", v); }},
@@ -160,29 +163,37 @@ void resolve(BaselineSpec& spec, const Machine& machine, int64_t samples) {
   };
   if (spec.harmony_packs) {
     const BaselineSpec plain;
-    if (spec.dp != plain.dp || spec.tp != plain.tp || spec.zero != plain.zero || spec.offload ||
-        spec.compress > 0 || spec.interleave != plain.interleave ||
-        spec.recompute != plain.recompute || spec.host_weights || spec.host_update ||
-        spec.sequence_parallel || spec.bucket != plain.bucket)
+    if (spec.dp != plain.dp || spec.tp != plain.tp || spec.cp != plain.cp || spec.ep != plain.ep ||
+        spec.zero != plain.zero || spec.offload || spec.compress > 0 ||
+        spec.interleave != plain.interleave || spec.recompute != plain.recompute ||
+        spec.host_weights || spec.host_update || spec.sequence_parallel ||
+        spec.bucket != plain.bucket)
       fail_here("packs of layers have mode, packs, micro and micro-batches, and nothing else");
     // One replica of the pipeline through all devices, or all devices side by side.
     spec.dp = spec.pp == 1 ? devices : 1;
     spec.tp = 1;
   } else {
-    if (spec.pp == 0) spec.pp = devices / (spec.tp * std::max<int64_t>(1, spec.dp));
+    if (spec.pp == 0) spec.pp = devices / (spec.tp * spec.cp * std::max<int64_t>(1, spec.dp));
     if (spec.pp == 0) spec.pp = 1;
-    const int64_t model = spec.tp * spec.pp;
+    const int64_t model = spec.tp * spec.pp * spec.cp;
+    const std::string more = spec.cp > 1 ? fmt::format(" x cp {}", spec.cp) : "";
     if (model > devices)
-      fail_here(fmt::format("tp {} x pp {} needs {} devices, {} has {}", spec.tp, spec.pp, model,
-                            machine.name, devices));
+      fail_here(fmt::format("tp {} x pp {}{} needs {} devices, {} has {}", spec.tp, spec.pp, more,
+                            model, machine.name, devices));
     if (spec.dp == 0) spec.dp = devices / model;
     if (spec.dp * model > devices)
-      fail_here(fmt::format("dp {} x tp {} x pp {} needs {} devices, {} has {}", spec.dp, spec.tp,
-                            spec.pp, spec.dp * model, machine.name, devices));
+      fail_here(fmt::format("dp {} x tp {} x pp {}{} needs {} devices, {} has {}", spec.dp, spec.tp,
+                            spec.pp, more, spec.dp * model, machine.name, devices));
   }
   if (spec.balance && !spec.parts.empty()) fail_here("balance and parts say the same: keep one");
   if (!spec.parts.empty() && static_cast<int64_t>(spec.parts.size()) != spec.dp)
     fail_here(fmt::format("parts of {} replicas, there are {}", spec.parts.size(), spec.dp));
+  if (spec.dp % spec.ep != 0)
+    fail_here(
+        fmt::format("the experts of {} replicas cannot be on {} of them each", spec.dp, spec.ep));
+  if (spec.stripes > 0 && spec.cp == 1) fail_here("stripes are of split sequences: set cp");
+  if ((spec.cp > 1 || spec.ep > 1) && spec.one_weird_trick)
+    fail_here("neither sequences nor experts are split beside it");
   if (spec.interleave > 1 && spec.pp == 1) fail_here("interleave needs a pipeline: set pp");
   if (samples % spec.dp != 0 && spec.dp > samples)
     fail_here(

@@ -53,7 +53,7 @@ class Megatron {
   bool is_product(size_t i) const {
     const OpKind kind = op(i).kind;
     return (kind == OpKind::Linear || kind == OpKind::MatMul || kind == OpKind::Conv ||
-            kind == OpKind::GroupedLinear) &&
+            kind == OpKind::GroupedLinear || kind == OpKind::SlotLinear) &&
            has_weight(i);
   }
 

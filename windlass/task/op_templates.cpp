@@ -7,6 +7,16 @@
 #include "windlass/task/tables.h"
 
 namespace windlass {
+namespace {
+
+LoopBlocks loop_blocks(const LoopNest& nest, const Sharding& sharding) {
+  LoopBlocks blocks(nest.loops.size(), 1);
+  for (const Split& split : sharding.splits)
+    if (split.loop >= 0) blocks[static_cast<size_t>(split.loop)] = split.blocks;
+  return blocks;
+}
+
+}  // namespace
 
 const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
   for (const Made& known : op_index_[at(op)]) {
@@ -147,7 +157,8 @@ int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& shardi
     if (split.loop >= 0 && split.parts > 1 && couples(nest.loops[static_cast<size_t>(split.loop)]))
       digits.push_back({place, split.parts});
   }
-  if (digits.empty()) return work(work_of(graph, op, nest, local));
+  const LoopBlocks blocks = loop_blocks(nest, sharding);
+  if (digits.empty()) return work(work_of(graph, op, nest, local, blocks));
   const auto statistics = [&](int64_t m) {
     const OpPiece piece = piece_of(signature_of(graph, op), nest, loop_parts(nest, sharding, m));
     const TensorType type = exchange_of(piece, op.pass, wanted_of(op)).type;
@@ -164,8 +175,8 @@ int32_t Tables::price(const Op& op, const LoopNest& nest, const Sharding& shardi
       if (sizes_of(sharding, m) == own) bytes = std::max(bytes, here);
     }
   }
-  if (most.value == 0) return work(work_of(graph, op, nest, local));
-  const CoupledWork steps = coupled_work_of(graph, op, nest, local, bytes);
+  if (most.value == 0) return work(work_of(graph, op, nest, local, blocks));
+  const CoupledWork steps = coupled_work_of(graph, op, nest, local, bytes, blocks);
   std::ranges::sort(digits);
   exchange = {.begin = work(steps.begin),
               .traffic = collective(Collective::AllReduce, group, digits, most),

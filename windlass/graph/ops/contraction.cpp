@@ -202,6 +202,52 @@ GradientRule grouped_linear_gradient(const Signature& s, const std::vector<bool>
   return rule;
 }
 
+// Rows in slots of their experts (SlotAttrs): y[e, s] = W[e] x[e, s] where slot s is used, of which
+// `used` [e, blocks] tells; zero elsewhere.
+std::vector<TensorType> infer_slot_linear(const Signature& s) {
+  require_float(s, 0);
+  require_rank(s, 0, 3);
+  require_float(s, 1);
+  require_rank(s, 1, 3);
+  require_integer(s, 2);
+  require_rank(s, 2, 2);
+  const Shape &x = s.shape(0), &w = s.shape(1), &used = s.shape(2);
+  if (x[0] != w[0] || x[2] != w[2])
+    fail_input("input {} does not fit the expert weights {}", format_shape(x), format_shape(w));
+  if (used[0] != x[0] || used[1] < 1 || x[1] % used[1] != 0)
+    fail_input("input {} does not fit the counts of used slots {}", format_shape(x),
+               format_shape(used));
+  return {{s.input(0).dtype, {x[0], x[1], w[1]}}};
+}
+
+LoopNest slot_linear_loops(const Signature& s) {
+  const Shape &w = s.shape(1), &used = s.shape(2);
+  const int64_t slots = s.shape(0)[1] / used[1];
+  const AxisMap rows = {.loop = 1, .stride = slots, .window = slots};
+  LoopNest nest;
+  nest.loops = {{.name = "expert", .size = w[0]},
+                {.name = "block", .size = used[1]},
+                {.name = "n", .size = w[1]},
+                {.name = "k", .size = w[2], .role = LoopRole::Reduced}};
+  nest.inputs = {{{.loop = 0}, rows, {.loop = 3}},
+                 {{.loop = 0}, {.loop = 2}, {.loop = 3}},
+                 {{.loop = 0}, {.loop = 1}}};
+  nest.outputs = {{{.loop = 0}, rows, {.loop = 2}}};
+  return nest;
+}
+
+Arithmetic slot_linear_arithmetic(const Signature& s) {
+  const Shape& w = s.shape(1);
+  return {elements(s.input(0)) * s.as<SlotLinearAttrs>().filled * static_cast<double>(w[1]), 0};
+}
+
+GradientRule slot_linear_gradient(const Signature& s, const std::vector<bool>& wanted) {
+  GradientRule rule = weighted_gradient(s, wanted, slot_linear_arithmetic(s));
+  rule.inputs[2] = GradientSource::None;
+  rule.saved.push_back(saved_input(2));
+  return rule;
+}
+
 }  // namespace
 
 std::vector<OpInfo> contraction_ops() {
@@ -235,6 +281,15 @@ std::vector<OpInfo> contraction_ops() {
        .piece = grouped_linear_piece,
        .arithmetic = grouped_linear_arithmetic,
        .gradient = grouped_linear_gradient},
+      {.kind = OpKind::SlotLinear,
+       .name = "SlotLinear",
+       .family = OpFamily::Contraction,
+       .min_inputs = 3,
+       .max_inputs = 3,
+       .infer = infer_slot_linear,
+       .loops = slot_linear_loops,
+       .arithmetic = slot_linear_arithmetic,
+       .gradient = slot_linear_gradient},
   };
 }
 

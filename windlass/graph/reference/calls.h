@@ -203,6 +203,14 @@ std::vector<Array> route_backward(const BackwardCall& call);
 ForwardResult combine_forward(const ForwardCall& call);
 std::vector<Array> combine_backward(const BackwardCall& call);
 
+// slots.cpp
+ForwardResult dispatch_forward(const ForwardCall& call);
+std::vector<Array> dispatch_backward(const BackwardCall& call);
+ForwardResult collect_forward(const ForwardCall& call);
+std::vector<Array> collect_backward(const BackwardCall& call);
+ForwardResult slot_linear_forward(const ForwardCall& call);
+std::vector<Array> slot_linear_backward(const BackwardCall& call);
+
 // loss.cpp
 Array cross_entropy_begin(const ForwardCall& call);
 ForwardResult cross_entropy_forward(const ForwardCall& call);

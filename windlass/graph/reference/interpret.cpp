@@ -21,6 +21,7 @@ Functions functions_of(OpKind kind) {
     case OpKind::MatMul: return {matmul_forward, matmul_backward};
     case OpKind::Linear: return {linear_forward, linear_backward};
     case OpKind::GroupedLinear: return {grouped_linear_forward, grouped_linear_backward};
+    case OpKind::SlotLinear: return {slot_linear_forward, slot_linear_backward};
     case OpKind::Conv: return {conv_forward, conv_backward};
     case OpKind::Pool: return {pool_forward, pool_backward};
     case OpKind::Resize: return {resize_forward, resize_backward};
@@ -64,6 +65,8 @@ Functions functions_of(OpKind kind) {
     case OpKind::Gru: return {gru_forward, gru_backward};
     case OpKind::Route: return {route_forward, route_backward};
     case OpKind::Combine: return {combine_forward, combine_backward};
+    case OpKind::Dispatch: return {dispatch_forward, dispatch_backward};
+    case OpKind::Collect: return {collect_forward, collect_backward};
     case OpKind::CrossEntropy:
       return {cross_entropy_forward, cross_entropy_backward, cross_entropy_begin};
     case OpKind::MeanSquaredError: return {mean_squared_error_forward, mean_squared_error_backward};

@@ -192,6 +192,13 @@ void add_routing_cases(CaseMaker& make) {
   const int64_t tokens = make.integer(2, 4), top_k = make.integer(1, 2);
   make.add("Combine", OpKind::Combine, NoAttrs{},
            {make.uniform({tokens, top_k, 3}), make.uniform({tokens, top_k})});
+  // Three blocks of two tokens, with room for every choice, and counts of what is used.
+  const SlotAttrs slots{4, 2, 4};
+  make.add("Dispatch", OpKind::Dispatch, slots, {make.uniform({6, 3}), make.indices({6, 2}, 0, 3)});
+  make.add("Collect", OpKind::Collect, slots,
+           {make.uniform({4, 12, 3}), make.indices({6, 2}, 0, 3), make.uniform({6, 2})});
+  make.add("SlotLinear", OpKind::SlotLinear, SlotLinearAttrs{0.5},
+           {make.uniform({4, 12, 3}), make.uniform({4, 2, 3}), make.indices({4, 3}, 0, 4)});
 }
 
 void add_loss_cases(CaseMaker& make) {

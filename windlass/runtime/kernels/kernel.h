@@ -171,8 +171,12 @@ void matmul_forward(ForwardCall& call);
 void matmul_backward(BackwardCall& call);
 void linear_forward(ForwardCall& call);
 void linear_backward(BackwardCall& call);
+
+// experts.cpp
 void grouped_linear_forward(ForwardCall& call);
 void grouped_linear_backward(BackwardCall& call);
+void slot_linear_forward(ForwardCall& call);
+void slot_linear_backward(BackwardCall& call);
 
 // convolution.cpp
 void conv_forward(ForwardCall& call);
@@ -285,6 +289,12 @@ void route_forward(ForwardCall& call);
 void route_backward(BackwardCall& call);
 void combine_forward(ForwardCall& call);
 void combine_backward(BackwardCall& call);
+
+// slots.cpp
+void dispatch_forward(ForwardCall& call);
+void dispatch_backward(BackwardCall& call);
+void collect_forward(ForwardCall& call);
+void collect_backward(BackwardCall& call);
 
 // loss.cpp
 void cross_entropy_forward(ForwardCall& call);

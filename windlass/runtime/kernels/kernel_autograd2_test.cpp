@@ -261,6 +261,38 @@ Tensors combine_peer(const PeerCall& call) {
   return {(call.input(0) * call.input(1).unsqueeze(-1)).sum(1)};
 }
 
+// By token and choice: the row of slots, counted through all experts.
+at::Tensor slot_indices(const SlotAttrs& a, const at::Tensor& chosen) {
+  const int64_t blocks = chosen.size(0) / a.block;
+  at::Tensor rows = at::empty(chosen.sizes(), at::kLong);
+  for (int64_t b = 0; b < blocks; ++b) {
+    std::vector<int64_t> used(static_cast<size_t>(a.experts));
+    for (int64_t r = b * a.block * chosen.size(1); r < (b + 1) * a.block * chosen.size(1); ++r) {
+      const int64_t e = chosen.data_ptr<int64_t>()[r];
+      rows.data_ptr<int64_t>()[r] = (e * blocks + b) * a.slots + used[static_cast<size_t>(e)]++;
+    }
+  }
+  return rows.flatten();
+}
+Tensors dispatch_peer(const PeerCall& call) {
+  const auto& a = call.attrs<SlotAttrs>();
+  const at::Tensor &x = call.input(0), &chosen = call.input(1);
+  const int64_t blocks = x.size(0) / a.block;
+  const at::Tensor rows = slot_indices(a, chosen);
+  const at::Tensor from = torch::arange(x.size(0)).repeat_interleave(chosen.size(1));
+  const at::Tensor slots = torch::zeros({a.experts * blocks * a.slots, x.size(1)}, x.options())
+                               .index_copy(0, rows, x.index_select(0, from));
+  const at::Tensor used = torch::bincount(rows.floor_divide(a.slots), {}, a.experts * blocks);
+  return {slots.view({a.experts, blocks * a.slots, x.size(1)}), used.view({a.experts, blocks})};
+}
+Tensors collect_peer(const PeerCall& call) {
+  const at::Tensor rows = slot_indices(call.attrs<SlotAttrs>(), call.input(1));
+  const at::Tensor picked = call.input(0).flatten(0, 1).index_select(0, rows);
+  const at::Tensor weighted =
+      picked.view({call.input(1).size(0), call.input(1).size(1), -1}) * call.input(2).unsqueeze(-1);
+  return {weighted.sum(1)};
+}
+
 Tensors cross_entropy_peer(const PeerCall& call) {
   const auto& a = call.attrs<CrossEntropyAttrs>();
   const at::Tensor logits = call.input(0).movedim(a.axis, 1);
@@ -295,6 +327,8 @@ constexpr AutogradPeer kSequencePeers[] = {
     {OpKind::CumSum, cumsum_peer},
     {OpKind::Route, route_peer},
     {OpKind::Combine, combine_peer},
+    {OpKind::Dispatch, dispatch_peer},
+    {OpKind::Collect, collect_peer},
     {OpKind::CrossEntropy, cross_entropy_peer},
     {OpKind::MeanSquaredError, mean_squared_error_peer},
 };

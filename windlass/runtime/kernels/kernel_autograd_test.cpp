@@ -37,6 +37,14 @@ Tensors grouped_linear_peer(const PeerCall& call) {
           .squeeze(-1)};
 }
 
+Tensors slot_linear_peer(const PeerCall& call) {
+  const at::Tensor &x = call.input(0), &used = call.input(2);
+  const int64_t slots = x.size(1) / used.size(1);
+  const at::Tensor here = torch::arange(slots).view({1, 1, slots}) < used.unsqueeze(-1);
+  return {torch::matmul(x, call.input(1).transpose(1, 2)) *
+          here.view({x.size(0), x.size(1), 1}).to(x.scalar_type())};
+}
+
 // Amounts in the order of torch::constant_pad_nd: the last axis first.
 std::vector<int64_t> pad_amounts(const Ints& begin, const Ints& end) {
   std::vector<int64_t> amounts;
@@ -258,6 +266,7 @@ constexpr AutogradPeer kDensePeers[] = {
     {OpKind::MatMul, matmul_peer},
     {OpKind::Linear, linear_peer},
     {OpKind::GroupedLinear, grouped_linear_peer},
+    {OpKind::SlotLinear, slot_linear_peer},
     {OpKind::Conv, conv_peer},
     {OpKind::Pool, pool_peer},
     {OpKind::Resize, resize_peer},

@@ -22,9 +22,19 @@ using reference::OpCase;
 using reference::Operand;
 
 constexpr OpKind kDenseKinds[] = {
-    OpKind::MatMul,  OpKind::Linear,    OpKind::GroupedLinear, OpKind::Conv,
-    OpKind::Pool,    OpKind::Resize,    OpKind::BatchNorm,     OpKind::LayerNorm,
-    OpKind::RmsNorm, OpKind::GroupNorm, OpKind::Lstm,          OpKind::LocalResponseNorm,
+    OpKind::MatMul,
+    OpKind::Linear,
+    OpKind::GroupedLinear,
+    OpKind::SlotLinear,
+    OpKind::Conv,
+    OpKind::Pool,
+    OpKind::Resize,
+    OpKind::BatchNorm,
+    OpKind::LayerNorm,
+    OpKind::RmsNorm,
+    OpKind::GroupNorm,
+    OpKind::Lstm,
+    OpKind::LocalResponseNorm,
     OpKind::Gru,
 };
 
@@ -237,6 +247,24 @@ TEST(DenseKernels, RowsMustHaveAnExpert) {
     EXPECT_EQ(error.kind(), ErrorKind::Input);
     EXPECT_THAT(error.what(),
                 testing::StartsWith("GroupedLinear: row 1 is for expert 2, expected 0 to 1"));
+  }
+}
+
+// More rows than slots are an error that says what to do; nothing is dropped.
+TEST(DenseKernels, RowsMustHaveASlot) {
+  const OpCase c{"",
+                 OpKind::Dispatch,
+                 SlotAttrs{3, 4, 2},
+                 {{DType::F32, Array({4, 1}, 1)}, {DType::I64, Array({4, 1}, {1, 2, 1, 1})}},
+                 {}};
+  try {
+    forward_kernel(c, c.signature());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::Input);
+    EXPECT_THAT(error.what(), testing::StartsWith("Dispatch: expert 1 is chosen more than 2 times "
+                                                  "for 4 tokens"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("--expert-capacity"));
   }
 }
 

@@ -219,8 +219,9 @@ class Adviser {
       add(fmt::format("the number of micro-batches ({})", given_.options.micro_batches),
           [](SearchOptions& options) { options.micro_batches = 0; });
     if (fixed.structure())
-      add("dp, tp and pp", [](SearchOptions& options) {
-        options.fixed.dp = options.fixed.tp = options.fixed.pp = 0;
+      add("dp, tp, pp, cp and ep", [](SearchOptions& options) {
+        options.fixed.dp = options.fixed.tp = options.fixed.pp = options.fixed.cp = 0;
+        options.fixed.ep = 0;
       });
     if (fixed.zero >= 0)
       add(fmt::format("zero={}", fixed.zero), [](SearchOptions& o) { o.fixed.zero = -1; });

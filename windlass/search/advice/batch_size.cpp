@@ -44,10 +44,11 @@ bool run_frugal(Ledger& ledger, int64_t micro) {
   const FixedDecisions& fixed = ledger.options().fixed;
   const auto allowed = [](int64_t only, int64_t value) { return only == 0 || only == value; };
   if (!ledger.can_cut(micro)) return false;
+  const int64_t cp = std::max<int64_t>(1, fixed.cp);
   for (int64_t tp = 1; tp <= devices; ++tp)
     for (int64_t pp = 1; pp * tp <= devices; ++pp) {
-      const int64_t dp = devices / (tp * pp);
-      if (dp * tp * pp != devices || (pp > 1 && pp > micro)) continue;
+      const int64_t dp = devices / (tp * pp * cp);
+      if (dp * tp * pp * cp != devices || (pp > 1 && pp > micro)) continue;
       if (stopped(ledger.options())) return false;
       if (!allowed(fixed.tp, tp) || !allowed(fixed.pp, pp) || !allowed(fixed.dp, dp)) continue;
       for (const bool offload : {false, true})
@@ -58,8 +59,9 @@ bool run_frugal(Ledger& ledger, int64_t micro) {
             if (fixed.offload && *fixed.offload != offload) continue;
             if (fixed.host_weights && *fixed.host_weights != host_weights) continue;
             BaselineSpec spec = parse_baseline("megatron");
-            spec.dp = dp, spec.tp = tp, spec.pp = pp;
-            spec.zero = fixed.zero >= 0 ? fixed.zero : (dp > 1 ? 3 : 0);
+            spec.dp = dp, spec.tp = tp, spec.pp = pp, spec.cp = cp;
+            spec.ep = std::max<int64_t>(1, fixed.ep);
+            spec.zero = fixed.zero >= 0 ? fixed.zero : (dp * cp > 1 ? 3 : 0);
             spec.recompute = recompute;
             spec.offload = offload;
             spec.host_weights = host_weights;

@@ -28,6 +28,11 @@ Ledger::Ledger(const Problem& problem, const SearchOptions& options)
   if (options.micro_batches > 1) cut(options.micro_batches);
   clock_begin_ = options.clock ? options.clock() : 0;
   measured_before_ = measuring();
+  if (!options.below) return;
+  // What the host takes beside is in the step that is known, and not in what is compared here: some
+  // that are no faster may be looked at.
+  ceiling_ = static_cast<Nanoseconds>(options.below->value * 1e9);
+  elsewhere_best_ = ceiling_;
 }
 
 Ledger Ledger::branch(Nanoseconds ceiling) const {
@@ -195,8 +200,9 @@ std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches) 
 std::optional<Strategy> Ledger::named(BaselineSpec spec, int64_t micro_batches,
                                       const std::vector<DeviceId>& devices) {
   const auto count = static_cast<int64_t>(devices.size());
-  if (spec.dp == 0) spec.dp = count / (spec.tp * spec.pp);
-  if (spec.dp == 0 || spec.dp * spec.tp * spec.pp > count) return std::nullopt;
+  const int64_t model = spec.tp * spec.pp * spec.cp;
+  if (spec.dp == 0) spec.dp = count / model;
+  if (spec.dp == 0 || spec.dp * model > count) return std::nullopt;
   std::optional<Strategy> strategy = named(spec, micro_batches);
   if (!strategy) return std::nullopt;
   for (std::vector<DeviceId>& group : strategy->groups)
@@ -316,6 +322,7 @@ Ledger::Entry Ledger::least() {
   std::optional<Entry> least = least_;
   std::vector<Entry> list = sought_;
   if (!least) list.insert(list.end(), frugal_.begin(), frugal_.end());
+  if (options_.below) list.clear();  // nobody asks where something is known to fit
   for (const Entry& entry : list) {
     Evaluator& evaluator = *cut(entry.micro_batches).evaluator;
     // What is there from the start cannot be waited for.

@@ -40,7 +40,7 @@ class ChainMethod {
   void run() {
     const auto devices = static_cast<int64_t>(ledger_.problem().machine.devices.size());
     // A named way to recompute is none that the chain could choose.
-    if (fixed_.recompute || fixed_.tp > 1 || fixed_.pp > 1 ||
+    if (fixed_.recompute || fixed_.tp > 1 || fixed_.pp > 1 || fixed_.cp > 1 || fixed_.ep > 1 ||
         (fixed_.dp > 0 && fixed_.dp != devices))
       return;
     find_structures(devices);

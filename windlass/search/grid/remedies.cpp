@@ -6,7 +6,7 @@ std::vector<BaselineSpec> all_homes(const BaselineSpec& plain) {
   std::vector<BaselineSpec> list;
   for (const int home : {0, 1, 2})
     for (const int zero : {0, 1, 2, 3}) {
-      if (zero > 0 && plain.dp == 1) continue;
+      if (zero > 0 && plain.dp * plain.cp == 1) continue;
       BaselineSpec spec = plain;
       spec.zero = zero;
       spec.host_update = home >= 1;

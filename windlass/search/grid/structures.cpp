@@ -4,22 +4,28 @@
 
 #include <fmt/format.h>
 
+#include "windlass/graph/expert_slots.h"
 #include "windlass/search/bounds/work_bound.h"
 #include "windlass/search/grid/balance.h"
 #include "windlass/search/grid/subsets.h"
+#include "windlass/strategy/context_parallel.h"
 #include "windlass/strategy/replicas.h"
 
 namespace windlass {
 namespace {
 
 constexpr int64_t kMostTensorParallel = 16, kMostStages = 32;
+// Sequences are split where parts of them are still long: shorter ones have little to compute
+// beside what is gathered, and there are samples to split instead.
+constexpr int64_t kMostContextParallel = 64, kFewestPositions = 2048;
 
 bool later(const Structure& a, const Structure& b) { return a.time > b.time; }
 
 // Without a pipeline, and alike but for micro-batches.
 bool same_replicas(const Structure& a, const Structure& b) {
-  return a.spec.pp == 1 && b.spec.pp == 1 && a.spec.tp == b.spec.tp &&
-         a.spec.sequence_parallel == b.spec.sequence_parallel && a.devices == b.devices;
+  return a.spec.pp == 1 && b.spec.pp == 1 && a.spec.tp == b.spec.tp && a.spec.cp == b.spec.cp &&
+         a.spec.ep == b.spec.ep && a.spec.sequence_parallel == b.spec.sequence_parallel &&
+         a.devices == b.devices;
 }
 
 }  // namespace
@@ -85,33 +91,65 @@ std::optional<Structure> StructureQueue::next() {
   return next;
 }
 
+// Into how many parts sequences are split: powers of two, or what the user wants.
+std::vector<int64_t> StructureQueue::context_degrees(int64_t devices) const {
+  if (fixed_.cp > 0) return {fixed_.cp};
+  const int64_t positions = positions_of(ledger_.problem().network);
+  std::vector<int64_t> degrees = {1};
+  for (int64_t cp = 2; cp <= std::min(devices, kMostContextParallel); cp *= 2)
+    if (positions % cp == 0 && positions / cp >= kFewestPositions) degrees.push_back(cp);
+  return degrees;
+}
+
+// Over how many replicas experts are split. That they are not is left to the network without slots.
+std::vector<int64_t> StructureQueue::expert_degrees(int64_t replicas) const {
+  const Graph& network = ledger_.problem().network;
+  if (!has_expert_slots(network)) return {1};
+  const int64_t experts = experts_of(network);
+  std::vector<int64_t> degrees;
+  for (int64_t ep = ledger_.options().below ? 2 : 1; ep <= std::min(replicas, experts); ++ep)
+    if (replicas % ep == 0 && experts % ep == 0 && (fixed_.ep == 0 || fixed_.ep == ep))
+      degrees.push_back(ep);
+  return degrees;
+}
+
 void StructureQueue::add_structures(const std::vector<DeviceId>& members) {
   const auto devices = static_cast<int64_t>(members.size());
-  const bool any_micro = ledger_.options().micro_batches == 0;
   const auto allowed = [](int64_t fixed, int64_t value) { return fixed == 0 || fixed == value; };
+  const std::vector<int64_t> contexts = context_degrees(devices);
   for (int64_t tp = 1; tp <= std::min(devices, kMostTensorParallel); ++tp)
-    for (int64_t pp = 1; pp <= std::min(devices, kMostStages); ++pp) {
-      if (devices % (tp * pp) != 0) continue;
-      const int64_t dp = devices / (tp * pp);
-      if (!allowed(fixed_.tp, tp) || !allowed(fixed_.pp, pp) || !allowed(fixed_.dp, dp)) continue;
-      for (int64_t m : ledger_.micro_batches(kMostMicroBatches)) {
-        // A pipeline with fewer micro-batches than stages never fills.
-        if (pp > 1 && m < pp && any_micro) continue;
-        for (const bool sequence : {false, true}) {
-          if (sequence && tp == 1) continue;
+    for (int64_t pp = 1; pp <= std::min(devices, kMostStages); ++pp)
+      for (const int64_t cp : contexts) {
+        if (devices % (tp * pp * cp) != 0) continue;
+        const int64_t dp = devices / (tp * pp * cp);
+        if (!allowed(fixed_.tp, tp) || !allowed(fixed_.pp, pp) || !allowed(fixed_.dp, dp)) continue;
+        for (const int64_t ep : expert_degrees(dp)) {
           Structure structure;
           structure.devices = members;
           structure.spec = parse_baseline("megatron");
           structure.spec.tp = tp;
           structure.spec.pp = pp;
+          structure.spec.cp = cp;
           structure.spec.dp = dp;
-          structure.spec.micro_batches = m;
-          structure.spec.sequence_parallel = sequence;
-          structure.micro_batches = m;
-          rough_.push_back(structure);
+          structure.spec.ep = ep;
+          add_micro_batches(structure);
         }
       }
+}
+
+void StructureQueue::add_micro_batches(Structure structure) {
+  BaselineSpec& spec = structure.spec;
+  const bool any_micro = ledger_.options().micro_batches == 0;
+  for (int64_t m : ledger_.micro_batches(kMostMicroBatches)) {
+    // A pipeline with fewer micro-batches than stages never fills.
+    if (spec.pp > 1 && m < spec.pp && any_micro) continue;
+    for (const bool sequence : {false, true}) {
+      if (sequence && spec.tp == 1) continue;
+      spec.micro_batches = structure.micro_batches = m;
+      spec.sequence_parallel = sequence;
+      rough_.push_back(structure);
     }
+  }
 }
 
 std::vector<Structure> StructureQueue::measured(Structure structure) {

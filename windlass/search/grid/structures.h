@@ -50,7 +50,11 @@ class StructureQueue {
 
  private:
   void begin();
+  std::vector<int64_t> context_degrees(int64_t devices) const;
+  std::vector<int64_t> expert_degrees(int64_t replicas) const;
   void add_structures(const std::vector<DeviceId>& members);
+  // With all numbers of micro-batches.
+  void add_micro_batches(Structure structure);
   // With what it takes at least, and with more samples on faster devices; nothing if it is not
   // possible.
   std::vector<Structure> measured(Structure structure);

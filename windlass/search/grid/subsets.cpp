@@ -66,7 +66,7 @@ class Chooser {
     std::vector<int64_t> list;
     if (fixed_.structure()) {
       const int64_t unit = std::max<int64_t>(1, fixed_.dp) * std::max<int64_t>(1, fixed_.tp) *
-                           std::max<int64_t>(1, fixed_.pp);
+                           std::max<int64_t>(1, fixed_.pp) * std::max<int64_t>(1, fixed_.cp);
       list = {unit, all / unit * unit};
     }
     for (size_t end = end_of_kind(0); end < order_.size(); end = end_of_kind(end)) {

@@ -52,7 +52,7 @@ class Walks {
   void run() {
     const std::vector<Ledger::Entry> entries =
         ledger_.fits() ? ledger_.entries() : ledger_.frugal();
-    if (entries.empty()) return;
+    if (entries.empty() || (ledger_.options().below && !ledger_.fits())) return;
     // The cut of the best one; others have to be nearly as good.
     constexpr double kNear = 1.05;
     constexpr size_t kMostCuts = 2;

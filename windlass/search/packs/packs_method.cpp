@@ -102,7 +102,7 @@ void try_packs(Ledger& ledger) {
   const SearchOptions& options = ledger.options();
   if (!suits_packs(problem.machine) || problem.reprice || problem.cost.runner_costs() != nullptr ||
       problem.training.clip_norm > 0 || options.micro_batches > 0 || options.fixed.any() ||
-      !options.starts.empty())
+      !options.starts.empty() || options.below)
     return;
   const auto on_host = [](const Residency& weight) { return weight.host || weight.host_update; };
   if (ledger.fits() && std::ranges::none_of(ledger.entries().front().strategy.weights, on_host))
