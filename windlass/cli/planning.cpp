@@ -1,6 +1,7 @@
 #include "windlass/cli/planning.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include "windlass/graph/expert_slots.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
+#include "windlass/run/step_calibration.h"
 #include "windlass/search/advice/batch_size.h"
 #include "windlass/search/settings/settings_search.h"
 
@@ -135,22 +137,60 @@ void search_measured(const SearchMethod& method, const SearchOptions& options,
   take(pricing, slots, planned);
 }
 
+// What a search has found, measured.
+struct MeasuredPlan {
+  ModelRequest request;
+  Model model;
+  TrainingGraph training;
+  Strategy strategy;
+  SearchResult search;
+  SimulatedStep step;
+};
+
+MeasuredPlan measured_plan(const PlannedSubject& planned) {
+  const Subject& subject = planned.subject;
+  return {subject.request,  subject.model,  subject.training,
+          subject.strategy, planned.search, planned.step};
+}
+
+void go_back_to(MeasuredPlan plan, PlannedSubject& planned) {
+  Subject& subject = planned.subject;
+  subject.request = std::move(plan.request);
+  subject.model = std::move(plan.model);
+  subject.training = std::move(plan.training);
+  subject.strategy = std::move(plan.strategy);
+  planned.search = std::move(plan.search);
+  planned.step = std::move(plan.step);
+  planned.fits = true;
+}
+
 // To measure the kernels of all the pieces that a search over several devices, or of parts of the
-// batch, tries would take longer than most trainings. So it goes by the figures of the host, and
-// what it finds is measured. Where that takes more memory than was thought, the search has less the
-// next time: by what was missing where it ended, though not by more than a part at a time, since
-// what is asked for first may be far more than what is needed.
+// batch, tries would take longer than most trainings. So it goes by the figures of the host first,
+// and what it finds is measured; then by what kernels like those were measured to take, as long as
+// that finds better plans. Where what it finds takes more memory than was thought, the search has
+// less the next time: by what was missing where it ended, though not by more than a part at a time,
+// since what is asked for first may be far more than what is needed.
 void search_then_measure(const SearchMethod& method, const SearchOptions& options,
                          const std::optional<SlotModel>& slots, Pricing& pricing,
                          PlannedSubject& planned) {
-  constexpr int kTries = 8;
+  constexpr int kTries = 10, kMoreSearches = 2;
   constexpr int64_t kLeastPart = 32, kMostPart = 6;
+  constexpr double kWorthAnother = 0.98;
   const Subject& subject = planned.subject;
   Machine limited = subject.machine;
+  StepCalibration seen(subject.machine, pricing.cost());
+  std::optional<MeasuredPlan> best;
+  int more = 0;
+  int64_t tried = 0, proposals = 0;
+  Seconds spent;
   for (int tries = 0; tries < kTries; ++tries) {
     // Once experts are in slots they stay there.
     const Graph* other = has_expert_slots(subject.model.graph) ? nullptr : network_of_slots(slots);
-    planned.search = method.search(problem_of(subject, limited, pricing, false, other), options);
+    const Machine machine = seen.apply(limited);
+    planned.search = method.search(problem_of(subject, machine, pricing, false, other), options);
+    tried += planned.search.tried;
+    proposals += planned.search.proposals;
+    spent += planned.search.seconds;
     take(pricing, slots, planned);
     const bool runs = planned.step.result.status == SimStatus::Done;
     // What is too large by figures may do all the same.
@@ -158,7 +198,16 @@ void search_then_measure(const SearchMethod& method, const SearchOptions& option
       planned.fits = true;
       planned.search.termination = Termination::Feasible;
     }
-    if (!planned.fits || runs) break;
+    if (planned.fits && runs) {
+      const Seconds time = planned.step.step_time();
+      const bool gained = !best || time < best->step.step_time() * kWorthAnother;
+      if (!best || time < best->step.step_time()) best = measured_plan(planned);
+      if (!gained || more++ == kMoreSearches || options.stop()) break;
+      seen.add(planned.step.tasks, planned.step.times);
+      continue;
+    }
+    if (best || !planned.fits) break;
+    seen.add(planned.step.tasks, planned.step.times);
     for (Device& device : limited.devices) {
       const int64_t limit = device.limit.value;
       const int64_t less = std::clamp(planned.step.result.missing_bytes, limit / kLeastPart + 1,
@@ -166,6 +215,10 @@ void search_then_measure(const SearchMethod& method, const SearchOptions& option
       device.limit = Bytes(std::max<int64_t>(1, limit - less));
     }
   }
+  if (best) go_back_to(std::move(*best), planned);
+  planned.search.tried = tried;
+  planned.search.proposals = proposals;
+  planned.search.seconds = spent;
   if (planned.fits && planned.step.result.status != SimStatus::Done) {
     planned.fits = false;
     planned.search.termination = Termination::Infeasible;

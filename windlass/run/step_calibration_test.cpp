@@ -1,0 +1,48 @@
+#include "windlass/run/step_calibration.h"
+
+#include <gtest/gtest.h>
+
+#include "windlass/cost/calibrated.h"
+#include "windlass/plan/cases.h"
+#include "windlass/plan/step.h"
+#include "windlass/sim/simulate.h"
+
+namespace windlass {
+namespace {
+
+// Kernels that take 3 times what the model says, products 5 times: a step that is priced by the
+// calibration takes what was measured.
+TEST(StepCalibration, PricesWhatWasMeasured) {
+  const Machine machine = cases::machine(2);
+  const auto cost = analytic_cost_model();
+  const TrainingGraph training = differentiate(cases::transformer(8, 2, false));
+  const Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
+  const SimulatedStep plain = simulate_step(training, strategy, machine, *cost);
+  TaskTimes measured = plain.times;
+  for (size_t i = 0; i < plain.tasks.size(); ++i) {
+    const Task& task = plain.tasks.tasks[i];
+    if (moves(task.kind)) continue;
+    const Work& work = plain.tasks.works[static_cast<size_t>(task.price)];
+    const bool product = calibrated_family(work) == family_name(OpFamily::Contraction);
+    measured.duration[i] *= product ? 5 : 3;
+    measured.workspace[i] += 1000;
+  }
+  StepCalibration seen(machine, *cost);
+  seen.add(plain.tasks, measured);
+
+  const Machine calibrated = seen.apply(machine);
+  const TaskTimes again = price_tasks(plain.tasks, calibrated, *cost);
+  for (size_t i = 0; i < plain.tasks.size(); ++i) {
+    const Task& task = plain.tasks.tasks[i];
+    if (moves(task.kind)) continue;
+    const Work& work = plain.tasks.works[static_cast<size_t>(task.price)];
+    if (work.kernels.empty()) continue;
+    // Rounded to nanoseconds before and after.
+    EXPECT_NEAR(static_cast<double>(again.duration[i]), static_cast<double>(measured.duration[i]),
+                0.01 * static_cast<double>(measured.duration[i]) + 4);
+  }
+  EXPECT_EQ(again.workspace, plain.times.workspace);
+}
+
+}  // namespace
+}  // namespace windlass
