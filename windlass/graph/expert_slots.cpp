@@ -43,10 +43,42 @@ class SlotWriter {
     }
     for (TensorId id : graph_.outputs)
       if (in_slots(id)) refuse(graph_[id].name);
+    const size_t before = graph_.tensors.size() - made_;
     rewriter_.finish();
+    restore_ids(before);
   }
 
  private:
+  // Tensors that are still there have the ids they had, since first values are drawn by id; new
+  // ones take those of the rows that they stand for, and then others. `before`: how many there
+  // were.
+  void restore_ids(size_t before) {
+    std::vector<TensorId> ids, free;
+    for (size_t t = 0; t < before; ++t) (in_slots(TensorId(t)) ? free : ids).emplace_back(t);
+    ensure(ids.size() + made_ == graph_.tensors.size(), "rewriting has removed other tensors");
+    for (size_t t = 0; t < made_; ++t)
+      ids.push_back(t < free.size() ? free[t] : TensorId(before + t - free.size()));
+    std::vector<Tensor> tensors(graph_.tensors.size());
+    for (size_t t = 0; t < ids.size(); ++t) tensors[ids[t].index()] = graph_.tensors[t];
+    graph_.tensors = std::move(tensors);
+    const auto rename = [&](std::vector<TensorId>& list) {
+      for (TensorId& id : list)
+        if (id.valid()) id = ids[id.index()];
+    };
+    for (Op& op : graph_.ops) rename(op.inputs), rename(op.outputs);
+    rename(graph_.inputs);
+    rename(graph_.outputs);
+    if (graph_.loss.valid()) graph_.loss = ids[graph_.loss.index()];
+  }
+
+  TensorId emit(OpKind kind, const Attrs& attrs, const std::vector<TensorId>& inputs,
+                const std::string& name) {
+    const size_t known = graph_.tensors.size();
+    const TensorId first = rewriter_.emit(kind, attrs, inputs, name);
+    made_ += graph_.tensors.size() - known;
+    return first;
+  }
+
   bool in_slots(TensorId id) const { return id.valid() && slots_.contains(id); }
   [[noreturn]] static void refuse(const std::string& name) {
     fail_unsupported("\"{}\": rows of experts are not put into slots for it", name);
@@ -68,8 +100,7 @@ class SlotWriter {
     if (!fresh) return entry->second;
     const Shape& choices = graph_[chosen].type.shape;
     const SlotAttrs attrs = slots_for(graph_[op.inputs[1]].type.shape[0], choices[0], choices[1]);
-    const TensorId rows =
-        rewriter_.emit(OpKind::Dispatch, attrs, {x, chosen}, graph_[x].name + ".dispatch");
+    const TensorId rows = emit(OpKind::Dispatch, attrs, {x, chosen}, graph_[x].name + ".dispatch");
     return entry->second = {chosen, rows, TensorId(rows.index() + 1), attrs};
   }
 
@@ -82,8 +113,8 @@ class SlotWriter {
     const double filled =
         static_cast<double>(choices[1]) * static_cast<double>(made.attrs.block) /
         (static_cast<double>(made.attrs.experts) * static_cast<double>(made.attrs.slots));
-    made.rows = rewriter_.emit(OpKind::SlotLinear, SlotLinearAttrs{filled},
-                               {made.rows, op.inputs[1], made.used}, op.name);
+    made.rows = emit(OpKind::SlotLinear, SlotLinearAttrs{filled},
+                     {made.rows, op.inputs[1], made.used}, op.name);
     slots_[op.outputs[0]] = made;
   }
 
@@ -100,7 +131,7 @@ class SlotWriter {
         refuse(op.name);
       inputs.push_back(slots_.at(id).rows);
     }
-    made.rows = rewriter_.emit(op.kind, op.attrs, inputs, op.name);
+    made.rows = emit(op.kind, op.attrs, inputs, op.name);
     slots_[op.outputs[0]] = made;
   }
 
@@ -115,6 +146,7 @@ class SlotWriter {
   const int64_t samples_;
   const double capacity_;
   Rewriter rewriter_;
+  size_t made_ = 0;  // tensors that were emitted
   std::map<std::pair<TensorId, TensorId>, SlotRows> dispatched_;
   std::map<TensorId, SlotRows> slots_;  // by the tensor they stand for
 };

@@ -84,7 +84,8 @@ class Initialiser {
     const Shape& weight = graph_.type_of(op.inputs[1]).shape;
     switch (op.kind) {
       case OpKind::Linear: return weight[std::get<LinearAttrs>(op.attrs).input_major ? 0 : 1];
-      case OpKind::GroupedLinear: return weight[2];
+      case OpKind::GroupedLinear:
+      case OpKind::SlotLinear: return weight[2];
       case OpKind::MatMul: {
         const Shape& left = graph_.type_of(op.inputs[0]).shape;
         const bool transposed = std::get<MatMulAttrs>(op.attrs).transpose_a && left.size() > 1;
@@ -113,6 +114,7 @@ class Initialiser {
     switch (op.kind) {
       case OpKind::Linear:
       case OpKind::GroupedLinear:
+      case OpKind::SlotLinear:
       case OpKind::MatMul:
       case OpKind::Conv:
         made.fan_in = std::max<int64_t>(1, fan_in(op));
@@ -169,7 +171,8 @@ class Initialiser {
     if (norm && input == 0) return std::nullopt;
     switch (op.kind) {
       case OpKind::Linear: return input == 2 ? bias(fan_in(op)) : std::optional(matrix(fan_in(op)));
-      case OpKind::GroupedLinear: return matrix(fan_in(op));
+      case OpKind::GroupedLinear:
+      case OpKind::SlotLinear: return matrix(fan_in(op));
       case OpKind::MatMul: return matrix(fan_in(op));
       case OpKind::Conv: return kernel(fan_in(op));
       case OpKind::BatchNorm: return constant(input == 1 || input == 4 ? 1 : 0);
