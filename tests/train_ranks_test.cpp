@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "tests/rank_programs.h"
 #include "tests/scratch_folder.h"
@@ -73,6 +74,45 @@ TEST(TrainRanks, StartedAsByTorchrun) {
     }
   }
   EXPECT_TRUE(bytes_of(folder / "own") == bytes_of(folder / "theirs"));
+}
+
+// Addresses that a process listens on, as the system has them: "0100007F:8F5C" is 127.0.0.1.
+std::vector<std::string> listening_of(int process) {
+  std::set<std::string> own;
+  std::error_code ignored;
+  const std::string folder = "/proc/" + std::to_string(process);
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd", ignored))
+    own.insert(std::filesystem::read_symlink(entry.path(), ignored).string());
+  std::vector<std::string> found;
+  for (const char* family : {"/net/tcp", "/net/tcp6"}) {
+    std::ifstream table(folder + family);
+    std::string line;
+    while (std::getline(table, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word(10);
+      for (std::string& one : word) words >> one;
+      constexpr const char* kListens = "0A";
+      if (word[3] == kListens && own.contains("socket:[" + word[9] + "]")) found.push_back(word[1]);
+    }
+  }
+  return found;
+}
+
+// Of local processes nobody else's host reaches a port.
+TEST(ListeningRanks, LocalProcessesListenOnLoopback) {
+  RunningProgram run(tiny("data-parallel", {"--hosts", "2", "--steps", "1000000", "--json"}));
+  ASSERT_TRUE(run.wait_for_lines(3)) << run.wait().err;
+  const std::vector<int> ranks = children_of(run.pid());
+  if (ranks.empty()) GTEST_SKIP() << "the system does not say which processes were started";
+  EXPECT_EQ(ranks.size(), 2u);
+  EXPECT_TRUE(listening_of(run.pid()).empty());
+  for (int rank : ranks) {
+    const std::vector<std::string> found = listening_of(rank);
+    EXPECT_FALSE(found.empty());  // Gloo's
+    for (const std::string& address : found) EXPECT_THAT(address, testing::StartsWith("0100007F:"));
+  }
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.wait().exit_code, 0);
 }
 
 // Trains until a rank is lost, which `lose` does after some steps. All others end with exit code 3
