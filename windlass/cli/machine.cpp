@@ -124,7 +124,8 @@ ProbeResult probe_alone(const MachineFlags& flags) {
 }
 
 // People at a terminal get a table; files and pipes get a machine file. With flags of `local` it is
-// that machine, figures and all. Of several processes the first one prints.
+// that machine, figures and all. Of several processes the first one prints, and always a file:
+// mpirun gives them a terminal whatever its own output is.
 ExitCode probe_machine(const MachineVerb& verb) {
   if (verb.flags.memory.ends_with('%'))
     fail_input("--memory {}: a probe takes bytes, e.g. 10GiB", verb.flags.memory);
@@ -132,6 +133,7 @@ ExitCode probe_machine(const MachineVerb& verb) {
   if (verb.flags.hosts.value_or(1) > 1 && !own_place())
     return RankStarter().run(own_command(), *verb.flags.hosts, verb.time_out).code;
   ProbeResult found;
+  bool as_file = verb.json || !isatty(STDOUT_FILENO);
   if (const std::unique_ptr<Ranks> ranks = join_others(verb.time_out, verb.bind)) {
     try {
       found = probe_ranks(*ranks, verb.flags, verb.time_out);
@@ -140,11 +142,12 @@ ExitCode probe_machine(const MachineVerb& verb) {
       throw error.within(fmt::format("rank {}", ranks->rank()));
     }
     if (ranks->rank() != 0) return ExitCode::Done;
+    as_file = true;
   } else {
     found = probe_alone(verb.flags);
   }
   for (const std::string& note : found.notes) fmt::print(stderr, "note: {}\n", printable(note));
-  if (!verb.json && isatty(STDOUT_FILENO)) {
+  if (!as_file) {
     print_machine(found.machine);
     fmt::print("\nTo keep these figures: windlass machine probe > here.json\n");
   } else {

@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <sched.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -134,11 +135,38 @@ void note_slow_pairs(const RankLinks& links, const std::vector<Computer>& comput
   }
 }
 
+// The cores of all ranks of this computer, as long as the object is there: mpirun gives each its
+// own.
+class AllCores {
+ public:
+  explicit AllCores(Ranks& ranks) {
+    CPU_ZERO(&own_);
+    known_ = sched_getaffinity(0, sizeof(own_), &own_) == 0;
+    std::vector<int> cores;
+    for (int core = 0; core < CPU_SETSIZE; ++core)
+      if (known_ && CPU_ISSET(core, &own_)) cores.push_back(core);
+    cpu_set_t all = own_;
+    for (const nlohmann::json& told : tell_json(ranks, cores))
+      for (const nlohmann::json& core : told) CPU_SET(core.get<size_t>(), &all);
+    if (known_) sched_setaffinity(0, sizeof(all), &all);
+  }
+  ~AllCores() {
+    if (known_) sched_setaffinity(0, sizeof(own_), &own_);
+  }
+  AllCores(const AllCores&) = delete;
+  AllCores& operator=(const AllCores&) = delete;
+
+ private:
+  cpu_set_t own_;
+  bool known_ = false;
+};
+
 // Processes of this computer as hosts of their own.
 ProbeResult probe_trial(Ranks& ranks, const MachineFlags& flags, double time_out) {
   std::vector<int32_t> members;
   for (int32_t rank = 0; rank < ranks.size(); ++rank) members.push_back(rank);
   const RankLinks links = measure_rank_links(ranks, members, time_out);
+  const AllCores cores(ranks);
   nlohmann::json mine = nullptr;
   if (ranks.rank() == 0) {
     LoopbackFigures figures = {links.bandwidth_of(0), links.latency_of(0)};

@@ -81,7 +81,7 @@ class C10dRanks final : public Ranks {
     } catch (const std::exception& error) {
       fail_run("the ranks cannot connect: {}", reason_line(error.what()));
     }
-    end_dead_connections(place.time_out);
+    end_dead_connections(place.time_out, place.port);
     const bool keeps = rank() == 0 && !place_.met && place_.file.empty();
     pulse_ = std::make_shared<RankPulse>(rank(), size(), place.time_out, board, keeps,
                                          [this] { abort_all(); });
@@ -149,7 +149,7 @@ class C10dRanks final : public Ranks {
       come_together(members, tag);
       auto group = c10::make_intrusive<Gloo>(names, place, static_cast<int>(members.size()),
                                              group_options(place_.time_out));
-      end_dead_connections(place_.time_out);
+      end_dead_connections(place_.time_out, place_.port);
       return std::make_unique<C10dSums>(*this, members, tag, std::move(group));
     } catch (const Error&) {
       throw;
