@@ -107,8 +107,8 @@ TEST(ListeningRanks, LocalProcessesKeepToLoopback) {
   RunningProgram run(tiny("data-parallel", {"--hosts", "2", "--steps", "1000000", "--json"}));
   std::set<std::string> listening, connected;
   // Until both talk, and a while longer.
-  for (int look = 0, talked = 0; look < 60'000 && talked < 200; ++look) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int look = 0, talked = 0; look < 12'000 && talked < 20; ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     std::vector<int> all = children_of(run.pid());
     all.push_back(run.pid());
     for (int process : all) {

@@ -15,6 +15,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/machine_flags.h"
 #include "windlass/cli/number_in.h"
+#include "windlass/cli/pricing.h"
 #include "windlass/cli/probe_ranks.h"
 #include "windlass/cli/rank_processes.h"
 #include "windlass/machine/cluster.h"
