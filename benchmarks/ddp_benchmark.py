@@ -2,7 +2,8 @@
 """Data parallel training on two devices beside one device, and beside PyTorch's DistributedDataParallel on Gloo.
 
 The same GPT with the same batch: by windlass on one device with one thread, by windlass on two devices with one thread
-each in one process and in two, and by two processes of PyTorch with one thread each. They take turns, so that whatever
+each in one process and in two (with ordered sums, and with those of Gloo), and by two processes of PyTorch with one
+thread each. They take turns, so that whatever
 else the machine does hits them alike; of each the median step counts, the first ones of every turn left out. The bars:
 two devices at least 1.8 times as fast as one, two processes at least 0.95 times as fast as one with two devices, and
 both at least as fast as PyTorch's two processes.
@@ -83,10 +84,10 @@ def peers(steps):
     return json.loads(texts[0])
 
 
-def windlass(path, kind, count, strategy, steps):
+def windlass(path, kind, count, strategy, steps, *more):
     lines = run("train", path, "--on", "local", kind, count, "--threads", 1, "--strategy", strategy,
                 "--optimizer", "adamw", "--lr", "1e-4", "--weight-decay", "0.01", "--steps", steps,
-                "--json").splitlines()
+                "--json", *more).splitlines()
     return [json.loads(line)["step_time_s"] for line in lines[:-1]]
 
 
@@ -107,18 +108,21 @@ def main():
         ways = {"windlass, one device": lambda steps: windlass(path, "--devices", 1, "single", steps),
                 "windlass, two devices": lambda steps: windlass(path, "--devices", 2, "data-parallel", steps),
                 "windlass, two processes": lambda steps: windlass(path, "--hosts", 2, "data-parallel", steps),
+                "windlass, two processes, --fast-sums":
+                    lambda steps: windlass(path, "--hosts", 2, "data-parallel", steps, "--fast-sums"),
                 "PyTorch DDP on Gloo, two processes": peers}
         times = {label: [] for label in ways}
         for _ in range(options.rounds):
             for label, way in ways.items():
                 times[label] += way(options.steps + SETTLING)[SETTLING:]
-    one, two, processes, torchs = (statistics.median(times[label]) for label in ways)
-    for label, median in zip(ways, (one, two, processes, torchs)):
-        print(f"{label:36}{median * 1e3:8.1f} ms a step (median of {len(times[label])})")
+    one, two, processes, fast, torchs = (statistics.median(times[label]) for label in ways)
+    for label, median in zip(ways, (one, two, processes, fast, torchs)):
+        print(f"{label:38}{median * 1e3:8.1f} ms a step (median of {len(times[label])})")
     print(f"two devices are {one / two:.2f} times as fast as one (bar {TWICE_BAR}), "
           f"{torchs / two:.2f} times as fast as DDP (bar {PEER_BAR})")
     print(f"two processes are {two / processes:.2f} times as fast as two devices of one (bar {PROCESSES_BAR}), "
           f"{torchs / processes:.2f} times as fast as DDP (bar {PEER_BAR})")
+    print(f"with Gloo's own sums they are {processes / fast:.2f} times as fast as with ordered ones")
     return int(one / two < TWICE_BAR or two / processes < PROCESSES_BAR or torchs / max(two, processes) < PEER_BAR)
 
 

@@ -49,12 +49,18 @@ inline void run_well(const Words& arguments) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
 }
 
-// The process that another one has started first; 0 if the system does not say.
-inline int first_child(int process) {
+// The processes that another one has started; none if the system does not say.
+inline std::vector<int> children_of(int process) {
   const std::string number = std::to_string(process);
   std::ifstream list("/proc/" + number + "/task/" + number + "/children");
-  int child = 0;
-  return list >> child ? child : 0;
+  std::vector<int> children;
+  for (int child = 0; list >> child;) children.push_back(child);
+  return children;
+}
+// The first of them, or 0.
+inline int first_child(int process) {
+  const std::vector<int> children = children_of(process);
+  return children.empty() ? 0 : children[0];
 }
 
 // Nobody listens there at the moment.

@@ -1,14 +1,11 @@
-// `windlass train` on several hosts that a network joins: a namespace for each, with an interface,
-// an address and a loopback of its own, joined by a bridge in one more. They are made by the test,
-// and removed.
+// `windlass train` on several hosts that a network joins (host_network.h).
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 
+#include "tests/host_network.h"
 #include "tests/rank_programs.h"
 #include "tests/scratch_folder.h"
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 namespace windlass {
@@ -22,69 +19,6 @@ using testing::HasSubstr;
 Words steady(const std::string& strategy, const Words& more) {
   return tiny(strategy, joined({"--threads", "1"}, more));
 }
-
-constexpr const char* kIpProgram = "/usr/sbin/ip";
-
-bool quietly(const std::string& command) {
-  return std::system((command + " > /dev/null 2>&1").c_str()) == 0;
-}
-
-class HostNetwork {
- public:
-  explicit HostNetwork(int hosts) : hosts_(hosts) {
-    made_ = quietly(fmt::format("ip netns add {}", hub())) &&
-            inside(hub(), "ip link add bridge type bridge") &&
-            inside(hub(), "ip link set bridge up");
-    for (int host = 0; made_ && host < hosts; ++host)
-      made_ =
-          quietly(fmt::format("ip netns add {}", space(host))) &&
-          quietly(fmt::format("ip link add port{0} netns {1} type veth peer name wire netns {2}",
-                              host, hub(), space(host))) &&
-          inside(hub(), fmt::format("ip link set port{} master bridge up", host)) &&
-          inside(space(host), fmt::format("ip address add {}/24 dev wire", address(host))) &&
-          inside(space(host), "ip link set wire up") && inside(space(host), "ip link set lo up");
-  }
-  ~HostNetwork() {
-    for (int host = 0; host < hosts_; ++host) quietly("ip netns del " + space(host));
-    quietly("ip netns del " + hub());
-  }
-  HostNetwork(const HostNetwork&) = delete;
-  HostNetwork& operator=(const HostNetwork&) = delete;
-
-  bool made() const { return made_; }
-  static std::string address(int host) { return fmt::format("10.77.0.{}", host + 1); }
-  void cut(int host) { EXPECT_TRUE(inside(hub(), fmt::format("ip link set port{} down", host))); }
-  // In both directions; false if this system cannot.
-  bool slow(int host, const std::string& rate) {
-    const std::string limit = fmt::format("root tbf rate {} burst 4k latency 400ms", rate);
-    return inside(hub(), fmt::format("tc qdisc add dev port{} {}", host, limit)) &&
-           inside(space(host), fmt::format("tc qdisc add dev wire {}", limit));
-  }
-
-  // A rank on its host, which takes messages there.
-  void start(RankPrograms& ranks, int rank, const Words& arguments,
-             ProgramOptions options = {}) const {
-    options.program = kIpProgram;
-    Words words = {"netns", "exec", space(rank), program_path()};
-    ranks.start(rank, joined(joined(words, arguments), {"--bind", address(rank)}), options);
-  }
-  void start_all(RankPrograms& ranks, const Words& arguments) const {
-    for (int rank = 0; rank < hosts_; ++rank) start(ranks, rank, arguments);
-  }
-
- private:
-  std::string hub() const { return fmt::format("windlass{}-hub", getpid()); }
-  std::string space(int host) const { return fmt::format("windlass{}-{}", getpid(), host); }
-  static bool inside(const std::string& space, const std::string& command) {
-    return quietly(fmt::format("ip netns exec {} {}", space, command));
-  }
-
-  const int hosts_;
-  bool made_ = false;
-};
-
-#define SKIP_WITHOUT(network) \
-  if (!(network).made()) GTEST_SKIP() << "network namespaces cannot be made here"
 
 // The same strategy as one process carries it out on as many devices, and a process on each host.
 void expect_same_on_hosts(int hosts, const Words& run) {
@@ -183,6 +117,24 @@ TEST(CutHosts, EndOnBothSides) {
   if (again.out.find("nothing left to do") != std::string::npos) return;
   EXPECT_EQ(straight({"--save", folder / "straight"}).exit_code, 0);
   EXPECT_TRUE(bytes_of(folder / "straight") == bytes_of(folder / "resumed"));
+}
+
+// Two of four lose each other, but not the rank where all meet.
+TEST(CutHosts, ALinkBetweenTwoEndsTheRun) {
+  HostNetwork network(4);
+  SKIP_WITHOUT(network);
+  RankPrograms ranks(4, HostNetwork::address(0));
+  network.start_all(ranks, steady("data-parallel", {"--hosts", "4", "--time-out", "4", "--steps",
+                                                    "1000000", "--json"}));
+  ASSERT_TRUE(ranks[0].wait_for_lines(8)) << ranks[0].wait().err;
+  ASSERT_TRUE(network.part(1, 2));
+  for (int rank = 0; rank < 4; ++rank) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_THAT(result.err,
+                testing::AnyOf(HasSubstr("rank 1 is gone"), HasSubstr("rank 2 is gone")));
+    EXPECT_THAT(result.err, HasSubstr("step "));
+  }
 }
 
 // A hundredth of what the link had is slow, but nobody is lost: the same weights.

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <sstream>
+#include <thread>
 
 #include "tests/rank_programs.h"
 #include "tests/scratch_folder.h"
@@ -19,6 +21,7 @@ namespace {
 using namespace rank_runs;
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 TEST(TrainRanks, EndWithTheWeightsOfOneProcess) {
   const ScratchFolder folder;
@@ -73,6 +76,52 @@ TEST(TrainRanks, StartedAsByTorchrun) {
     }
   }
   EXPECT_TRUE(bytes_of(folder / "own") == bytes_of(folder / "theirs"));
+}
+
+// Addresses of a process's sockets in a state, as the system has them: "0100007F:8F5C" is a port of
+// 127.0.0.1.
+constexpr const char* kConnected = "01";
+constexpr const char* kListening = "0A";
+std::set<std::string> addresses_of(int process, const std::string& state) {
+  std::set<std::string> own, found;
+  std::error_code ignored;
+  const std::string folder = "/proc/" + std::to_string(process);
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd", ignored))
+    own.insert(std::filesystem::read_symlink(entry.path(), ignored).string());
+  for (const char* family : {"/net/tcp", "/net/tcp6"}) {
+    std::ifstream table(folder + family);
+    std::string line;
+    while (std::getline(table, line)) {
+      std::istringstream words(line);
+      std::vector<std::string> word(10);
+      for (std::string& one : word) words >> one;
+      if (word[3] == state && own.contains("socket:[" + word[9] + "]")) found.insert(word[1]);
+    }
+  }
+  return found;
+}
+
+// Of local processes no other host reaches a port: Gloo listens on loopback while they connect, and
+// there they talk.
+TEST(ListeningRanks, LocalProcessesKeepToLoopback) {
+  RunningProgram run(tiny("data-parallel", {"--hosts", "2", "--steps", "1000000", "--json"}));
+  std::set<std::string> listening, connected;
+  // Until both talk, and a while longer.
+  for (int look = 0, talked = 0; look < 12'000 && talked < 20; ++look) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::vector<int> all = children_of(run.pid());
+    all.push_back(run.pid());
+    for (int process : all) {
+      listening.merge(addresses_of(process, kListening));
+      connected.merge(addresses_of(process, kConnected));
+    }
+    if (!connected.empty()) ++talked;
+  }
+  ASSERT_FALSE(connected.empty()) << run.wait().err;
+  for (const std::string& address : connected) EXPECT_THAT(address, StartsWith("0100007F:"));
+  for (const std::string& address : listening) EXPECT_THAT(address, StartsWith("0100007F:"));
+  run.signal(SIGTERM);
+  EXPECT_EQ(run.wait().exit_code, 0);
 }
 
 // Trains until a rank is lost, which `lose` does after some steps. All others end with exit code 3

@@ -51,7 +51,7 @@ ExitCode run_advise(const AdviseFlags& flags) {
   named.threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   const Machine machine = machine_under(runner, named.load());
-  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(devices_here(machine)),
                   {}, runner);
   Progress progress("advising");
   pricing.watch(&progress);

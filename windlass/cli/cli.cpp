@@ -73,9 +73,9 @@ int run_program(int argc, char** argv) {
       "  windlass report plan.json -o report.html\n"
       "  windlass simulate gpt2-xl --on 4x3090 --strategy zero:stage=3 --dtype fp16 --batch 16\n"
       "Exit codes: 0 done, 1 bad input, 2 no feasible plan, 3 run failed, 4 a bug in windlass.");
-  add_inspect(program);
-  add_machine(program);
   ExitCode exit_code = ExitCode::Done;
+  add_inspect(program);
+  add_machine(program, exit_code);
   add_plan(program, exit_code);
   add_compare(program, exit_code);
   add_advise(program, exit_code);

@@ -36,8 +36,8 @@ void add_inspect(CLI::App& program);
 void add_check(CLI::App& program, ExitCode& exit_code);
 void add_export(CLI::App& program);
 void add_operators(CLI::App& program);
-void add_machine(CLI::App& program);
 // These also say how the program ends: not fitting is an answer, with an exit code of its own.
+void add_machine(CLI::App& program, ExitCode& exit_code);
 void add_simulate(CLI::App& program, ExitCode& exit_code);
 void add_plan(CLI::App& program, ExitCode& exit_code);
 void add_train(CLI::App& program, ExitCode& exit_code);

@@ -57,7 +57,7 @@ ExitCode run_compare(const CompareFlags& flags) {
   named.threads = flags.search.threads > 0 ? flags.search.threads : default_threads(devices);
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());
-  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(devices_here(machine)),
                   flags.prices, runner);
   const PlannedSubject planned =
       plan_subject(flags.model, std::move(machine), pricing, {.search = flags.search});
@@ -101,7 +101,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
   verb->add_option("--search", flags->search.method,
-                   "how: auto, exact, grid, chain, mcmc, one-device, harmony")
+                   "how: auto, rungs, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
   flags->search.add_to(*verb);

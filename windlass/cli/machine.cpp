@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <unistd.h>
@@ -13,6 +15,11 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/machine_flags.h"
 #include "windlass/cli/number_in.h"
+#include "windlass/cli/pricing.h"
+#include "windlass/cli/probe_ranks.h"
+#include "windlass/cli/rank_processes.h"
+#include "windlass/machine/cluster.h"
+#include "windlass/machine/local.h"
 #include "windlass/machine/probe.h"
 #include "windlass/machine/write_machine.h"
 
@@ -24,6 +31,8 @@ using nlohmann::ordered_json;
 struct MachineVerb {
   MachineFlags flags;
   bool json = false;
+  double time_out = 30;  // of other processes
+  std::string bind;
 };
 
 void list_machines(bool as_json) {
@@ -108,23 +117,44 @@ void show_machine(const MachineVerb& verb) {
     print_machine(machine);
 }
 
-// People at a terminal get a table; files and pipes get a machine file. With flags of `local` it is
-// that machine, figures and all.
-void probe_machine(const MachineVerb& verb) {
-  const MachineOptions options = verb.flags.machine_options();
-  if (verb.flags.memory.ends_with('%'))
-    fail_input("--memory {}: a probe takes bytes, e.g. 10GiB", verb.flags.memory);
+ProbeResult probe_alone(const MachineFlags& flags) {
+  const MachineOptions options = flags.machine_options();
   const bool as_devices =
       options.devices || options.hosts || options.memory || options.link_bandwidth;
-  const ProbeResult found =
-      as_devices ? ProbeResult{load_machine("local", options), {}} : probe_host();
+  return as_devices ? ProbeResult{load_machine("local", options), {}} : probe_host();
+}
+
+// People at a terminal get a table; files and pipes get a machine file. With flags of `local` it is
+// that machine, figures and all. Of several processes the first one prints, and always a file:
+// mpirun gives them a terminal whatever its own output is.
+ExitCode probe_machine(const MachineVerb& verb) {
+  if (verb.flags.memory.ends_with('%'))
+    fail_input("--memory {}: a probe takes bytes, e.g. 10GiB", verb.flags.memory);
+  verb.flags.machine_options();  // flags that are wrong are told of once
+  if (verb.flags.hosts.value_or(1) > 1 && !own_place())
+    return RankStarter().run(own_command(), *verb.flags.hosts, verb.time_out).code;
+  ProbeResult found;
+  bool as_file = verb.json || !isatty(STDOUT_FILENO);
+  if (const std::unique_ptr<Ranks> ranks = join_others(verb.time_out, verb.bind)) {
+    try {
+      found = probe_ranks(*ranks, verb.flags, verb.time_out);
+    } catch (const Error& error) {
+      ranks->fail(error.message());
+      throw error.within(fmt::format("rank {}", ranks->rank()));
+    }
+    if (ranks->rank() != 0) return ExitCode::Done;
+    as_file = true;
+  } else {
+    found = probe_alone(verb.flags);
+  }
   for (const std::string& note : found.notes) fmt::print(stderr, "note: {}\n", printable(note));
-  if (!verb.json && isatty(STDOUT_FILENO)) {
+  if (!as_file) {
     print_machine(found.machine);
     fmt::print("\nTo keep these figures: windlass machine probe > here.json\n");
   } else {
     fmt::print("{}\n", machine_to_json(found.machine));
   }
+  return ExitCode::Done;
 }
 
 // "80%" as 0.8.
@@ -180,9 +210,17 @@ MachineOptions MachineFlags::machine_options() const {
   return options;
 }
 
+size_t MachineFlags::local_devices() const {
+  std::error_code ignored;
+  if (machine != kLocalName && std::filesystem::is_regular_file(machine, ignored))
+    return devices_here(load_machine(machine));
+  return static_cast<size_t>(std::max<int64_t>(1, devices.value_or(1)) *
+                             std::max<int64_t>(1, hosts.value_or(1)));
+}
+
 Machine MachineFlags::load() const {
   Machine loaded = load_machine(machine, machine_options());
-  if (loaded.name != "local")
+  if (!of_cpu_hosts(loaded))
     for (Node& node : loaded.nodes)
       node.memory = Bytes(
           static_cast<int64_t>(static_cast<double>(node.memory.value) * (1 - host_reserve / 100)));
@@ -194,7 +232,7 @@ Machine MachineFlags::load() const {
   return loaded;
 }
 
-void add_machine(CLI::App& program) {
+void add_machine(CLI::App& program, ExitCode& exit_code) {
   CLI::App* verb = program.add_subcommand("machine", "Machines that can be planned for.");
   verb->require_subcommand(1);
   auto values = std::make_shared<MachineVerb>();
@@ -210,15 +248,28 @@ void add_machine(CLI::App& program) {
   show->add_flag("--json", values->json, "print the machine as a file, to be edited and used");
   show->callback([values] { show_machine(*values); });
   CLI::App* probe = verb->add_subcommand(
-      "probe", "Measures this host and finds its NVIDIA cards; written to a file it is a machine.");
+      "probe",
+      "Measures this host, or the hosts of several processes and the links between them, and finds "
+      "NVIDIA cards; written to a file it is a machine.");
   values->flags.add_to(*probe);
+  probe->get_option("--hosts")->description(
+      "processes to start here, each of which counts as a host; torchrun, mpirun and srun start "
+      "them on hosts of their own");
+  probe
+      ->add_option("--time-out", values->time_out,
+                   "seconds after which a process or a link that does not answer is lost")
+      ->capture_default_str()
+      ->check(number_in(0.2, 1e6));
+  probe->add_option("--bind", values->bind, "address of this process, for messages of the others")
+      ->type_name("ADDRESS");
   probe->add_flag("--json", values->json, "print the machine file on a terminal too");
-  probe->callback([values] { probe_machine(*values); });
+  probe->callback([values, &exit_code] { exit_code = probe_machine(*values); });
   verb->footer(
       "Examples:\n  windlass machine list\n  windlass machine show 4x1080ti\n"
       "  windlass machine show 1x3090 --json > my_box.json\n"
       "  windlass machine show local --devices 2 --memory 512MiB --link-bandwidth 12GB/s\n"
-      "  windlass machine probe > here.json");
+      "  windlass machine probe > here.json\n"
+      "  srun --nodes 4 windlass machine probe --devices 2 > cluster.json");
 }
 
 }  // namespace windlass

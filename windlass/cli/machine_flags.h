@@ -1,7 +1,6 @@
 // Flags that every verb with a MACHINE shares.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -30,11 +29,9 @@ struct MachineFlags {
   // With --on, and what it may name.
   void add_to(CLI::App& verb, const std::string& machines);
 
-  // Of "local": on all its hosts.
-  size_t local_devices() const {
-    return static_cast<size_t>(std::max<int64_t>(1, devices.value_or(1)) *
-                               std::max<int64_t>(1, hosts.value_or(1)));
-  }
+  // That share the cores of this host: of "local" on all its hosts, of a machine file as
+  // devices_here() says, without flags that are for "local".
+  size_t local_devices() const;
 
   // Throw Error{Input} naming the flag or the machine.
   MachineOptions machine_options() const;

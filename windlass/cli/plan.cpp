@@ -209,7 +209,7 @@ ExitCode run_plan(const PlanFlags& flags) {
   const Runner& runner = flags.model.request.runner;
   Machine machine = machine_under(runner, named.load());
   set_host_memory(machine, flags.host_memory);
-  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(machine.devices.size()),
+  Pricing pricing(measured_here(machine), named.threads, static_cast<int>(devices_here(machine)),
                   flags.prices, runner);
   const PlannedSubject planned = plan_subject(
       flags.model, std::move(machine), pricing,
@@ -287,7 +287,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   flags->prices.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
   verb->add_option("--search", flags->search.method,
-                   "how: auto, exact, grid, chain, mcmc, one-device, harmony")
+                   "how: auto, rungs, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
   verb->add_option("--for", flags->target,

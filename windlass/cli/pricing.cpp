@@ -10,6 +10,7 @@
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/progress.h"
+#include "windlass/machine/cluster.h"
 #include "windlass/run/library_threads.h"
 
 namespace windlass {
@@ -112,10 +113,16 @@ void Pricing::watch(Progress* progress) {
 bool runs_here(const Machine& machine) {
   const bool calibrated =
       machine.name == kCalibrated && machine.device_types.front().calibration.any();
-  return calibrated || machine.name == "local";
+  return calibrated || of_cpu_hosts(machine);
 }
 
-bool measured_here(const Machine& machine) { return runs_here(machine) && machine.name == "local"; }
+bool measured_here(const Machine& machine) {
+  return of_cpu_hosts(machine) && machine.device_types.size() == 1;
+}
+
+size_t devices_here(const Machine& machine) {
+  return machine.name == kClusterName ? most_devices_of_a_node(machine) : machine.devices.size();
+}
 
 int default_threads(size_t devices) {
   const auto threads = static_cast<size_t>(std::max(1, library_threads()));

@@ -68,8 +68,12 @@ class Pricing {
 // Whether the devices of a machine are this host's, as `local` or a file of `windlass calibrate`
 // has them: plans for it can be carried out here.
 bool runs_here(const Machine& machine);
-// Whether plans for it are made from its kernels, measured when they are asked for.
+// Whether plans for it are made from its kernels, measured when they are asked for: of hosts that
+// are not alike, kernels of this one say nothing.
 bool measured_here(const Machine& machine);
+// Devices of a machine whose kernels run on one host at the same time: of a cluster those of the
+// host with most, else all of them.
+size_t devices_here(const Machine& machine);
 // Threads that the kernels of each device of this host use by default: as many as libtorch would,
 // shared among the devices.
 int default_threads(size_t devices);

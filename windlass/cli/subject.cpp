@@ -73,7 +73,7 @@ void fill_range(Subject& subject) {
 Pricing pricing_of(const Subject& subject) {
   const bool measured = subject.plan && measured_here(subject.machine) &&
                         subject.plan->provenance.cost.starts_with(kMeasured);
-  const size_t devices = subject.machine.devices.size();
+  const size_t devices = devices_here(subject.machine);
   Pricing pricing(measured, default_threads(devices), static_cast<int>(devices), {},
                   subject.request.runner);
   if (measured) pricing.know(subject.plan->kernels);

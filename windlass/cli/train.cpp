@@ -17,8 +17,10 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/rank_processes.h"
 #include "windlass/cli/train_ranks.h"
 #include "windlass/cli/train_run.h"
+#include "windlass/machine/cluster.h"
 #include "windlass/model/padding_rows.h"
 #include "windlass/run/checkpoint.h"
 #include "windlass/run/checkpoint_folder.h"
@@ -37,9 +39,18 @@ class DoesNotFit : public Error {
 // Devices of a machine that kernels run on at the same time on one host.
 size_t devices_beside(const Machine& machine, const Ranks* ranks) {
   if (ranks == nullptr || ranks->one_host()) return machine.devices.size();
-  std::vector<size_t> by_node(machine.nodes.size(), 0);
-  for (const Device& device : machine.devices) ++by_node[device.node.index()];
-  return *std::ranges::max_element(by_node);
+  return most_devices_of_a_node(machine);
+}
+
+// The same of a machine that flags name. The number of processes is no concern of a machine file.
+size_t devices_at_once(MachineFlags& named, const Ranks* ranks) {
+  if (named.machine != "local") {
+    named.hosts.reset();
+    return devices_beside(named.load(), ranks);
+  }
+  if (!named.devices) named.devices = 1;
+  return ranks == nullptr || ranks->one_host() ? named.local_devices()
+                                               : static_cast<size_t>(*named.devices);
 }
 
 // Of several processes the first one: the others do as its plan says. `text` becomes the plan, if
@@ -97,8 +108,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads, const Ranks* ranks, s
   }
   MachineFlags named = flags.machine;
   if (named.machine.empty()) named.machine = "local";
-  if (named.machine == "local" && !named.devices) named.devices = 1;
-  const size_t devices = named.local_devices();
+  const size_t devices = devices_at_once(named, ranks);
   threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   named.threads = threads;
   if (!flags.strategy.empty()) {
@@ -166,6 +176,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const TrainFlags& f
            fmt::format("{} {} {}", !flags.checkpoints.empty(), !flags.resume.empty(),
                        !flags.save.empty())},
           {"seed", fmt::format("{} {}", flags.seed, flags.no_shuffle)},
+          {"way to add up (--fast-sums)", fmt::format("{}", flags.fast_sums)},
           {"learning rate or optimizer setting",
            fmt::format("{} {} {} {} {} {} {} {} {}", flags.learning_rate, flags.minimum_rate,
                        flags.schedule, flags.warm_up, flags.weight_decay, flags.momentum,
@@ -224,7 +235,7 @@ void run_on_ranks(const TrainFlags& flags, Ranks& ranks) {
 ExitCode run_train(TrainFlags& flags) {
   if (flags.rehearse > 0) return run_rehearsal(flags);
   if (starts_ranks(flags)) return start_ranks(flags);
-  if (const std::unique_ptr<Ranks> ranks = join_others(flags)) {
+  if (const std::unique_ptr<Ranks> ranks = join_others(flags.time_out, flags.bind)) {
     try {
       take_hosts_left(flags, ranks.get());
       run_on_ranks(flags, *ranks);

@@ -36,6 +36,7 @@ TrainerOptions TrainFlags::trainer_options(int kernel_threads) const {
   options.executor.threads = kernel_threads;
   options.executor.paranoid = paranoid;
   options.executor.watch = watch;
+  options.executor.library_sums = fast_sums;
   options.hyperparameters.momentum = momentum;
   options.hyperparameters.beta1 = beta1;
   options.hyperparameters.beta2 = beta2;
@@ -101,6 +102,11 @@ void TrainFlags::add_rank_flags(CLI::App& verb) {
                   "see that messages meet and nobody waits for ever; on any machine")
       ->type_name("PROCESSES")
       ->check(positive_number());
+  verb.add_flag(
+      "--fast-sums", fast_sums,
+      "of several processes: leave sums of whole processes to Gloo's own all-reduce, which "
+      "adds up in an order of its own: weights agree with those of one process to "
+      "rounding, not bit for bit");
   verb.add_option("--bind", bind, "address of this process, for messages of the others")
       ->type_name("ADDRESS");
 }

@@ -39,6 +39,7 @@ struct TrainFlags {
   int64_t least_hosts = 0;  // that go on after a failure; 0: as many as before
   int32_t rehearse = 0;     // processes; 0: trains
   std::string bind;
+  bool fast_sums = false;
 
   int64_t overlap_steps = 1;
   int64_t evaluate_every = 0, evaluate_batches = 10;

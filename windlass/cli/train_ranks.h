@@ -2,10 +2,7 @@
 // before they train together.
 #pragma once
 
-#include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "windlass/cli/cli.h"
 #include "windlass/cli/train_flags.h"
@@ -20,9 +17,6 @@ bool starts_ranks(const TrainFlags& flags);
 // of the first that failed; those that do not end by themselves afterwards are killed.
 ExitCode start_ranks(const TrainFlags& flags);
 
-// Meets the others, if this process was started as one of several; else null.
-std::unique_ptr<Ranks> join_others(const TrainFlags& flags);
-
 // With --least-hosts: the machine has as many hosts as there are processes. Throws Error{Input} if
 // they are too few, or the plan is for a number of its own.
 void take_hosts_left(TrainFlags& flags, const Ranks* ranks);
@@ -33,8 +27,5 @@ void check_shared_folder(Ranks& ranks, const std::string& folder);
 
 // --rehearse: exit code 3 if something is wrong.
 ExitCode run_rehearsal(const TrainFlags& flags);
-
-// Throws Error{Runtime} naming the ranks that differ from most others, on all ranks.
-void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
 
 }  // namespace windlass

@@ -14,6 +14,7 @@
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
+#include "windlass/cli/rank_processes.h"
 #include "windlass/cli/train_overlap.h"
 #include "windlass/cli/train_ranks.h"
 #include "windlass/report/comparison.h"

@@ -10,6 +10,9 @@
 
 namespace windlass {
 
+// What the machine is called that is this host.
+inline constexpr const char* kLocalName = "local";
+
 struct LocalOptions {
   int64_t devices = 1;  // of each host
   // Processes of this host that count as hosts of their own, joined by its loopback network.

@@ -46,11 +46,11 @@ struct NodeSpec {
   std::vector<DeviceSpec> devices;
   std::vector<std::string> switches;
   std::vector<LinkSpec> links;
+  std::optional<LinkSpec> network;  // its own connection, if it is another than most have
 };
 
 struct NetworkSpec {
-  BytesPerSecond bandwidth;
-  Seconds latency;
+  LinkSpec link;
   bool per_device = false;
 };
 
@@ -113,6 +113,13 @@ std::vector<std::string> expand_pattern(const std::string& pattern,
   return result;
 }
 
+LinkSpec read_connection(JsonObject& object, Seconds usual_latency = Seconds(5e-6)) {
+  LinkSpec link;
+  link.bandwidth = object.bandwidth("bandwidth");
+  link.latency = object.seconds("latency", usual_latency);
+  return link;
+}
+
 NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
   NodeSpec node;
   node.count = object.integer("count", 1, 1, kMaxNodes);
@@ -151,13 +158,15 @@ NodeSpec read_node(JsonObject object, const std::vector<DeviceType>& types) {
   if (static_cast<int64_t>(node.devices.size()) > kMaxNodeDevices)
     fail_input("{}: has more than {} devices", object.where(), kMaxNodeDevices);
   if (object.has("switches")) node.switches = object.texts("switches");
+  if (auto own = object.object("network")) {
+    node.network = read_connection(*own);
+    own->finish();
+  }
   for (JsonObject& link : object.objects("links")) {
-    LinkSpec spec;
+    LinkSpec spec = read_connection(link, Seconds(0));
     spec.where = link.where();
     spec.from = {link.text("from")};
     spec.to = {link.text("to")};
-    spec.bandwidth = link.bandwidth("bandwidth");
-    spec.latency = link.seconds("latency", Seconds(0));
     const std::string duplex = link.text("duplex", "full");
     if (duplex != "full" && duplex != "half")
       fail_input("{}: \"duplex\" is \"{}\", expected full or half", link.where(), duplex);
@@ -244,12 +253,10 @@ class Assembler {
 
   void join_network(const NodeSpec& spec, const Node& node, const NetworkSpec& network) {
     if (!fabric_.valid()) {
+      fabric_ = EndpointId(machine_.endpoints.size());
       machine_.endpoints.push_back({Endpoint::Kind::Switch, -1, "network", {}});
-      fabric_ = EndpointId(machine_.endpoints.size() - 1);
     }
-    LinkSpec link;
-    link.bandwidth = network.bandwidth;
-    link.latency = network.latency;
+    const LinkSpec& link = spec.network.value_or(network.link);
     if (network.per_device) {
       for (size_t i = 0; i < spec.devices.size(); ++i)
         add_link(machine_.devices[machine_.devices.size() - spec.devices.size() + i].endpoint,
@@ -274,9 +281,7 @@ class Assembler {
 };
 
 NetworkSpec read_network(JsonObject object) {
-  NetworkSpec network;
-  network.bandwidth = object.bandwidth("bandwidth");
-  network.latency = object.seconds("latency", Seconds(5e-6));
+  NetworkSpec network = {read_connection(object)};
   const std::string per = object.text("per", "node");
   if (per != "node" && per != "device")
     fail_input("{}: \"per\" is \"{}\", expected node or device", object.where(), per);
@@ -304,13 +309,12 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
   if (auto object = top.object("network")) network = read_network(*object);
   top.finish();
 
-  int64_t nodes = 0;
   if (options.nodes) {
     if (specs.size() != 1)
       fail_input("it has several kinds of nodes: a number of nodes cannot be chosen");
     specs[0].count = *options.nodes;
   }
-  int64_t devices = 0;
+  int64_t nodes = 0, devices = 0;
   for (const NodeSpec& spec : specs) {
     nodes = checked_add(nodes, spec.count);
     const auto each = static_cast<int64_t>(spec.devices.size() + spec.switches.size());

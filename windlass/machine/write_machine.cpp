@@ -60,6 +60,7 @@ struct NodeParts {
   std::vector<const Device*> devices;
   std::vector<const Endpoint*> switches;
   std::vector<const Link*> links;
+  ordered_json network = {};
 };
 
 ordered_json write_devices(const Machine& machine, const NodeParts& parts,
@@ -116,22 +117,26 @@ ordered_json machine_json(const Machine& machine) {
   for (const Endpoint& endpoint : machine.endpoints)
     if (endpoint.kind == Endpoint::Kind::Switch && endpoint.node.valid())
       parts[endpoint.node.index()].switches.push_back(&endpoint);
-  std::optional<ordered_json> network;
+  std::optional<ordered_json> network;  // that of the first node
+  std::string per;
   for (const Link& link : machine.links) {
     const NodeId a = machine[link.a].node, b = machine[link.b].node;
     if (a.valid() && a == b) {
       parts[a.index()].links.push_back(&link);
-    } else if (!network) {
-      const Endpoint& end = machine[a.valid() ? link.a : link.b];
-      network = {{"bandwidth", link.bandwidth.value},
-                 {"latency", link.latency.value},
-                 {"per", end.kind == Endpoint::Kind::Switch ? "node" : "device"}};
+      continue;
     }
+    const Endpoint& end = machine[a.valid() ? link.a : link.b];
+    const ordered_json own = {{"bandwidth", link.bandwidth.value}, {"latency", link.latency.value}};
+    parts[end.node.index()].network = own;
+    if (network) continue;
+    network = own;
+    per = end.kind == Endpoint::Kind::Switch ? "node" : "device";
   }
   ordered_json nodes = ordered_json::array();
   for (size_t n = 0; n < machine.nodes.size(); ++n) {
     const std::string prefix = prefixed ? fmt::format("node{}.", n) : "";
     ordered_json node = write_node(machine, machine.nodes[n], parts[n], prefix);
+    if (network && parts[n].network != *network) node["network"] = parts[n].network;
     if (!nodes.empty()) {
       ordered_json& last = nodes.back();
       node["count"] = last["count"];
@@ -149,7 +154,10 @@ ordered_json machine_json(const Machine& machine) {
                        {"description", machine.description},
                        {"device_types", types},
                        {"nodes", nodes}};
-  if (network) json["network"] = *network;
+  if (network) {
+    json["network"] = *network;
+    json["network"]["per"] = per;
+  }
   return json;
 }
 

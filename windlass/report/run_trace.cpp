@@ -42,6 +42,7 @@ class RunTraceWriter {
     devices_.push_back({});
     add_predicted(predicted.whole());
     add_measured(measured);
+    clock_error_ = static_cast<double>(measured.clock_error);
   }
 
   TraceSummary run(const TraceOptions& options) {
@@ -55,7 +56,8 @@ class RunTraceWriter {
       write_links(events_, graph_, training_, machine_, {sides_[s].all.start, sides_[s].all.end},
                   shown_until(), process);
     }
-    events_.finish();
+    events_.finish(clock_error_ == 0 ? ""
+                                     : fmt::format(R"("clock_error_s":{})", clock_error_ * 1e-9));
     return {events_.written(), seconds(until_), until_ < makespan_};
   }
 
@@ -144,6 +146,7 @@ class RunTraceWriter {
   std::vector<DeviceId> devices_;  // ascending, then none for the host
   std::vector<Side> sides_;
   Nanoseconds makespan_ = 0, until_ = 0;
+  double clock_error_ = 0;
 };
 
 }  // namespace

@@ -34,7 +34,8 @@ TraceSummary write_trace(const SimulatedStep& step, const Graph* training, const
 // other, "cpu0: predicted" and "cpu0: measured", with a track for each lane that the device has a
 // part in, and on it every part of every task that is the device's; a task that several devices do
 // together is on the tracks of all of them. Likewise for each host, with what is updated there, and
-// for the links. Live bytes of what was measured follow from when tasks ran. Both begin at 0.
+// for the links. Live bytes of what was measured follow from when tasks ran. Both begin at 0. What
+// was measured on several hosts has `otherData.clock_error_s`: what their clocks may be apart.
 TraceSummary write_run_trace(const SimulatedStep& predicted, const StepRecord& measured,
                              const Graph* training, const Machine& machine,
                              const std::function<void(std::string_view)>& write,

@@ -39,8 +39,8 @@ void TraceEvents::event(std::string_view body) {
   text_.clear();
 }
 
-void TraceEvents::finish() {
-  text_ += "\n]}\n";
+void TraceEvents::finish(const std::string& facts) {
+  text_ += facts.empty() ? "\n]}\n" : fmt::format("\n],\"otherData\":{{{}}}}}\n", facts);
   write_(text_);
   text_.clear();
 }

@@ -24,8 +24,8 @@ class TraceEvents {
   void slice(size_t process, size_t track, Nanoseconds start, Nanoseconds end,
              const std::string& label, std::string_view category, const std::string& arguments);
   void live_bytes(size_t process, Nanoseconds time, int64_t bytes);
-  // After the last one.
-  void finish();
+  // After the last one. `facts`: members of a JSON object, of the trace as a whole.
+  void finish(const std::string& facts = {});
 
   // Slices and counters.
   size_t written() const { return written_; }

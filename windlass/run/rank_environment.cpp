@@ -24,10 +24,6 @@ int32_t number_of(const Get& get, const char* name, int32_t least, int32_t most)
   return value;
 }
 
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address == "::1" || address.starts_with("127.");
-}
-
 void read_meeting(const Get& get, const std::string& usual_address, RankPlace& place) {
   const char* address = get("MASTER_ADDR");
   place.address = address != nullptr ? address : usual_address;
@@ -38,6 +34,10 @@ void read_meeting(const Get& get, const std::string& usual_address, RankPlace& p
 }
 
 }  // namespace
+
+bool is_loopback(const std::string& address) {
+  return address == "localhost" || address == "::1" || address.starts_with("127.");
+}
 
 std::string first_host(const std::string& list) {
   std::string name;

@@ -22,6 +22,9 @@ inline constexpr const char* kMeetingVariable = "WINDLASS_MEETING";
 // is no number in its range.
 std::optional<RankPlace> rank_from_environment(const std::function<const char*(const char*)>& get);
 
+// Whether an address is one that no other host reaches.
+bool is_loopback(const std::string& address);
+
 // The first host of a list as Slurm writes them: "node[03-07,12],login" has "node03".
 std::string first_host(const std::string& list);
 

@@ -49,6 +49,19 @@ class Ranks {
   virtual void exchange(uint32_t tag, std::span<const Transfer> sends,
                         std::span<const Transfer> receives) = 0;
 
+  // Ranks that add up by an algorithm of the library that carries messages, in an order of its own:
+  // the same on all of them, but not the same as without it.
+  class SumGroup {
+   public:
+    virtual ~SumGroup() = default;
+    // Of each member an array of the same length: all get the sum. All must call it, in the same
+    // order; throws as exchange() does.
+    virtual void add_up(std::span<float> values) = 0;
+  };
+  // All members (ascending) must call it, in an order that is the same for all groups. Null: the
+  // library has none. Must not outlive the ranks.
+  virtual std::unique_ptr<SumGroup> make_sum_group(const std::vector<int32_t>&) { return nullptr; }
+
   // What every rank says, by rank, to all. All must call it, in the same order.
   std::vector<std::string> tell_all(const std::string& mine);
 
@@ -57,8 +70,13 @@ class Ranks {
   virtual void fail(const std::string& message) noexcept = 0;
   // Whether all are processes of one host, and share its cores.
   virtual bool one_host() const { return true; }
-  // Seconds by a clock that all ranks share, about.
+  // Seconds by a clock that all ranks share, but for clock_error().
   virtual double now() const = 0;
+  // Sets the clock by that of rank 0. All must call it, as tell_all().
+  virtual void align_clock() {}
+  // What now() may be off from that of rank 0, in seconds. Grows from one align_clock() to the
+  // next, as clocks of hosts do not run alike.
+  virtual double clock_error() const { return 0; }
 
  protected:
   Ranks(int32_t rank, int32_t size) : rank_(rank), size_(size) {}
@@ -70,5 +88,7 @@ class Ranks {
 // Tags from here on are not those of tasks.
 inline constexpr uint32_t kControlTag = 1U << 30;
 inline constexpr uint32_t kRestTag = kControlTag + 2;
+inline constexpr uint32_t kLinkTag = kControlTag + 16;
+inline constexpr uint32_t kSumTag = kControlTag + 1024;  // and as many more as there are groups
 
 }  // namespace windlass

@@ -54,6 +54,9 @@ struct ExecutorOptions {
   WatchOptions watch = {};
   // The processes of the run; null: this one is alone. Must outlive the run.
   Ranks* ranks = nullptr;
+  // Sums of whole processes are left to the library that carries their messages, where it has its
+  // own: they are added up in another order, and bits are not those of one process.
+  bool library_sums = false;
   // For tests: called by the thread of each task (part -1) or part of it before it runs, as a part
   // of it; may wait or throw.
   std::function<void(int32_t task, int32_t part)> delay = {};

@@ -59,13 +59,14 @@ struct DeviceExchange::Received {
 };
 
 DeviceExchange::DeviceExchange(const Program& program, Slots& slots, const Ownership& own,
-                               Ranks* ranks)
+                               Ranks* ranks, std::unique_ptr<PlainSums> plain)
     : program_(program),
       slots_(slots),
       own_(own),
       ranks_(ranks),
       parcels_(program.tasks.size()),
-      room_(std::make_unique<Room>()) {
+      room_(std::make_unique<Room>()),
+      plain_(std::move(plain)) {
   if (own.alone()) return;
   ensure(ranks != nullptr, "several processes, and no way to them");
   uint32_t tags = 0;
@@ -91,6 +92,7 @@ bool DeviceExchange::crosses(TaskId task, int32_t part) const {
 
 void DeviceExchange::run(TaskId id, int32_t part) {
   const ProgramTask& task = program_.tasks[id.index()];
+  if (plain_ && plain_->run(id, slots_)) return;
   Received received;
   if (!crosses(id, part)) {
     if (part < 0) carry_out(task, received);

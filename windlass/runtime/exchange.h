@@ -8,6 +8,7 @@
 
 #include "windlass/run/ranks.h"
 #include "windlass/runtime/parcels.h"
+#include "windlass/runtime/plain_sums.h"
 #include "windlass/runtime/program.h"
 #include "windlass/runtime/slots.h"
 
@@ -15,15 +16,17 @@ namespace windlass {
 
 class DeviceExchange {
  public:
-  // Refers to its arguments. `ranks` is null if this process is alone.
-  DeviceExchange(const Program& program, Slots& slots, const Ownership& own, Ranks* ranks);
+  // Refers to its arguments. `ranks` is null if this process is alone. `plain`: sums that are not
+  // carried out here; may be null.
+  DeviceExchange(const Program& program, Slots& slots, const Ownership& own, Ranks* ranks,
+                 std::unique_ptr<PlainSums> plain = nullptr);
   ~DeviceExchange();
 
   // What a task (or one part of it) has to move between devices, and copies of its parts that come
   // from or go to other processes; those inside of this one are not its concern. The slots it
   // writes to are allocated. Returns when all of it is there. Sums are in the order of the members,
   // in fp32 where the type has 16 bits: the same bits whatever the arrival, and however many
-  // processes there are.
+  // processes there are. But for those of `plain`.
   void run(TaskId task, int32_t part);
 
   // Whether other processes have a part in it.
@@ -54,6 +57,7 @@ class DeviceExchange {
   std::vector<std::vector<TaskParcels>> parcels_;
   std::vector<uint32_t> first_tag_;  // by task: each list has two, one for each round
   std::unique_ptr<Room> room_;
+  std::unique_ptr<PlainSums> plain_;
 };
 
 }  // namespace windlass

@@ -71,6 +71,9 @@ struct Executor::State {
     const int32_t memory = task.parts[static_cast<size_t>(job.part)].memory;
     return program.memories[static_cast<size_t>(memory)].device;
   }
+  // Where the time of a job is told of: at its device; or, if several processes do it together, at
+  // those of this one that have a part in it.
+  std::vector<DeviceId> told_at(const Job& job) const;
   Nanoseconds now() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - began).count();
   }
@@ -100,12 +103,13 @@ struct Executor::State {
   std::mutex mutex;  // of what ends a step
   std::condition_variable step_over;
   std::exception_ptr error;
-  std::string failed_at;     // the task whose error it is
-  size_t failed_step = 0;    // of the row
-  size_t waited = 0;         // the step of the row that is waited for
-  Nanoseconds ended_at = 0;  // the step before that
-  double shared_began = 0;   // when the row began, by the clock of all processes
-  bool abandoned = false;    // threads did not come back
+  std::string failed_at;      // the task whose error it is
+  size_t failed_step = 0;     // of the row
+  size_t waited = 0;          // the step of the row that is waited for
+  Nanoseconds ended_at = 0;   // the step before that
+  double shared_began = 0;    // when the row began, by the clock of all processes
+  double next_alignment = 0;  // of rank 0: when that is set anew
+  bool abandoned = false;     // threads did not come back
   Watchdog watchdog;
   Clock::time_point began;
 

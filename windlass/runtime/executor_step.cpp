@@ -93,7 +93,8 @@ StepOutcome Executor::State::outcome_of(size_t step) {
   for (size_t j = 0; j < graph_of_jobs.jobs.size(); ++j) {
     const Job& job = graph_of_jobs.jobs[j];
     if (program.step_of(job.task) != step) continue;
-    outcome.parts.push_back({program.in_step(job.task), device_of(job), start[j], end[j]});
+    for (DeviceId device : told_at(job))
+      outcome.parts.push_back({program.in_step(job.task), device, start[j], end[j]});
     began_at = std::min(began_at, start[j]);
     over = std::max(over, end[j]);
   }
@@ -121,7 +122,21 @@ StepOutcome Executor::State::outcome_of(size_t step) {
   return outcome;
 }
 
+std::vector<DeviceId> Executor::State::told_at(const Job& job) const {
+  std::vector<DeviceId> found;
+  if (job.part < 0 && !own.alone())
+    for (DeviceId device : devices_of(tasks, job.task))
+      for (size_t m = 0; m < program.memories.size(); ++m)
+        if (program.memories[m].device == device && own.has_memory(static_cast<int32_t>(m)))
+          found.push_back(device);
+  if (found.empty()) found.push_back(device_of(job));
+  return found;
+}
+
 namespace {
+
+// Clocks are set anew after so many seconds, or so many times what that took.
+constexpr double kAlignSeconds = 2, kAlignShare = 100;
 
 // What one rank tells the others of a step.
 class StepNote {
@@ -151,6 +166,8 @@ class StepNote {
 void Executor::State::tell_outcome(StepOutcome& outcome) {
   auto& losses = runner->seen_losses(waited);
   StepNote mine;
+  mine.put(options.ranks->now() >= next_alignment);
+  mine.put(options.ranks->clock_error());
   mine.put(shared_began);
   for (const auto& list : losses)
     for (double loss : list) mine.put(loss);
@@ -170,12 +187,16 @@ void Executor::State::tell_outcome(StepOutcome& outcome) {
 
   for (auto& list : losses) std::ranges::fill(list, 0);
   outcome.parts.clear();
-  double norm = 0, earliest = shared_began;
+  double norm = 0, earliest = shared_began, clock_error = 0;
+  bool align = false;
   std::map<LinkDirection, int64_t> links;
   std::vector<std::pair<double, std::vector<PartTime>>> parts;
   for (const std::string& text : told) {
     StepNote note;
     note.text = text;
+    const bool old = note.take<bool>();
+    if (&text == told.data()) align = old;
+    clock_error = std::max(clock_error, note.take<double>());
     const auto began_at = note.take<double>();
     earliest = std::min(earliest, began_at);
     for (auto& list : losses)
@@ -210,6 +231,13 @@ void Executor::State::tell_outcome(StepOutcome& outcome) {
       known.end = std::max(known.end, part.end);
     }
   for (const auto& [which, part] : all) outcome.parts.push_back(part);
+  // Two ranks are each off from rank 0.
+  outcome.clock_error = static_cast<Nanoseconds>(2 * clock_error * 1e9);
+  if (!align) return;
+  const double begun = options.ranks->now();
+  options.ranks->align_clock();
+  const double took = options.ranks->now() - begun;
+  next_alignment = options.ranks->now() + std::max(kAlignSeconds, kAlignShare * took);
 }
 
 }  // namespace windlass

@@ -2,6 +2,8 @@
 // one and several hosts, packs of layers, with a process for each host or for each device.
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <set>
 
@@ -33,6 +35,19 @@ BatchAxes batch_of_network(const TrainingGraph& training) {
   Graph forward = training.graph;
   forward.ops.resize(training.forward_ops);
   return find_batch(forward);
+}
+
+// Optimizers divide by gradients, and may turn the rounding of one that is about zero into a step
+// of the whole rate: of such there are few.
+void expect_near_all(const std::vector<double>& found, const std::vector<double>& expected,
+                     const std::string& name) {
+  ASSERT_EQ(found.size(), expected.size());
+  double most = 1e-3;
+  for (double value : expected) most = std::max(most, std::abs(value));
+  size_t apart = 0;
+  for (size_t i = 0; i < found.size(); ++i)
+    if (!(std::abs(found[i] - expected[i]) <= 1e-3 * most)) ++apart;
+  EXPECT_LE(apart, found.size() / 50 + 1) << name;
 }
 
 // That all ranks end with what one process ends with. Returns how many ways there were to divide
@@ -82,6 +97,39 @@ TEST(ManyRanks, RandomStrategiesEndWithTheBitsOfOneProcess) {
     }
   }
   EXPECT_GE(ways, count > 20 ? count / 4 : 0);
+}
+
+// Sums that the library makes round in another way: two steps of random strategies end with about
+// the same, and most of what is added up between processes is added up so.
+TEST(ManyRanks, SumsOfTheLibraryAgreeToRounding) {
+  const uint64_t begin = number_from("WINDLASS_RANDOM_SEED", 1);
+  const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(60));
+  std::atomic<int64_t> sums = 0;
+  for (uint64_t seed = begin; seed < begin + count && !HasFailure(); ++seed) {
+    cases::RandomStep step = cases::random_step(seed);
+    if (step.machine.devices.size() == 1) continue;
+    step.begin(seed);
+    SCOPED_TRACE(step.name);
+    const SimulatedStep simulated =
+        simulate_step(step.training, step.strategy, step.machine, *analytic_cost_model(), {});
+    const auto run = [&](const RunSettings& settings) {
+      return run_steps(step.training, step.machine, simulated.tasks, simulated.times,
+                       simulated.result, step.start, batch_of_network(step.training), settings);
+    };
+    const RunEnd expected = run({});
+    on_every_rank(static_cast<int32_t>(step.machine.devices.size()), [&](Ranks& ranks) {
+      RunSettings settings;
+      settings.ranks = &ranks;
+      settings.library_sums = true;
+      const RunEnd found = run(settings);
+      sums += dynamic_cast<testing_runs::ThreadRanks&>(ranks).library_sums;
+      ASSERT_EQ(found.losses.size(), expected.losses.size());
+      EXPECT_NEAR(found.losses[0], expected.losses[0], 1e-4 * (1 + std::abs(expected.losses[0])));
+      for (const auto& [name, values] : found.first.weights)
+        expect_near_all(values, expected.first.weights.at(name), name);
+    });
+  }
+  EXPECT_GT(sums, 0);
 }
 
 TEST(ManyRanks, RandomPacksEndWithTheBitsOfOneProcess) {

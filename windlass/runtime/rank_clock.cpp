@@ -4,8 +4,8 @@
 
 namespace windlass {
 
-double clock_offset(Ranks& ranks) {
-  constexpr int kTrips = 5;
+ClockReading read_clock(Ranks& ranks) {
+  constexpr int kTrips = 10;
   const auto send = [&](int32_t peer, double& time) {
     const Ranks::Transfer one = {peer, std::as_writable_bytes(std::span(&time, 1))};
     ranks.exchange(kControlTag, {&one, 1}, {});
@@ -14,7 +14,6 @@ double clock_offset(Ranks& ranks) {
     const Ranks::Transfer one = {peer, std::as_writable_bytes(std::span(&time, 1))};
     ranks.exchange(kControlTag, {}, {&one, 1});
   };
-  double quickest = 1e9, offset = 0;
   for (int32_t peer = 1; ranks.rank() == 0 && peer < ranks.size(); ++peer)
     for (int i = 0; i < kTrips; ++i) {
       double theirs = 0;
@@ -22,16 +21,16 @@ double clock_offset(Ranks& ranks) {
       double mine = ranks.now();
       send(peer, mine);
     }
+  ClockReading found;
   for (int i = 0; ranks.rank() != 0 && i < kTrips; ++i) {
     double before = ranks.now(), there = 0;
     send(0, before);
     receive(0, there);
-    const double after = ranks.now();
-    if (after - before >= quickest) continue;
-    quickest = after - before;
-    offset = there - (before + after) / 2;
+    const double after = ranks.now(), error = (after - before) / 2;
+    // Rank 0 looked at its clock somewhere between the two.
+    if (i == 0 || error < found.error) found = {there - (before + after) / 2, error};
   }
-  return offset;
+  return found;
 }
 
 std::string reason_line(const char* text) {

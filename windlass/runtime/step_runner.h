@@ -68,6 +68,7 @@ struct RunSettings {
   std::function<void(int32_t, int32_t)> delay = {};
   WatchOptions watch = {};
   Ranks* ranks = nullptr;
+  bool library_sums = false;
   std::function<void(int step, Executor&)> after_step = {};
   // Steps overlap in rows like this one, as many as `steps` are; no gradients are noted.
   const StepRow* row = nullptr;
@@ -89,6 +90,7 @@ inline RunEnd run_steps(const TrainingGraph& training, const Machine& machine,
                                    .paranoid = settings.paranoid,
                                    .watch = settings.watch,
                                    .ranks = settings.ranks,
+                                   .library_sums = settings.library_sums,
                                    .delay = settings.delay};
   const auto made = settings.row != nullptr
                         ? std::make_unique<Executor>(training, *settings.row, machine, options,

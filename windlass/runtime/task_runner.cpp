@@ -22,7 +22,10 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       slots_(slots),
       options_(options),
       own_(own),
-      exchange_(program, slots, own, options.ranks),
+      exchange_(program, slots, own, options.ranks,
+                own.alone() || !options.library_sums
+                    ? nullptr
+                    : std::make_unique<PlainSums>(program, tasks, own, *options.ranks)),
       pacer_(machine, static_cast<size_t>(program.steps)),
       norms_(static_cast<size_t>(program.steps)) {
   paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {

@@ -1,6 +1,7 @@
 // Ranks that are threads of one process, for tests: messages lie in a table that all share.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -18,6 +19,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/run/ranks.h"
+#include "windlass/runtime/join_ranks.h"
 
 namespace windlass::testing_runs {
 
@@ -30,9 +32,11 @@ class ThreadRanks final : public Ranks {
     // By sender, receiver and tag, in order.
     std::map<std::tuple<int32_t, int32_t, uint32_t>, std::deque<std::vector<std::byte>>> letters;
     std::optional<std::string> failure;
+    std::map<std::pair<std::vector<int32_t>, int>, uint32_t> sum_tags;
   };
-  ThreadRanks(int32_t rank, int32_t size, std::shared_ptr<Table> table)
-      : Ranks(rank, size), table_(std::move(table)) {}
+  // `ahead`: what the clock of each rank is ahead of that of the rank before it, in seconds.
+  ThreadRanks(int32_t rank, int32_t size, std::shared_ptr<Table> table, double ahead = 0)
+      : Ranks(rank, size), table_(std::move(table)), offset_(ahead * rank) {}
 
   void exchange(uint32_t tag, std::span<const Transfer> sends,
                 std::span<const Transfer> receives) override {
@@ -58,24 +62,69 @@ class ThreadRanks final : public Ranks {
     if (!table_->failure) table_->failure = message;
     table_->changed.notify_all();
   }
+  // By messages, in descending order of the members: not what ascending order gives.
+  class BackwardSums final : public SumGroup {
+   public:
+    BackwardSums(ThreadRanks& ranks, std::vector<int32_t> members, uint32_t tag)
+        : ranks_(ranks), members_(std::move(members)), tag_(tag) {}
+    void add_up(std::span<float> values) override {
+      std::vector<std::vector<float>> terms;
+      std::vector<Transfer> sends, receives;
+      for (int32_t member : members_) {
+        terms.emplace_back(values.begin(), values.end());
+        if (member == ranks_.rank()) continue;
+        sends.push_back({member, std::as_writable_bytes(values)});
+        receives.push_back({member, std::as_writable_bytes(std::span(terms.back()))});
+      }
+      ranks_.exchange(tag_, sends, receives);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = 0;
+        for (size_t m = terms.size(); m-- > 0;) values[i] += terms[m][i];
+      }
+      ++ranks_.library_sums;
+    }
+
+   private:
+    ThreadRanks& ranks_;
+    const std::vector<int32_t> members_;
+    const uint32_t tag_;
+  };
+  std::unique_ptr<SumGroup> make_sum_group(const std::vector<int32_t>& members) override {
+    const std::lock_guard lock(table_->mutex);
+    // The same on all members, as they make their groups in the same order.
+    const auto known = table_->sum_tags.try_emplace({members, groups_of_[members]++},
+                                                    kSumTag + table_->sum_tags.size());
+    return std::make_unique<BackwardSums>(*this, members, known.first->second);
+  }
+  std::atomic<int64_t> library_sums = 0;  // that were made here
+
   double now() const override {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
+               .count() +
+           offset_;
   }
+  void align_clock() override {
+    const ClockReading found = read_clock(*this);
+    offset_ += found.offset;
+    clock_error_ = found.error;
+  }
+  double clock_error() const override { return clock_error_; }
 
  private:
   const std::shared_ptr<Table> table_;
+  std::map<std::vector<int32_t>, int> groups_of_;
+  double offset_ = 0, clock_error_ = 0;
 };
 
 // Calls run(ranks) for each rank on a thread of its own. Throws the first error there was.
-inline void on_every_rank(int32_t count, const std::function<void(Ranks&)>& run) {
+inline void on_every_rank(int32_t count, const std::function<void(Ranks&)>& run, double ahead = 0) {
   const auto table = std::make_shared<ThreadRanks::Table>();
   std::mutex mutex;
   std::exception_ptr first;
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < count; ++rank)
     threads.emplace_back([&, rank] {
-      ThreadRanks ranks(rank, count, table);
+      ThreadRanks ranks(rank, count, table, ahead);
       try {
         run(ranks);
       } catch (const std::exception& error) {

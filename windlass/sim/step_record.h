@@ -14,7 +14,8 @@ namespace windlass {
 // When a part of a task ran, from the beginning of the step.
 struct PartTime {
   TaskId task;
-  // Whose part it is. None: it is all of the task, which its devices do together, or the host.
+  // Whose part it is. None: it is all of the task, which its devices do together, or the host. What
+  // devices of several processes do together is a part of each.
   DeviceId device = {};
   Nanoseconds start = 0, end = 0;
 };
@@ -25,7 +26,9 @@ struct StepRecord {
   std::vector<PartTime> parts;          // ascending by task, then by device
   std::vector<int64_t> peaks;           // by memory: bytes counted, of the device with most
   std::vector<int64_t> device_peaks;    // by device of the machine: bytes counted
-  std::vector<LinkLoad> links;          // ascending by direction; those that anything crossed
+  // Of several processes: what times of one may be off from those of another.
+  Nanoseconds clock_error = 0;
+  std::vector<LinkLoad> links;  // ascending by direction; those that anything crossed
 };
 
 // Devices that have to do with a task, ascending: those of the teams on whose lanes it runs. None

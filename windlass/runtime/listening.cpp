@@ -1,0 +1,119 @@
+#include "windlass/runtime/listening.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <linux/filter.h>
+#include <memory>
+#include <netdb.h>
+#include <set>
+#include <sys/socket.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+namespace windlass {
+namespace {
+
+using Address4 = uint32_t;                 // in the order of the host
+using Address6 = std::array<uint32_t, 4>;  // likewise
+
+struct HostAddresses {
+  std::set<Address4> four;
+  std::set<Address6> six;
+};
+
+bool look_up(const std::string& name, HostAddresses& found) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+    if (one->ai_family == AF_INET) {
+      sockaddr_in address = {};
+      std::memcpy(&address, one->ai_addr, sizeof(address));
+      found.four.insert(ntohl(address.sin_addr.s_addr));
+    } else if (one->ai_family == AF_INET6) {
+      sockaddr_in6 address = {};
+      std::memcpy(&address, one->ai_addr, sizeof(address));
+      Address6 words = {};
+      std::memcpy(words.data(), &address.sin6_addr, sizeof(words));
+      for (uint32_t& word : words) word = ntohl(word);
+      found.six.insert(words);
+    }
+  }
+  return true;
+}
+
+// A filter of packets (man 7 socket, SO_ATTACH_FILTER): accepts those whose destination is one of
+// the addresses.
+std::vector<sock_filter> filter_for(const HostAddresses& addresses) {
+  constexpr auto kNetwork = static_cast<uint32_t>(SKF_NET_OFF);
+  constexpr uint32_t kTo4 = 16, kTo6 = 24;  // bytes before the destination in the headers
+  constexpr uint32_t kAll = 0xffffffff;
+  std::vector<sock_filter> four, six, all;
+  const auto add = [](std::vector<sock_filter>& list, int code, uint32_t value, size_t yes = 0,
+                      size_t no = 0) {
+    list.push_back(
+        {static_cast<uint16_t>(code), static_cast<uint8_t>(yes), static_cast<uint8_t>(no), value});
+  };
+  add(four, BPF_LD | BPF_W | BPF_ABS, kNetwork + kTo4);
+  for (Address4 address : addresses.four) {
+    add(four, BPF_JMP | BPF_JEQ | BPF_K, address, 0, 1);
+    add(four, BPF_RET | BPF_K, kAll);
+  }
+  add(four, BPF_RET | BPF_K, 0);
+  for (const Address6& address : addresses.six) {
+    for (uint32_t i = 0; i < address.size(); ++i) {
+      add(six, BPF_LD | BPF_W | BPF_ABS, kNetwork + kTo6 + 4 * i);
+      add(six, BPF_JMP | BPF_JEQ | BPF_K, address[i], 0, 2 * (address.size() - i) - 1);
+    }
+    add(six, BPF_RET | BPF_K, kAll);
+  }
+  add(six, BPF_RET | BPF_K, 0);
+  add(all, BPF_LD | BPF_B | BPF_ABS, kNetwork);
+  add(all, BPF_ALU | BPF_RSH | BPF_K, 4);
+  add(all, BPF_JMP | BPF_JEQ | BPF_K, 6, four.size(), 0);
+  all.insert(all.end(), four.begin(), four.end());
+  all.insert(all.end(), six.begin(), six.end());
+  return all;
+}
+
+bool listens_at(int descriptor, int port) {
+  int listens = 0;
+  socklen_t size = sizeof(listens);
+  if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
+    return false;
+  sockaddr_in6 address = {};
+  socklen_t length = sizeof(address);
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) return false;
+  // The port lies at the same place for both families.
+  return (address.sin6_family == AF_INET || address.sin6_family == AF_INET6) &&
+         ntohs(address.sin6_port) == port;
+}
+
+}  // namespace
+
+bool accept_only_at(int port, const std::vector<std::string>& addresses) {
+  HostAddresses found;
+  for (const std::string& address : addresses)
+    if (!look_up(address, found)) return false;
+  constexpr size_t kMost = 64;  // jumps of filters are short
+  if (found.four.size() > kMost || found.six.size() > kMost) return false;
+  std::vector<sock_filter> filter = filter_for(found);
+  const sock_fprog program = {static_cast<uint16_t>(filter.size()), filter.data()};
+  bool any = false;
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failed)) {
+    const int descriptor = std::atoi(entry.path().filename().c_str());
+    if (!listens_at(descriptor, port)) continue;
+    if (setsockopt(descriptor, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
+      return false;
+    any = true;
+  }
+  return any && !failed;
+}
+
+}  // namespace windlass
