@@ -9,9 +9,8 @@ namespace windlass {
 
 const std::vector<SearchMethod>& search_methods() {
   static const std::vector<SearchMethod> methods = {
-      {"auto", "the best of all that suit the machine", search_all},
-      {"rungs", "as auto, where more memory never gives a slower plan; takes several times as long",
-       search_by_rungs},
+      {"auto", "the best of all that suit the machine; more memory never gives a slower plan",
+       search_all},
       {"one-device", "keep, recompute or move tensors of one device to the host",
        search_one_device},
       {"exact", "split every op in its own way over all devices", search_exact},

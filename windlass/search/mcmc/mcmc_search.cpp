@@ -13,6 +13,7 @@ namespace {
 constexpr double kTasks = 2e6;
 constexpr double kProposals = 12000;
 constexpr int kChains = 4;
+constexpr int64_t kFewest = 16;  // simulations of a chain
 
 bool same_structure(const Strategy& a, const Strategy& b) {
   return a.groups == b.groups && a.stages == b.stages && a.schedule == b.schedule;
@@ -47,7 +48,8 @@ void compact(Strategy& strategy) {
 
 class Walks {
  public:
-  Walks(Ledger& ledger, SearchResult& facts) : ledger_(ledger), facts_(facts) {}
+  Walks(Ledger& ledger, SearchResult& facts, bool anyway)
+      : ledger_(ledger), facts_(facts), anyway_(anyway) {}
 
   void run() {
     const std::vector<Ledger::Entry> entries =
@@ -102,9 +104,10 @@ class Walks {
     options.mix = mix();
     options.chains = kChains;
     options.proposals = static_cast<int64_t>(kProposals * effort);
-    options.simulations =
-        std::max<int64_t>(16, static_cast<int64_t>(kTasks * effort / kChains /
-                                                   static_cast<double>(cut.evaluator->tasks())));
+    options.simulations = static_cast<int64_t>(kTasks * effort / kChains /
+                                               static_cast<double>(cut.evaluator->tasks()));
+    if (options.simulations < kFewest && !anyway_) return;
+    options.simulations = std::max(options.simulations, kFewest);
     options.threads = ledger_.options().threads;
     options.seed = ledger_.options().seed;
     options.stop = [&] { return ledger_.late(); };
@@ -139,13 +142,14 @@ class Walks {
 
   Ledger& ledger_;
   SearchResult& facts_;
+  const bool anyway_;
 };
 
 }  // namespace
 
-void run_walks(Ledger& ledger, SearchResult& facts) {
+void run_walks(Ledger& ledger, SearchResult& facts, bool anyway) {
   ledger.begin("Markov chains", 0);  // have their own count
-  Walks(ledger, facts).run();
+  Walks(ledger, facts, anyway).run();
 }
 
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
