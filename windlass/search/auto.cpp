@@ -13,13 +13,18 @@ namespace {
 // Of the usual effort, by the searches that were made before: the first one is without limits, the
 // next ones find what helps where memory is short, and what is found later lies between two plans.
 // And of the search for what needs least.
-constexpr double kRungEfforts[] = {1, 0.5, 0.3};
+constexpr double kRungEfforts[] = {1, 0.4, 0.2};
 constexpr double kLaterEffort = 0.12, kLeastEffort = 0.5;
 
-// All methods inside of the limits that the machine has now. `whole`: those also that look at
-// everything anew, whatever is known. `packs`: packs of layers too, which are looked at in any case
-// where nothing else fits.
-void search_here(Ledger& ledger, bool whole, bool packs, SearchResult& facts) {
+// Which methods run.
+struct Breadth {
+  bool whole = true;       // those also that look at everything anew, whatever is known
+  bool structures = true;  // other structures than those that are in the book already
+  bool packs = true;  // packs of layers, which are looked at in any case where nothing else fits
+};
+
+// Inside of the limits that the machine has now.
+void search_here(Ledger& ledger, const Breadth& breadth, SearchResult& facts) {
   const Problem& problem = ledger.problem();
   const SearchOptions& options = ledger.options();
   bool settled = false;
@@ -28,7 +33,7 @@ void search_here(Ledger& ledger, bool whole, bool packs, SearchResult& facts) {
   if (problem.machine.devices.size() == 1) {
     // If nothing fits, what needs least is known.
     settled = run_one_device(ledger) || !ledger.fits();
-  } else {
+  } else if (breadth.structures) {
     const std::vector<DeviceId> all = all_devices(problem.machine);
     run_grid(ledger, {all});
     // Small steps are fastest on one device.
@@ -37,14 +42,14 @@ void search_here(Ledger& ledger, bool whole, bool packs, SearchResult& facts) {
         if (const auto strategy =
                 ledger.named(parse_baseline(name), ledger.micro_batches(1).front()))
           ledger.consider(*strategy, strategy->micro_batches);
-    subsets = promising_subsets(ledger);
+    if (breadth.whole || !ledger.fits()) subsets = promising_subsets(ledger);
     ceiling = ledger.ceiling();
-    if (whole && !options.fixed.any()) run_exact(ledger, all, facts);
+    if (breadth.whole && !options.fixed.any()) run_exact(ledger, all, facts);
   }
-  if (!settled) run_walks(ledger, facts, whole);
+  if (!settled) run_walks(ledger, facts, breadth.whole);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
   // Last: what begins at strategies in the book does not begin at packs.
-  if (packs || !ledger.fits()) try_packs(ledger);
+  if (breadth.packs || !ledger.fits()) try_packs(ledger);
 }
 
 SearchResult with_facts(SearchResult result, const Problem& problem, const SearchResult& facts) {
@@ -63,7 +68,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   if (!suits_ladder(problem)) {
     Ledger ledger(problem, options);
     consider_starts(ledger);
-    search_here(ledger, true, true, facts);
+    search_here(ledger, {}, facts);
     return with_facts(ledger.finish(), problem, facts);
   }
   const auto search = [&](Ledger& ledger, const RungPlace& place, double& effort) {
@@ -71,7 +76,11 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
     const bool first = at == 0, early = at < std::size(kRungEfforts);
     const double share = early ? kRungEfforts[at] : kLaterEffort;
     effort = options.effort * (place.least ? kLeastEffort : share);
-    search_here(ledger, first, (early && !first) || place.packs, facts);
+    search_here(ledger,
+                {.whole = first,
+                 .structures = early || !place.alike,
+                 .packs = (early && !first) || place.packs},
+                facts);
   };
   return with_facts(search_ladder(problem, options, search), problem, facts);
 }

@@ -89,13 +89,18 @@ class Ladder {
     Ledger ledger = book_.branch(kForever);
     consider_starts(ledger);
     std::set<uint64_t> structures;
-    for (const Rung* rung : beside)
-      if (rung->time < kForever && !rung->plan.strategy.packs)
+    RungPlace place = {.before = searches_++, .least = limit == kNothing};
+    size_t plans = 0;
+    for (const Rung* rung : beside) {
+      if (rung->time == kForever) continue;
+      ++plans;
+      if (rung->plan.strategy.packs)
+        place.packs = true;
+      else
         go_on_from(ledger, rung->plan, structures);
-    const bool packs = std::ranges::any_of(
-        beside, [](const Rung* rung) { return rung->plan.strategy.packs.has_value(); });
-    search_(ledger, {.before = searches_++, .packs = packs, .least = limit == kNothing},
-            options_.effort);
+    }
+    place.alike = plans == 2 && structures.size() == 1 && !place.packs && ledger.fits();
+    search_(ledger, place, options_.effort);
     // After the methods that begin at strategies in the book, which do not begin at packs.
     for (const Rung* rung : beside)
       if (rung->plan.strategy.packs) go_on_from(ledger, rung->plan, structures);

@@ -37,6 +37,7 @@ bool suits_ladder(const Problem& problem);
 struct RungPlace {
   int before = 0;      // searches that were made already; the first one is without limits
   bool packs = false;  // whether a plan beside it is packs of layers
+  bool alike = false;  // whether both plans beside it have one structure
   bool least = false;  // whether it looks for what needs least
 };
 

@@ -12,8 +12,11 @@ namespace {
 // Tasks that the simulations of all chains together may have, and proposals of each chain.
 constexpr double kTasks = 2e6;
 constexpr double kProposals = 12000;
+// Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
+// the longer the more there are.
+constexpr double kProposed = 5e6;
 constexpr int kChains = 4;
-constexpr int64_t kFewest = 16;  // simulations of a chain
+constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
 bool same_structure(const Strategy& a, const Strategy& b) {
   return a.groups == b.groups && a.stages == b.stages && a.schedule == b.schedule;
@@ -103,10 +106,10 @@ class Walks {
     WalkOptions options;
     options.mix = mix();
     options.chains = kChains;
-    options.proposals = static_cast<int64_t>(kProposals * effort);
-    options.simulations = static_cast<int64_t>(kTasks * effort / kChains /
-                                               static_cast<double>(cut.evaluator->tasks()));
-    if (options.simulations < kFewest && !anyway_) return;
+    const auto tasks = static_cast<double>(cut.evaluator->tasks());
+    options.proposals = static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort);
+    options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);
+    if (options.simulations < kWorthwhile && !anyway_) return;
     options.simulations = std::max(options.simulations, kFewest);
     options.threads = ledger_.options().threads;
     options.seed = ledger_.options().seed;
