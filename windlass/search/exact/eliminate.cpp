@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 // What a machine does in the blink of an eye is done at once; larger tables after smaller ones.
 constexpr double kFirstTable = 1 << 22, kGrowth = 16;
+constexpr double kNearEnough = 2e-3;  // gap of networks whose costs were moved
 
 class Minimisation {
  public:
@@ -43,7 +44,7 @@ class Minimisation {
     }
     for (int32_t count : small_.network.options) result_.options_left += count;
     order_ = best_order(small_.network);
-    if (dense() && suits_relaxation(small_.network)) relax_rounds();
+    if (dense()) relax_rounds();
     if (result_.cost > result_.bound) eliminate_rounds();
     if (result_.choice.empty()) take(std::vector<int32_t>(whole_.size(), 0), true);
     result_.optimal = result_.cost == result_.bound;
@@ -56,11 +57,11 @@ class Minimisation {
   // A choice of the small network, improved or not.
   void take(std::vector<int32_t> choice, bool improving) {
     if (improving) improve(small_.network, choice, deadline_);
-    const double cost = base_ + cost_of(small_.network, choice);
-    if (cost >= result_.cost) return;
-    result_.cost = cost;
     for (size_t v = 0; v < choice.size(); ++v)
       choice[v] = small_.original[v][static_cast<size_t>(choice[v])];
+    const double cost = cost_of(whole_, choice);
+    if (cost >= result_.cost) return;
+    result_.cost = cost;
     result_.choice = std::move(choice);
   }
 
@@ -70,13 +71,15 @@ class Minimisation {
     constexpr int kRounds = 6;
     constexpr double kShare = 0.25;   // of the cells, for all rounds
     constexpr double kEnough = 0.95;  // of the options: so many left are hardly fewer
+    unit_ = relaxation_unit(small_.network);
+    if (unit_ > 1) small_.network = in_units(small_.network, unit_);
     for (int round = 0; round < kRounds && dense(); ++round) {
       Relaxation found =
           relax(small_.network, {.most_cells = kShare * left_, .deadline = deadline_});
       left_ -= found.cells;
       take(found.choice, true);
       base_ += found.bound;
-      result_.bound = std::max(result_.bound, base_);
+      result_.bound = std::max(result_.bound, unit_ * base_);
       if (result_.cost <= result_.bound) return;
       const int64_t before = count_options();
       narrow(found.rest);
@@ -100,7 +103,8 @@ class Minimisation {
       const auto at = std::ranges::find(list, result_.choice[v]);
       best[v] = static_cast<int32_t>(at - list.begin());
     }
-    ReducedNetwork next = restrict_options(rest, options_below(rest, result_.cost - base_, best));
+    ReducedNetwork next =
+        restrict_options(rest, options_below(rest, result_.cost / unit_ - base_, best));
     for (size_t v = 0; v < rest.size(); ++v)
       for (int32_t& option : next.original[v])
         option = small_.original[v][static_cast<size_t>(option)];
@@ -133,8 +137,8 @@ class Minimisation {
         continue;
       }
       left_ -= round.cells_computed;
-      if (base_ + round.bound >= result_.bound) {
-        result_.bound = base_ + round.bound;
+      if (const double bound = unit_ * (base_ + round.bound); bound >= result_.bound) {
+        result_.bound = bound;
         result_.largest_table = round.largest_table;
         result_.cells = round.cells;
         result_.cells_computed = round.cells_computed;
@@ -142,6 +146,8 @@ class Minimisation {
       }
       take(round.choice, !round.exact);
       if (round.exact || result_.cost <= result_.bound || largest >= options_.largest_table) return;
+      // Larger tables take many times as long, and there is not much left to find.
+      if (base_ > 0 && result_.gap() <= kNearEnough) return;
     }
   }
 
@@ -151,6 +157,7 @@ class Minimisation {
   double left_;           // of the cells
   ReducedNetwork small_;  // what is left to decide; `original` is of the whole network
   double base_ = 0;       // of all choices, beside what they cost in the small network
+  double unit_ = 1;       // of the small network's costs
   EliminationOrder order_;
   EliminationResult result_;
 };

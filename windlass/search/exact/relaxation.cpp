@@ -159,7 +159,7 @@ class MessagePassing {
 
 }  // namespace
 
-bool suits_relaxation(const CostNetwork& network) {
+double relaxation_unit(const CostNetwork& network) {
   constexpr double kExact = 0x1.0p52;
   double most = 0;
   for (int32_t table : network.unary) most += std::ranges::max(network.tables[table]);
@@ -169,7 +169,28 @@ bool suits_relaxation(const CostNetwork& network) {
     if (fresh) known->second = std::ranges::max(network.tables[edge.table]);
     most += known->second;
   }
-  return most < kExact;
+  double unit = 1;
+  while (most / unit >= kExact) unit *= 2;
+  return unit;
+}
+
+CostNetwork in_units(const CostNetwork& network, double unit) {
+  CostNetwork result;
+  result.options = network.options;
+  std::map<int32_t, int32_t> made;
+  const auto table = [&](int32_t id) {
+    const auto [entry, fresh] = made.try_emplace(id, -1);
+    if (fresh) {
+      Costs cells = network.tables[id];
+      for (double& cell : cells) cell = std::floor(cell / unit);
+      entry->second = result.tables.add(std::move(cells));
+    }
+    return entry->second;
+  };
+  for (int32_t id : network.unary) result.unary.push_back(table(id));
+  for (const CostNetwork::Edge& edge : network.edges)
+    result.edges.push_back({edge.a, edge.b, table(edge.table)});
+  return result;
 }
 
 Relaxation relax(const CostNetwork& network, const RelaxationOptions& options) {

@@ -35,10 +35,13 @@ struct Relaxation {
   bool out_of_time = false;
 };
 
-// Whether costs are small enough for sums to be exact.
-bool suits_relaxation(const CostNetwork& network);
+// The least power of two in units of which costs are small enough for all sums to be exact.
+double relaxation_unit(const CostNetwork& network);
+// The network with costs in such units, rounded down: what bounds it, bounds the network.
+CostNetwork in_units(const CostNetwork& network, double unit);
 
-// Same network and options, same result, unless the deadline is over before the end.
+// Of networks whose relaxation_unit() is 1. Same network and options, same result, unless the
+// deadline is over before the end.
 Relaxation relax(const CostNetwork& network, const RelaxationOptions& options = {});
 
 // Of each variable the options of which some choice may cost less than `most` (of rest, so more
