@@ -90,8 +90,8 @@ class Walks {
     if (!ledger_.memory_binds()) {
       mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
       // Most of these change nothing then, and have to be simulated to see it.
-      mix.weights = 0.1;
-      mix.pace = 0.05;
+      mix.weights = 0.5;
+      mix.pace = 0.25;
     }
     return mix;
   }
