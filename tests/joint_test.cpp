@@ -143,5 +143,35 @@ TEST(JointSlow, FindsWhatBruteForceFinds) {
   EXPECT_GE(optimal, (decided * 95 + 99) / 100) << "worst " << worst;
 }
 
+// Where nothing fits: at the limit that is named there is a plan, 1 % below there is none, and no
+// strategy of those that brute force knows needs less.
+TEST(LeastLimitSlow, IsTheTrueOne) {
+  const auto cost = analytic_cost_model();
+  const uint64_t seeds = thorough() ? 100 : 4;
+  int packs = 0;
+  for (uint64_t seed = 1000; seed < 1000 + seeds; ++seed) {
+    Rng rng(seed);
+    const Graph network = small_network(rng);
+    Machine machine = cases::machine(2);
+    const auto found_at = [&](int64_t limit) {
+      for (Device& device : machine.devices) device.limit = Bytes(limit);
+      return search_all({.network = network, .machine = machine, .cost = *cost}, {.seed = seed});
+    };
+    const SearchResult refused = found_at(64);
+    ASSERT_EQ(refused.termination, Termination::Infeasible) << seed;
+    ASSERT_TRUE(refused.least_limit.has_value()) << seed;
+    const int64_t least = refused.least_limit->value;
+    packs += refused.strategy.packs.has_value();
+    const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+    const TrainingGraph training = differentiate(network);
+    EXPECT_LE(least, brute_force(problem, training).least_limit) << seed;
+    EXPECT_NE(found_at(least).termination, Termination::Infeasible) << seed;
+    const SearchResult below = found_at(least * 99 / 100);
+    EXPECT_EQ(below.termination, Termination::Infeasible) << seed;
+    EXPECT_EQ(below.least_limit, refused.least_limit) << seed;
+  }
+  RecordProperty("packs", packs);
+}
+
 }  // namespace
 }  // namespace windlass

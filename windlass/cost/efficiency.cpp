@@ -43,6 +43,24 @@ double product_share(const Kernel& kernel, double units, const AnalyticOptions& 
   return best;
 }
 
+// No less than product_share() of any piece: a tile that is larger than the product is not full,
+// and units without a tile have nothing to do, unless the inner size is split.
+double best_product_share(const Kernel& kernel, double units, const AnalyticOptions& options) {
+  const auto m = static_cast<double>(kernel.m), n = static_cast<double>(kernel.n);
+  const auto k = static_cast<double>(kernel.k);
+  double best = 0;
+  for (const Tile& tile : kTiles) {
+    const double used = std::min(1.0, m / tile.m) * std::min(1.0, n / tile.n);
+    const double tiles =
+        static_cast<double>(kernel.batch) * std::ceil(m / tile.m) * std::ceil(n / tile.n) / units;
+    const double whole = std::min(1.0, tiles);
+    const double split =
+        kSplitShare * std::min(1.0, tiles * std::max(1.0, k / options.split_inner));
+    best = std::max(best, tile.share * used * std::max(whole, split));
+  }
+  return best * k / (k + options.inner_half);
+}
+
 double attention_share(const Kernel& kernel, double units, const AnalyticOptions& options) {
   const double rows = std::ceil(static_cast<double>(kernel.m) / kAttentionRows);
   const double used = static_cast<double>(kernel.m) / (rows * kAttentionRows);
@@ -111,11 +129,14 @@ double best_efficiency(const Kernel& kernel, const DeviceType& device,
                        const AnalyticOptions& options) {
   if (kernel.m <= 0 || kernel.n <= 0 || kernel.k <= 0 || kernel.batch <= 0)
     return std::max(1.0, options.winograd_gain);
-  const bool attention = kernel.family == OpFamily::Attention;
-  const auto inner = static_cast<double>(kernel.k);
-  const double half = attention ? options.inner_half / 2 : options.inner_half;
-  const double share = (attention ? options.attention_share : 1) * inner / (inner + half);
-  return Units(device, kernel.precision).reached(kernel, share, 1, options);
+  const Units of(device, kernel.precision);
+  if (kernel.family != OpFamily::Attention)
+    return of.reached(kernel, best_product_share(kernel, of.units, options), 1, options);
+  const auto depth = static_cast<double>(kernel.k);
+  const double share = options.attention_share *
+                       std::min(1.0, static_cast<double>(kernel.m) / kAttentionRows) * depth /
+                       (depth + options.inner_half / 2);
+  return of.reached(kernel, share, 1, options);
 }
 
 }  // namespace windlass

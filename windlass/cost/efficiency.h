@@ -21,7 +21,8 @@ double waves(double tiles_per_unit);
 // the gain above that where Winograd's algorithm is used.
 double efficiency(const Kernel& kernel, const DeviceType& device, const AnalyticOptions& options);
 
-// No less than the efficiency on any piece of the kernel: all tiles full, all units busy.
+// No less than the efficiency on any piece of the kernel: all tiles full and all units busy, as far
+// as its sizes allow.
 double best_efficiency(const Kernel& kernel, const DeviceType& device,
                        const AnalyticOptions& options);
 

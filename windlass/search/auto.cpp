@@ -1,5 +1,7 @@
-// Where `auto` decides: which methods run, and in what order.
+// Where `auto` decides: which methods run, in what order, and at which limits (ladder.h).
 // All write into one book, so that the answer is the best of everything that was simulated.
+
+#include <iterator>
 
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/grid/subsets.h"
@@ -8,12 +10,21 @@
 namespace windlass {
 namespace {
 
-// Of the usual: each rung goes on from what those beside it found.
-constexpr double kRungEffort = 0.25;
+// Of the usual effort, by the searches that were made before: the first one is without limits, the
+// next ones find what helps where memory is short, and what is found later lies between two plans.
+// And of the search for what needs least.
+constexpr double kRungEfforts[] = {1, 0.4, 0.2};
+constexpr double kLaterEffort = 0.12, kLeastEffort = 0.5;
 
-// All methods inside of the limits that the machine has now. `whole`: those also that look at
-// everything anew, whatever is known.
-void search_here(Ledger& ledger, bool whole, SearchResult& facts) {
+// Which methods run.
+struct Breadth {
+  bool whole = true;       // those also that look at everything anew, whatever is known
+  bool structures = true;  // other structures than those that are in the book already
+  bool packs = true;  // packs of layers, which are looked at in any case where nothing else fits
+};
+
+// Inside of the limits that the machine has now.
+void search_here(Ledger& ledger, const Breadth& breadth, SearchResult& facts) {
   const Problem& problem = ledger.problem();
   const SearchOptions& options = ledger.options();
   bool settled = false;
@@ -22,7 +33,7 @@ void search_here(Ledger& ledger, bool whole, SearchResult& facts) {
   if (problem.machine.devices.size() == 1) {
     // If nothing fits, what needs least is known.
     settled = run_one_device(ledger) || !ledger.fits();
-  } else {
+  } else if (breadth.structures) {
     const std::vector<DeviceId> all = all_devices(problem.machine);
     run_grid(ledger, {all});
     // Small steps are fastest on one device.
@@ -31,14 +42,14 @@ void search_here(Ledger& ledger, bool whole, SearchResult& facts) {
         if (const auto strategy =
                 ledger.named(parse_baseline(name), ledger.micro_batches(1).front()))
           ledger.consider(*strategy, strategy->micro_batches);
-    subsets = promising_subsets(ledger);
+    if (breadth.whole || !ledger.fits()) subsets = promising_subsets(ledger);
     ceiling = ledger.ceiling();
-    if (whole && !options.fixed.any()) run_exact(ledger, all, facts);
+    if (breadth.whole && !options.fixed.any()) run_exact(ledger, all, facts);
   }
-  if (!settled) run_walks(ledger, facts);
+  if (!settled) run_walks(ledger, facts, breadth.whole);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);
   // Last: what begins at strategies in the book does not begin at packs.
-  try_packs(ledger);
+  if (breadth.packs || !ledger.fits()) try_packs(ledger);
 }
 
 SearchResult with_facts(SearchResult result, const Problem& problem, const SearchResult& facts) {
@@ -54,18 +65,22 @@ SearchResult with_facts(SearchResult result, const Problem& problem, const Searc
 
 SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
-  Ledger ledger(problem, options);
-  consider_starts(ledger);
-  search_here(ledger, true, facts);
-  return with_facts(ledger.finish(), problem, facts);
-}
-
-SearchResult search_by_rungs(const Problem& problem, const SearchOptions& options) {
-  if (!suits_ladder(problem)) return search_all(problem, options);
-  SearchResult facts;
-  const auto search = [&](Ledger& ledger, bool whole, double& effort) {
-    effort = options.effort * (whole ? 1 : kRungEffort);
-    search_here(ledger, whole, facts);
+  if (!suits_ladder(problem)) {
+    Ledger ledger(problem, options);
+    consider_starts(ledger);
+    search_here(ledger, {}, facts);
+    return with_facts(ledger.finish(), problem, facts);
+  }
+  const auto search = [&](Ledger& ledger, const RungPlace& place, double& effort) {
+    const auto at = static_cast<size_t>(place.before);
+    const bool first = at == 0, early = at < std::size(kRungEfforts);
+    const double share = early ? kRungEfforts[at] : kLaterEffort;
+    effort = options.effort * (place.least ? kLeastEffort : share);
+    search_here(ledger,
+                {.whole = first,
+                 .structures = early || !place.alike,
+                 .packs = (early && !first) || place.packs},
+                facts);
   };
   return with_facts(search_ladder(problem, options, search), problem, facts);
 }

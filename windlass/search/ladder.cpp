@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "windlass/base/error.h"
+#include "windlass/search/book/strategy_hash.h"
 #include "windlass/search/chain/chain_search.h"
 
 namespace windlass {
@@ -14,6 +16,10 @@ constexpr int64_t kUnlimited = int64_t{1} << 50, kNothing = 1;
 constexpr Nanoseconds kForever = std::numeric_limits<Nanoseconds>::max();
 // Rungs and times that are nearer to each other are not told apart.
 constexpr double kNearLimit = 1.02, kNearTime = 1.003;
+// As long as nothing is known of less memory.
+constexpr int64_t kDescent = 3;
+// Of chain searches that go on from the plan of a rung.
+constexpr int64_t kProbes = 6, kPolish = 6;
 
 // A plan and the limit from which on it stands.
 struct Rung {
@@ -78,42 +84,59 @@ class Ladder {
            static_cast<double>(low.time) <= kNearTime * static_cast<double>(high.time);
   }
 
-  Ledger search(int64_t limit, bool whole, const std::vector<const Rung*>& beside) {
+  Ledger search(int64_t limit, const std::vector<const Rung*>& beside) {
     set_limit(limit);
     Ledger ledger = book_.branch(kForever);
     consider_starts(ledger);
-    for (const Rung* rung : beside)
-      if (rung->time < kForever && !rung->plan.strategy.packs) go_on_from(ledger, rung->plan);
-    search_(ledger, whole, options_.effort);
+    std::set<uint64_t> structures;
+    RungPlace place = {.before = searches_++, .least = limit == kNothing};
+    size_t plans = 0;
+    for (const Rung* rung : beside) {
+      if (rung->time == kForever) continue;
+      ++plans;
+      if (rung->plan.strategy.packs)
+        place.packs = true;
+      else
+        go_on_from(ledger, rung->plan, structures);
+    }
+    place.alike = plans == 2 && structures.size() == 1 && !place.packs && ledger.fits();
+    search_(ledger, place, options_.effort);
     // After the methods that begin at strategies in the book, which do not begin at packs.
     for (const Rung* rung : beside)
-      if (rung->plan.strategy.packs) go_on_from(ledger, rung->plan);
+      if (rung->plan.strategy.packs) go_on_from(ledger, rung->plan, structures);
     book_.take_points(ledger);
     return ledger;
   }
 
-  // With as much as fits kept.
-  static void go_on_from(Ledger& ledger, const Ledger::Entry& plan) {
+  // With as much as fits kept, unless that was found of the same structure.
+  static void go_on_from(Ledger& ledger, const Ledger::Entry& plan,
+                         std::set<uint64_t>& structures) {
     Strategy strategy = plan.strategy;
     strategy.memory_cap = {};
-    if (ledger.consider(strategy, plan.micro_batches).fits || strategy.packs ||
-        ledger.options().fixed.any())
-      return;
+    ledger.consider(strategy, plan.micro_batches);
+    if (strategy.packs || ledger.options().fixed.any()) return;
+    Strategy kept = strategy;
+    std::ranges::fill(kept.saved, MemoryAction::Keep);
+    kept.prefetch = 0;
+    if (!structures.insert(strategy_hash(kept)).second) return;
     Cut& cut = ledger.cut(plan.micro_batches);
     const auto found = best_on_chain(ledger.problem(), cut.training, strategy, *cut.evaluator,
-                                     {.compress = ledger.options().compress});
+                                     {.compress = ledger.options().compress,
+                                      .probes = kProbes,
+                                      .polish = kPolish,
+                                      .memo = &ledger.kept<ChainMemos>()[plan.micro_batches]});
     if (found) ledger.add(found->strategy, plan.micro_batches, found->time);
   }
 
   bool top(Rung& high) {
-    Ledger ledger = search(kUnlimited, true, {});
+    Ledger ledger = search(kUnlimited, {});
     return chosen(ledger, 0, kForever, high);
   }
 
   // What needs least becomes the lower rung; if that is faster than the upper one, or needs as
   // much, the upper one is what needs least.
   void bottom(Rung& low, const Rung& high) {
-    Ledger ledger = search(kNothing, false, {});
+    Ledger ledger = search(kNothing, {});
     const Ledger::Entry least = ledger.least();
     low = high;
     if (least.time > 0 && least.time < high.limit) {
@@ -126,13 +149,13 @@ class Ladder {
   }
 
   static int64_t middle_of(const Rung& low, const Rung& high) {
-    if (low.limit == 0) return high.limit / 2;
+    if (low.limit == 0) return high.limit / kDescent;
     return static_cast<int64_t>(
         std::sqrt(static_cast<double>(low.limit) * static_cast<double>(high.limit)));
   }
 
   Rung between(const Rung& low, const Rung& high, int64_t limit) {
-    Ledger ledger = search(limit, false, {&low, &high});
+    Ledger ledger = search(limit, {&low, &high});
     Rung middle = low;
     if (!chosen(ledger, high.time, low.time, middle)) middle.limit = limit;
     return middle;
@@ -165,7 +188,7 @@ class Ladder {
   // Time is over: a search that is late from the start finds what there is to find at once. Or a
   // host is too small for anything, and what was tried says why.
   SearchResult cut_short(const std::optional<Rung>& rung) {
-    Ledger ledger = search(asked_, false, {});
+    Ledger ledger = search(asked_, {});
     book_.take(ledger);
     if (rung && rung->time < kForever && rung->limit <= asked_) return answer(*rung);
     return book_.finish();
@@ -178,6 +201,7 @@ class Ladder {
   SearchOptions options_;  // its effort is that of the rung
   const Problem problem_;
   Ledger book_;
+  int searches_ = 0;
   bool runs_ = false;  // without limits of devices, something does
 };
 

@@ -33,9 +33,17 @@ namespace windlass {
 // run, and are worth measuring inside of the limits alone.
 bool suits_ladder(const Problem& problem);
 
-// Fills a book of a rung; limits are those of the book's machine. `whole`: the first one, without
-// limits. Sets the effort (SearchOptions::effort) that the book's methods then see.
-using SearchRung = std::function<void(Ledger& ledger, bool whole, double& effort)>;
+// Where a search stands on the ladder.
+struct RungPlace {
+  int before = 0;      // searches that were made already; the first one is without limits
+  bool packs = false;  // whether a plan beside it is packs of layers
+  bool alike = false;  // whether both plans beside it have one structure
+  bool least = false;  // whether it looks for what needs least
+};
+
+// Fills a book of a rung; limits are those of the book's machine. Sets the effort
+// (SearchOptions::effort) that the book's methods then see.
+using SearchRung = std::function<void(Ledger& ledger, const RungPlace& place, double& effort)>;
 
 // Throws as consider_starts() does.
 SearchResult search_ladder(const Problem& problem, const SearchOptions& options,

@@ -50,7 +50,7 @@ TEST(Ladder, MoreMemoryIsNeverSlower) {
         fmt::format("seed {}: {} on {}", seed, at.network.name, at.machine.devices.size()));
     const SearchOptions options = {.time_limit = Seconds(3600), .effort = 0.02};
     const auto search = [&](const Machine& machine) {
-      return search_by_rungs({.network = at.network, .machine = machine, .cost = *cost}, options);
+      return search_all({.network = at.network, .machine = machine, .cost = *cost}, options);
     };
     const SearchResult none = search(with_limits(at.machine, 1));
     ASSERT_EQ(none.termination, Termination::Infeasible);

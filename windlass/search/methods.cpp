@@ -74,9 +74,8 @@ SearchResult on_both_networks(const Problem& problem, const SearchOptions& optio
 
 const std::vector<SearchMethod>& search_methods() {
   static const std::vector<SearchMethod> methods = {
-      {"auto", "the best of all that suit the machine", on_both_networks<search_all>},
-      {"rungs", "as auto, where more memory never gives a slower plan; takes several times as long",
-       on_both_networks<search_by_rungs>},
+      {"auto", "the best of all that suit the machine; more memory never gives a slower plan",
+       on_both_networks<search_all>},
       {"one-device", "keep, recompute or move tensors of one device to the host",
        search_one_device},
       {"exact", "split every op in its own way over all devices", on_both_networks<search_exact>},

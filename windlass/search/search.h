@@ -178,16 +178,14 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options = 
 SearchResult search_harmony(const Problem& problem, const SearchOptions& options = {});
 
 // search/auto.cpp: all methods that suit the machine, then Markov chains from the best they found;
-// the same on some of the devices where that may be faster. The lower bound is that of
+// the same on some of the devices where that may be faster. On rungs that do not depend on the
+// limit (search/ladder.h), so that a larger one never gives a slower plan, nor none; where devices
+// have unlike limits, or prices are measured, at the limits alone. The lower bound is that of
 // work_bound().
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
-// The same on rungs that do not depend on the limits (search/ladder.h): a larger limit never gives
-// a slower plan. Where devices have unlike limits or prices are measured: search_all().
-SearchResult search_by_rungs(const Problem& problem, const SearchOptions& options = {});
-
 // No step is faster: what its kernels take, each cut as suits it best, shared out evenly over all
-// devices. With measured prices, arithmetic at full speed.
+// devices, and updates over devices and hosts. With measured prices, arithmetic at full speed.
 Seconds work_bound(const Problem& problem);
 
 // Methods by name.

@@ -72,8 +72,14 @@ Evaluation Evaluator::simulate(const Strategy& strategy, bool limits) {
                       .time = result.makespan,
                       .missing = result.missing_bytes};
   found.host_lacks = result.failed_memory.valid() && !(*tasks_)[result.failed_memory].team.valid();
-  for (size_t m = 0; m < tasks_->memories.size(); ++m)
-    if (tasks_->memories[m].team.valid()) found.peak = std::max(found.peak, result.peaks[m].bytes);
+  found.hosts_fit = true;
+  for (size_t m = 0; m < tasks_->memories.size(); ++m) {
+    const Memory& memory = tasks_->memories[m];
+    if (memory.team.valid())
+      found.peak = std::max(found.peak, result.peaks[m].bytes);
+    else
+      found.hosts_fit = found.hosts_fit && result.peaks[m].bytes <= memory.limit.value;
+  }
   return found;
 }
 
@@ -105,11 +111,28 @@ int64_t Evaluator::standing(const Strategy& strategy) {
   return most;
 }
 
-bool Evaluator::fits_at_start() const {
+BytesAtStart Evaluator::at_start() const {
   const std::vector<int64_t> bytes = bytes_at_start(*tasks_);
-  for (size_t m = 0; m < bytes.size(); ++m)
-    if (bytes[m] > tasks_->memories[m].limit.value) return false;
-  return true;
+  BytesAtStart result;
+  for (size_t m = 0; m < bytes.size(); ++m) {
+    const Memory& memory = tasks_->memories[m];
+    BytesAtStart::Place& place = result.places.emplace_back();
+    place.bytes = bytes[m];
+    if (memory.team.valid())
+      place.devices = (*tasks_)[memory.team].devices;
+    else
+      place.host_limit = memory.limit.value;
+  }
+  return result;
+}
+
+bool BytesAtStart::fit(const Machine& machine, const Strategy& strategy) const {
+  return std::ranges::all_of(places, [&](const Place& place) {
+    if (place.devices.empty()) return place.bytes <= place.host_limit;
+    return std::ranges::all_of(place.devices, [&](DeviceId device) {
+      return place.bytes <= usable_memory(machine[device], strategy).value;
+    });
+  });
 }
 
 std::optional<int64_t> Evaluator::least_limit(const Strategy& strategy) {

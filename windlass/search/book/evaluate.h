@@ -16,6 +16,7 @@ struct Evaluation {
   Nanoseconds time = 0;       // of the step if it fits
   Nanoseconds free_time = 0;  // without limits, if that was asked for
   int64_t peak = 0;           // of the fullest device
+  bool hosts_fit = false;     // what is on hosts, without limits of devices
   // If it does not fit: bytes that a memory lacks, and whether that is a host's.
   int64_t missing = 0;
   bool host_lacks = false;
@@ -25,6 +26,17 @@ struct Evaluation {
 Seconds step_time(const Problem& problem, Nanoseconds makespan);
 // By how much the host takes less because some devices do not take part.
 Nanoseconds spared_on_host(const Problem& problem, const Strategy& strategy);
+
+// What is live when a step begins: no action on saved tensors helps if it does not fit.
+struct BytesAtStart {
+  struct Place {
+    int64_t bytes = 0;
+    std::vector<DeviceId> devices;  // of each of these; none: of a host, of
+    int64_t host_limit = 0;
+  };
+  std::vector<Place> places;
+  bool fit(const Machine& machine, const Strategy& strategy) const;
+};
 
 class Evaluator {
  public:
@@ -53,9 +65,8 @@ class Evaluator {
   // Bytes on the fullest device that no limit can be below: what is live when the step begins.
   int64_t standing(const Strategy& strategy);
 
-  // Whether the strategy that was evaluated last fits when the step begins. No action on saved
-  // tensors helps if it does not.
-  bool fits_at_start() const;
+  // Of the strategy that was evaluated last: what is there when the step begins.
+  BytesAtStart at_start() const;
 
   // Time of each task of the plain strategy's forward ops.
   const std::vector<Nanoseconds>& forward_times(const Strategy& plain);

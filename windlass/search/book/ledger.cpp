@@ -5,6 +5,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/plan/check.h"
+#include "windlass/search/book/strategy_hash.h"
 
 namespace windlass {
 namespace {
@@ -23,7 +24,9 @@ Ledger::Ledger(const Problem& problem, const SearchOptions& options)
       options_(options),
       batch_(find_batch(problem.network)),
       cuts_(std::make_shared<std::map<int64_t, std::unique_ptr<Cut>>>()),
-      effort_(std::make_shared<EffortBook>()) {
+      effort_(std::make_shared<EffortBook>()),
+      kept_(std::make_shared<std::map<std::type_index, std::shared_ptr<void>>>()),
+      free_(std::make_shared<std::unordered_map<uint64_t, Evaluation>>()) {
   begin("start", 1);
   if (options.micro_batches > 1) cut(options.micro_batches);
   clock_begin_ = options.clock ? options.clock() : 0;
@@ -222,6 +225,23 @@ void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t
   if (frugal_.size() > kFrugal) frugal_.pop_back();
 }
 
+Evaluation Ledger::evaluate_free(const Strategy& strategy, int64_t micro_batches) {
+  Evaluator& evaluator = *cut(micro_batches).evaluator;
+  // Measured prices may not be there yet, and what is paged depends on the limits.
+  if (strategy.packs || strategy.virtual_memory || problem_.reprice)
+    return evaluator.evaluate_unlimited(strategy);
+  const uint64_t key = strategy_hash(strategy);
+  const auto known = free_->find(key);
+  if (known != free_->end()) return known->second;
+  return free_->emplace(key, evaluator.evaluate_unlimited(strategy)).first->second;
+}
+
+bool Ledger::fits_freely(const Strategy& strategy, const Evaluation& free) const {
+  return free.hosts_fit && std::ranges::all_of(problem_.machine.devices, [&](const Device& device) {
+           return free.peak <= usable_memory(device, strategy).value;
+         });
+}
+
 Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
   if (!options_.fixed.allows(strategy))
     return {.free_time = std::numeric_limits<Nanoseconds>::max()};
@@ -232,12 +252,12 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
       if (static_cast<double>(least) >= kPromising * static_cast<double>(best_time()))
         return {.time = least, .free_time = least};
     }
-    const Evaluation free = evaluator.evaluate_unlimited(strategy);
+    const Evaluation free = evaluate_free(strategy, micro_batches);
     add_point(strategy, free);
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);
     if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
       return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
-    Evaluation inside = evaluator.evaluate(strategy);
+    Evaluation inside = fits_freely(strategy, free) ? free : evaluator.evaluate(strategy);
     inside.free_time = free.time;
     if (inside.fits)
       add(strategy, micro_batches, inside.time);

@@ -9,6 +9,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeindex>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -65,6 +67,14 @@ class Ledger {
   const Problem& problem() const { return problem_; }
   const SearchOptions& options() const { return options_; }
   const BatchAxes& batch() const { return batch_; }
+  // What a method keeps for its next search of the same problem, under other limits of the devices:
+  // an object of its own, shared by a book and its branches.
+  template <typename T>
+  T& kept() {
+    std::shared_ptr<void>& slot = (*kept_)[typeid(T)];
+    if (!slot) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
+  }
 
   // --- effort
   // Ends the stage that is under way and begins another, which may use up so many units, times
@@ -167,6 +177,10 @@ class Ledger {
   double units() const;    // spent
   void end_stage();
   double measuring() const;
+  // Without limits; found again if it was asked for before.
+  Evaluation evaluate_free(const Strategy& strategy, int64_t micro_batches);
+  // Whether a step of this peak runs as it does without limits.
+  bool fits_freely(const Strategy& strategy, const Evaluation& free) const;
   void add_point(const Strategy& strategy, const Evaluation& free);
   void drop_refused();
   // Puts another plan before packs that are faster by no more than noise; what those take.
@@ -180,6 +194,8 @@ class Ledger {
   BatchAxes batch_;
   std::shared_ptr<std::map<int64_t, std::unique_ptr<Cut>>> cuts_;
   std::shared_ptr<EffortBook> effort_;
+  std::shared_ptr<std::map<std::type_index, std::shared_ptr<void>>> kept_;
+  std::shared_ptr<std::unordered_map<uint64_t, Evaluation>> free_;  // by strategy_hash()
   std::vector<Entry> entries_, frugal_;  // `time` of frugal ones: their peaks
   std::vector<Entry> sought_;            // found by looking for what needs least
   std::optional<Entry> least_;           // `time`: its limit
@@ -211,7 +227,8 @@ void run_packs(Ledger& ledger);
 // needs all gradients at once, kernels of parts of a batch are not measured, and no other runner
 // has them: then nothing is done, nor for networks that are none for packs.
 void try_packs(Ledger& ledger);
-// Markov chains from the best that is there, or from what needs least.
-void run_walks(Ledger& ledger, SearchResult& facts);
+// Markov chains from the best that is there, or from what needs least. `anyway`: even if the effort
+// is hardly enough for a few simulations.
+void run_walks(Ledger& ledger, SearchResult& facts, bool anyway = true);
 
 }  // namespace windlass

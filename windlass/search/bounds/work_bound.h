@@ -1,4 +1,5 @@
-// What the kernels of a step take at least, each cut as suits it best, on any set of devices.
+// What the kernels of a step take at least, each cut as suits it best, on any set of devices: those
+// of both passes, and the updates, which a device or its host makes.
 #pragma once
 
 #include <vector>
@@ -15,13 +16,19 @@ class WorkBound {
 
   // No step on these devices is shorter, without what it takes on the host beside.
   Seconds operator()(const std::vector<DeviceId>& devices) const;
+  // The same without updates.
+  Seconds passes(const std::vector<DeviceId>& devices) const;
   // The work of everything on one device.
   Seconds alone(DeviceId device) const { return Seconds(sums_[machine_[device].type]); }
 
  private:
+  double least(const std::vector<DeviceId>& devices, bool updates) const;
+
   const Machine& machine_;
   std::vector<std::vector<double>> times_;  // by type that is there, and op
   std::vector<double> sums_;                // by type: of all ops
+  std::vector<double> updates_;             // by type: of all weights
+  double host_updates_ = 0;                 // the same on the fastest host
 };
 
 }  // namespace windlass

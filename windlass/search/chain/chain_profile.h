@@ -10,6 +10,8 @@
 
 namespace windlass {
 
+class ChainMemo;
+
 struct ChainSearchOptions {
   bool send = true;          // saved tensors may go to the host
   int compress = 0;          // fewest bits that they may be stored in; 0: as they are
@@ -18,6 +20,9 @@ struct ChainSearchOptions {
   int64_t probes = 12, polish = 12;
   // Asked between them, once something was found: whether it will do.
   std::function<bool()> stop = {};
+  // Where to keep what does not depend on limits, for the next search of the same strategy; none:
+  // nowhere.
+  ChainMemo* memo = nullptr;
 };
 
 // The stages of a group in a row: on one device they share the memory.

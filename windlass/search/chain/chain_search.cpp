@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
+#include "windlass/search/book/strategy_hash.h"
 #include "windlass/search/chain/policies.h"
 
 namespace windlass {
@@ -32,7 +34,11 @@ class Planner {
       solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / resolution,
                                                             .longest_pass = kLongestPass});
     }
+    at_start_ = evaluator.at_start();
   }
+
+  // Whether what is there from the start fits: no action on saved tensors helps if it does not.
+  bool fits_at_start(const Machine& machine) const { return at_start_.fit(machine, base_); }
 
   bool empty() const { return solvers_.empty(); }
   size_t groups() const { return solvers_.size(); }
@@ -80,7 +86,13 @@ class Planner {
   Strategy base_;
   const ChainProfile profile_;
   std::vector<ChainSolver> solvers_;
+  BytesAtStart at_start_;
 };
+
+// The planner of a strategy: one that was made before, if there is a memo.
+std::shared_ptr<const Planner> planner_of(const TrainingGraph& training, const Strategy& base,
+                                          Evaluator& evaluator, const ChainSearchOptions& options,
+                                          int64_t resolution);
 
 // Along the frontier, by what is kept free below the limits: the more, the more frugal.
 class Probing {
@@ -220,6 +232,31 @@ Strategy with_rest_sent(const TrainingGraph& training, const Planner& planner) {
 
 }  // namespace
 
+struct ChainMemo::Table {
+  // Strategy, whether tensors may be sent, resolution.
+  using Key = std::tuple<uint64_t, bool, int64_t>;
+  std::map<Key, std::shared_ptr<const Planner>> planners;
+};
+
+ChainMemo::ChainMemo() : table_(std::make_unique<Table>()) {}
+ChainMemo::~ChainMemo() = default;
+
+namespace {
+
+std::shared_ptr<const Planner> planner_of(const TrainingGraph& training, const Strategy& base,
+                                          Evaluator& evaluator, const ChainSearchOptions& options,
+                                          int64_t resolution) {
+  const auto make = [&] {
+    return std::make_shared<const Planner>(training, base, evaluator, options, resolution);
+  };
+  if (options.memo == nullptr) return make();
+  auto& known = options.memo->table().planners[{strategy_hash(base), options.send, resolution}];
+  if (!known) known = make();
+  return known;
+}
+
+}  // namespace
+
 std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
                                        Evaluator& evaluator, const ChainSearchOptions& options) {
   const Planner planner(training, base, evaluator, options);
@@ -241,8 +278,9 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
 std::optional<Nanoseconds> estimate_on_chain(const Problem& problem, const TrainingGraph& training,
                                              const Strategy& base, Evaluator& evaluator,
                                              const ChainSearchOptions& options) {
-  const Planner planner(training, all_kept(base), evaluator, options, kCoarse);
-  if (!evaluator.fits_at_start() || planner.empty()) return std::nullopt;
+  const auto known = planner_of(training, all_kept(base), evaluator, options, kCoarse);
+  const Planner& planner = *known;
+  if (!planner.fits_at_start(problem.machine) || planner.empty()) return std::nullopt;
   const std::vector<int64_t> limits = limits_of(problem.machine, planner);
   if (hopeless(planner, limits)) return std::nullopt;
   return planner.time_at(limits);
@@ -255,8 +293,9 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   const Strategy kept = all_kept(base);
   if (const Evaluation found = evaluator.evaluate(kept); found.fits)
     return Candidate{kept, found.time};
-  if (!evaluator.fits_at_start()) return std::nullopt;
-  const Planner planner(training, kept, evaluator, options, kProbing);
+  if (!evaluator.at_start().fit(problem.machine, kept)) return std::nullopt;
+  const auto known = planner_of(training, kept, evaluator, options, kProbing);
+  const Planner& planner = *known;
   if (planner.empty()) return std::nullopt;
   const std::vector<int64_t> limits = limits_of(problem.machine, planner);
   if (hopeless(planner, limits)) return std::nullopt;
@@ -273,8 +312,8 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   if (options.send && slower_than(kNotFree) && !stopped()) {
     ChainSearchOptions recompute = options;
     recompute.send = false;
-    const Planner other(training, kept, evaluator, recompute, kProbing);
-    take(Probing(other, evaluator, limits, options.probes / 2).run());
+    const auto other = planner_of(training, kept, evaluator, recompute, kProbing);
+    take(Probing(*other, evaluator, limits, options.probes / 2).run());
   }
   // Where memory is short for the chain's taste, what it knows too little of matters: copies that
   // are late, stages that share a device.
@@ -290,8 +329,8 @@ std::optional<Candidate> best_on_chain(const Problem& problem, const TrainingGra
   if (!best && options.send) {
     const Strategy frugal = with_rest_sent(training, planner);
     if (frugal.saved != kept.saved) {
-      const Planner other(training, frugal, evaluator, options, kProbing);
-      best = Probing(other, evaluator, limits, options.probes).run();
+      const auto other = planner_of(training, frugal, evaluator, options, kProbing);
+      best = Probing(*other, evaluator, limits, options.probes).run();
     }
   }
   if (!best || options.polish <= 0 || stopped()) return best;

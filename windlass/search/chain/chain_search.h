@@ -2,6 +2,8 @@
 // weights): the dynamic program over the chain of blocks proposes, the simulator decides.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -9,6 +11,22 @@
 #include "windlass/search/chain/chain_profile.h"
 
 namespace windlass {
+
+// Solved chains of strategies, by what they are solved for. For one number of micro-batches and one
+// set of options.
+class ChainMemo {
+ public:
+  ChainMemo();
+  ~ChainMemo();
+  struct Table;
+  Table& table() { return *table_; }
+
+ private:
+  std::unique_ptr<Table> table_;
+};
+
+// By the number of micro-batches.
+using ChainMemos = std::map<int64_t, ChainMemo>;
 
 // A way to treat saved tensors, and what the chain says of it.
 struct ChainPoint {

@@ -1,354 +1,171 @@
 #include "windlass/search/exact/eliminate.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <limits>
-#include <map>
+#include <numeric>
 
-#include "windlass/base/error.h"
-#include "windlass/base/parallel.h"
 #include "windlass/search/exact/dead_ends.h"
-#include "windlass/search/exact/elimination_order.h"
+#include "windlass/search/exact/elimination_round.h"
 #include "windlass/search/exact/improve.h"
-#include "windlass/search/exact/join.h"
+#include "windlass/search/exact/relaxation.h"
 
 namespace windlass {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A term of the sum: a table over some variables, outermost axis first.
-struct Term {
-  std::vector<int32_t> scope;
-  int32_t table = -1;
-};
+// What a machine does in the blink of an eye is done at once; larger tables after smaller ones.
+constexpr double kFirstTable = 1 << 22, kGrowth = 16;
+constexpr double kNearEnough = 2e-3;  // gap of networks whose costs were moved
 
-// What a join does, apart from which variables they are: equal ones have equal results.
-struct JoinKey {
-  std::vector<int64_t> sizes;
-  std::vector<std::pair<int32_t, std::vector<int32_t>>> terms;  // table, axes
-  auto operator<=>(const JoinKey&) const = default;
-};
-struct Message {
-  int32_t table = -1;
-  double least = 0;  // taken off all cells
-};
-
-struct OutOfTime {};
-struct OutOfCells {};
-
-class Elimination {
+class Minimisation {
  public:
-  Elimination(const CostNetwork& network, const EliminationOrder& order,
-              const EliminationOptions& options, double largest_table, double budget,
-              Clock::time_point deadline, const std::function<void(double)>& progress)
-      : network_(network),
-        order_(order),
-        tables_(network.tables),
-        largest_table_(largest_table),
-        budget_(budget),
-        most_cells_(static_cast<double>(options.memory.value) / sizeof(double)),
-        deadline_(deadline),
-        progress_(progress),
-        threads_(static_cast<size_t>(std::max(0, options.threads))) {}
-
-  // Throws OutOfTime, OutOfCells.
-  void run() {
-    const size_t size = network_.size();
-    terms_of_.resize(size);
-    buckets_.resize(size);
-    for (size_t v = 0; v < size; ++v) place({{static_cast<int32_t>(v)}, network_.unary[v]});
-    for (const CostNetwork::Edge& edge : network_.edges) place({{edge.a, edge.b}, edge.table});
-    double done = 0;
-    for (int32_t v : order_.variables) {
-      done += eliminate(v);
-      if (progress_) progress_(done / std::max(1.0, order_.total));
-    }
+  Minimisation(const CostNetwork& network, const EliminationOptions& options)
+      : whole_(network),
+        options_(options),
+        deadline_(Clock::now() +
+                  std::chrono::duration_cast<Clock::duration>(
+                      std::chrono::duration<double>(std::min(options.time_limit.value, 1e8)))),
+        left_(options.most_cells) {
+    result_.cost = std::numeric_limits<double>::infinity();
   }
 
-  double bound() const { return constant_; }
-  bool exact() const { return exact_; }
-  double cells() const { return cells_; }
-  double cells_computed() const { return cells_computed_; }
-  double largest() const { return largest_; }
-  Bytes message_bytes() const {
-    return Bytes((tables_.cells() - network_.tables.cells()) * int64_t{sizeof(double)});
-  }
-
-  // The choice read backwards: each variable takes the first option that is best for the terms it
-  // went with.
-  std::vector<int32_t> choice() const {
-    std::vector<int32_t> chosen(network_.size(), 0);
-    for (size_t i = order_.variables.size(); i-- > 0;) {
-      const auto v = static_cast<size_t>(order_.variables[i]);
-      std::vector<double> total(static_cast<size_t>(network_.options[v]), 0.0);
-      for (const Term& term : buckets_[v]) add_slice(term, static_cast<int32_t>(v), chosen, total);
-      chosen[v] = static_cast<int32_t>(std::ranges::min_element(total) - total.begin());
+  EliminationResult run() {
+    for (int32_t count : whole_.options) result_.options += count;
+    if (options_.dead_ends) {
+      small_ = remove_dead_ends(whole_);
+    } else {
+      small_.network = whole_;
+      for (int32_t count : whole_.options) {
+        std::vector<int32_t>& all = small_.original.emplace_back(static_cast<size_t>(count));
+        std::iota(all.begin(), all.end(), 0);
+      }
     }
-    return chosen;
+    for (int32_t count : small_.network.options) result_.options_left += count;
+    order_ = best_order(small_.network);
+    if (dense()) relax_rounds();
+    if (result_.cost > result_.bound) eliminate_rounds();
+    if (result_.choice.empty()) take(std::vector<int32_t>(whole_.size(), 0), true);
+    result_.optimal = result_.cost == result_.bound;
+    return std::move(result_);
   }
 
  private:
-  // Hands a term to the first of its variables that goes.
-  void place(Term term) {
-    if (position_.empty()) {
-      position_.resize(network_.size());
-      for (size_t i = 0; i < order_.variables.size(); ++i)
-        position_[static_cast<size_t>(order_.variables[i])] = static_cast<int32_t>(i);
+  bool dense() const { return order_.largest > options_.relax_above; }
+
+  // A choice of the small network, improved or not.
+  void take(std::vector<int32_t> choice, bool improving) {
+    if (improving) improve(small_.network, choice, deadline_);
+    for (size_t v = 0; v < choice.size(); ++v)
+      choice[v] = small_.original[v][static_cast<size_t>(choice[v])];
+    const double cost = cost_of(whole_, choice);
+    if (cost >= result_.cost) return;
+    result_.cost = cost;
+    result_.choice = std::move(choice);
+  }
+
+  // Moves costs, and leaves out options with which no choice is better than the best one: the
+  // fewer there are, the better the next bound, until what is left can be eliminated.
+  void relax_rounds() {
+    constexpr int kRounds = 6;
+    constexpr double kShare = 0.25;   // of the cells, for all rounds
+    constexpr double kEnough = 0.95;  // of the options: so many left are hardly fewer
+    unit_ = relaxation_unit(small_.network);
+    if (unit_ > 1) small_.network = in_units(small_.network, unit_);
+    for (int round = 0; round < kRounds && dense(); ++round) {
+      Relaxation found =
+          relax(small_.network, {.most_cells = kShare * left_, .deadline = deadline_});
+      left_ -= found.cells;
+      take(found.choice, true);
+      base_ += found.bound;
+      result_.bound = std::max(result_.bound, unit_ * base_);
+      if (result_.cost <= result_.bound) return;
+      const int64_t before = count_options();
+      narrow(found.rest);
+      if (found.out_of_time) result_.out_of_time = true;
+      if (found.out_of_time ||
+          static_cast<double>(count_options()) > kEnough * static_cast<double>(before))
+        return;
     }
-    const int32_t first = std::ranges::min(
-        term.scope, {}, [&](int32_t v) { return position_[static_cast<size_t>(v)]; });
-    terms_of_[static_cast<size_t>(first)].push_back(std::move(term));
   }
 
-  int64_t options(int32_t v) const { return network_.options[static_cast<size_t>(v)]; }
-
-  double product(const std::vector<int32_t>& scope) const {
-    double cells = 1;
-    for (int32_t v : scope) cells *= static_cast<double>(options(v));
-    return cells;
+  int64_t count_options() const {
+    return std::accumulate(small_.network.options.begin(), small_.network.options.end(),
+                           int64_t{0});
   }
 
-  // Returns the cells that the order counted for it.
-  double eliminate(int32_t v) {
-    std::vector<Term> terms = std::move(terms_of_[static_cast<size_t>(v)]);
-    double counted = 0;
-    for (std::vector<Term>& part : split(v, terms)) counted += send(v, part);
-    buckets_[static_cast<size_t>(v)] = std::move(terms);
-    return counted;
+  // Goes on with the costs as they were moved.
+  void narrow(const CostNetwork& rest) {
+    std::vector<int32_t> best(rest.size(), -1);
+    for (size_t v = 0; v < rest.size(); ++v) {
+      const auto& list = small_.original[v];
+      const auto at = std::ranges::find(list, result_.choice[v]);
+      best[v] = static_cast<int32_t>(at - list.begin());
+    }
+    ReducedNetwork next =
+        restrict_options(rest, options_below(rest, result_.cost / unit_ - base_, best));
+    for (size_t v = 0; v < rest.size(); ++v)
+      for (int32_t& option : next.original[v])
+        option = small_.original[v][static_cast<size_t>(option)];
+    small_ = std::move(next);
+    order_ = best_order(small_.network);
   }
 
-  // Terms of one table each: all of them if it is not too large; else, largest first, each with
-  // the first table that it fits into.
-  std::vector<std::vector<Term>> split(int32_t v, const std::vector<Term>& terms) {
-    // A message may take a quarter of the memory that is left: while it is made, terms that lie
-    // the other way round are copied.
-    const auto held = static_cast<double>(tables_.cells() - network_.tables.cells());
-    const double largest_message = (most_cells_ - held) / 4;
-    const auto fits = [&](const std::vector<int32_t>& scope) {
-      const double cells = product(scope);
-      return cells <= largest_table_ && cells / static_cast<double>(options(v)) <= largest_message;
-    };
-    std::vector<int32_t> all = union_of(terms);
-    if (fits(all)) return {terms};
-    exact_ = false;
-    std::vector<Term> sorted = terms;
-    std::ranges::stable_sort(sorted, std::greater{},
-                             [&](const Term& t) { return product(t.scope); });
-    std::vector<std::vector<Term>> parts;
-    std::vector<std::vector<int32_t>> scopes;
-    for (Term& term : sorted) {
-      size_t at = 0;
-      for (; at < parts.size(); ++at) {
-        std::vector<Term> grown = parts[at];
-        grown.push_back(term);
-        std::vector<int32_t> scope = union_of(grown);
-        if (!fits(scope) && scope.size() > scopes[at].size()) continue;
-        scopes[at] = std::move(scope);
-        break;
+  void eliminate_rounds() {
+    double largest = dense() ? kFirstTable : options_.largest_table;
+    for (;; largest *= kGrowth) {
+      largest = std::min(largest, options_.largest_table);
+      // Small tables are made whatever there is left, so that there is an answer.
+      const double budget =
+          largest <= kFirstTable ? std::numeric_limits<double>::infinity() : left_;
+      std::function<void(double)> progress;
+      if (options_.progress)
+        progress = [&](double done) { options_.progress(done, result_.cost, result_.bound); };
+      EliminationRound round;
+      try {
+        round = eliminate_round(small_.network, order_, options_,
+                                {.largest_table = largest, .cells = budget, .deadline = deadline_},
+                                progress);
+      } catch (const OutOfTime&) {
+        result_.out_of_time = true;
+        return;
+      } catch (const OutOfCells&) {
+        result_.out_of_cells = true;
+        if (!result_.choice.empty()) return;
+        largest = kFirstTable / kGrowth;  // for the next round
+        continue;
       }
-      if (at == parts.size()) {
-        parts.emplace_back();
-        scopes.push_back(union_of({term}));
+      left_ -= round.cells_computed;
+      if (const double bound = unit_ * (base_ + round.bound); bound >= result_.bound) {
+        result_.bound = bound;
+        result_.largest_table = round.largest_table;
+        result_.cells = round.cells;
+        result_.cells_computed = round.cells_computed;
+        result_.message_bytes = round.message_bytes;
       }
-      parts[at].push_back(std::move(term));
+      take(round.choice, !round.exact);
+      if (round.exact || result_.cost <= result_.bound || largest >= options_.largest_table) return;
+      // Larger tables take many times as long, and there is not much left to find.
+      if (base_ > 0 && result_.gap() <= kNearEnough) return;
     }
-    return parts;
   }
 
-  static std::vector<int32_t> union_of(const std::vector<Term>& terms) {
-    std::vector<int32_t> scope;
-    for (const Term& term : terms) scope.insert(scope.end(), term.scope.begin(), term.scope.end());
-    std::ranges::sort(scope);
-    scope.erase(std::unique(scope.begin(), scope.end()), scope.end());
-    return scope;
-  }
-
-  // Minimises the sum of some terms over v and hands the message on. Returns its cells.
-  double send(int32_t v, const std::vector<Term>& terms) {
-    std::vector<int32_t> scope = union_of(terms);
-    const double cells = product(scope);
-    cells_ += cells;
-    largest_ = std::max(largest_, cells);
-    std::erase(scope, v);
-    if (scope.empty()) {
-      std::vector<double> total(static_cast<size_t>(options(v)), 0.0);
-      for (const Term& term : terms) add_slice(term, v, {}, total);
-      cells_computed_ += cells;
-      constant_ += std::ranges::min(total);
-      return cells;
-    }
-    move_last(scope, terms);
-    JoinKey key;
-    std::vector<int32_t> joint = {v};
-    joint.insert(joint.end(), scope.begin(), scope.end());
-    for (int32_t w : joint) key.sizes.push_back(options(w));
-    for (const Term& term : terms) {
-      std::vector<int32_t> axes;
-      for (int32_t w : term.scope)
-        axes.push_back(static_cast<int32_t>(std::ranges::find(joint, w) - joint.begin()));
-      key.terms.emplace_back(term.table, std::move(axes));
-    }
-    std::ranges::sort(key.terms);
-    const auto [known, fresh] = known_.try_emplace(std::move(key));
-    if (fresh) {
-      if (cells_computed_ + cells > budget_) throw OutOfCells{};
-      cells_computed_ += cells;
-      known->second = compute(known->first);
-    }
-    constant_ += known->second.least;
-    place({std::move(scope), known->second.table});
-    return cells;
-  }
-
-  // The axis along which the minimum runs comes last: the one for which the fewest cells have to be
-  // turned, of these the longest.
-  void move_last(std::vector<int32_t>& scope, const std::vector<Term>& terms) const {
-    const auto turned_cells = [&](int32_t w) {
-      double cells = 0;
-      for (const Term& term : terms)
-        if (term.scope.size() > 2 && term.scope.back() != w &&
-            std::ranges::find(term.scope, w) != term.scope.end())
-          cells += product(term.scope);
-      return cells;
-    };
-    size_t best = 0;
-    for (size_t i = 1; i < scope.size(); ++i) {
-      const double cost = turned_cells(scope[i]), best_cost = turned_cells(scope[best]);
-      if (cost < best_cost || (cost == best_cost && options(scope[i]) > options(scope[best])))
-        best = i;
-    }
-    std::rotate(scope.begin() + static_cast<std::ptrdiff_t>(best),
-                scope.begin() + static_cast<std::ptrdiff_t>(best) + 1, scope.end());
-  }
-
-  Message compute(const JoinKey& key) {
-    Join join;
-    join.sizes = key.sizes;
-    for (const auto& [table, axes] : key.terms) join.terms.push_back({tables_[table].data(), axes});
-    join.prepare();
-    const int64_t outer = join.outer();
-    std::vector<double> result(static_cast<size_t>(outer * join.inner()));
-    // Pieces of some milliseconds: between them the clock is read.
-    constexpr double kPieceCells = 4e6;
-    const double row_cells = static_cast<double>(join.inner() * join.sizes[0]);
-    const auto piece = std::max<int64_t>(1, static_cast<int64_t>(kPieceCells / row_cells));
-    std::atomic<bool> late = false;
-    in_parallel(static_cast<size_t>((outer + piece - 1) / piece), threads_, [&](size_t i) {
-      if (late) return;
-      const int64_t begin = static_cast<int64_t>(i) * piece;
-      join.run(begin, std::min(outer, begin + piece), result.data());
-      if (Clock::now() > deadline_) late = true;
-    });
-    if (late) throw OutOfTime{};
-    Message message;
-    message.least = std::ranges::min(result);
-    for (double& cell : result) cell -= message.least;
-    message.table = tables_.add(std::move(result));
-    return message;
-  }
-
-  // Adds the cells of a term for all options of v, the other variables as chosen.
-  void add_slice(const Term& term, int32_t v, const std::vector<int32_t>& chosen,
-                 std::vector<double>& total) const {
-    int64_t offset = 0, stride = 1, own = 0;
-    for (size_t i = term.scope.size(); i-- > 0;) {
-      const int32_t w = term.scope[i];
-      if (w == v)
-        own = stride;
-      else
-        offset += stride * chosen[static_cast<size_t>(w)];
-      stride *= options(w);
-    }
-    const std::vector<double>& cells = tables_[term.table];
-    for (size_t i = 0; i < total.size(); ++i)
-      total[i] += cells[static_cast<size_t>(offset + own * static_cast<int64_t>(i))];
-  }
-
-  const CostNetwork& network_;
-  const EliminationOrder& order_;
-  CostTables tables_;
-  double largest_table_, budget_, most_cells_;
-  Clock::time_point deadline_;
-  const std::function<void(double)>& progress_;
-  size_t threads_;
-  std::vector<int32_t> position_;            // in the order, by variable
-  std::vector<std::vector<Term>> terms_of_;  // by variable: that it goes with
-  std::vector<std::vector<Term>> buckets_;   // by variable: those it went with
-  std::map<JoinKey, Message> known_;
-  double constant_ = 0, cells_ = 0, cells_computed_ = 0, largest_ = 0;
-  bool exact_ = true;
+  const CostNetwork& whole_;
+  const EliminationOptions& options_;
+  const Clock::time_point deadline_;
+  double left_;           // of the cells
+  ReducedNetwork small_;  // what is left to decide; `original` is of the whole network
+  double base_ = 0;       // of all choices, beside what they cost in the small network
+  double unit_ = 1;       // of the small network's costs
+  EliminationOrder order_;
+  EliminationResult result_;
 };
 
 }  // namespace
 
 EliminationResult minimise(const CostNetwork& network, const EliminationOptions& options) {
-  const Clock::time_point start = Clock::now();
-  const auto deadline =
-      start + std::chrono::duration_cast<Clock::duration>(
-                  std::chrono::duration<double>(std::min(options.time_limit.value, 1e8)));
-  EliminationResult result;
-  for (int32_t count : network.options) result.options += count;
-  ReducedNetwork reduced;
-  if (options.dead_ends) reduced = remove_dead_ends(network);
-  const CostNetwork& small = options.dead_ends ? reduced.network : network;
-  for (int32_t count : small.options) result.options_left += count;
-  const EliminationOrder order = best_order(small);
-
-  result.cost = std::numeric_limits<double>::infinity();
-  // What a machine does in the blink of an eye is done at once.
-  constexpr double kFirstTable = 1 << 22, kGrowth = 16;
-  double largest = order.largest <= kFirstTable * kGrowth ? options.largest_table : kFirstTable;
-  double left = options.most_cells;
-  for (;; largest *= kGrowth) {
-    largest = std::min(largest, options.largest_table);
-    // Small tables are made whatever there is left, so that there is an answer.
-    const double budget = largest <= kFirstTable ? std::numeric_limits<double>::infinity() : left;
-    std::function<void(double)> progress;
-    if (options.progress)
-      progress = [&](double done) { options.progress(done, result.cost, result.bound); };
-    Elimination elimination(small, order, options, largest, budget, deadline, progress);
-    try {
-      elimination.run();
-    } catch (const OutOfTime&) {
-      result.out_of_time = true;
-      break;
-    } catch (const OutOfCells&) {
-      result.out_of_cells = true;
-      if (!result.choice.empty()) break;
-      largest = kFirstTable / kGrowth;  // for the next round
-      continue;
-    }
-    left -= elimination.cells_computed();
-    if (elimination.bound() >= result.bound) {
-      result.bound = elimination.bound();
-      result.largest_table = elimination.largest();
-      result.cells = elimination.cells();
-      result.cells_computed = elimination.cells_computed();
-      result.message_bytes = elimination.message_bytes();
-    }
-    std::vector<int32_t> choice = elimination.choice();
-    if (!elimination.exact()) improve(small, choice, deadline);
-    const double cost = cost_of(small, choice);
-    if (cost < result.cost) {
-      result.cost = cost;
-      result.choice = std::move(choice);
-    }
-    if (elimination.exact() || result.cost == result.bound || largest >= options.largest_table)
-      break;
-  }
-  if (result.choice.empty()) {
-    result.choice.assign(network.size(), 0);
-    improve(small, result.choice, deadline);
-    result.cost = cost_of(small, result.choice);
-  }
-  result.optimal = result.cost == result.bound;
-  if (options.dead_ends)
-    for (size_t v = 0; v < result.choice.size(); ++v)
-      result.choice[v] = reduced.original[v][static_cast<size_t>(result.choice[v])];
-  return result;
+  return Minimisation(network, options).run();
 }
 
 }  // namespace windlass

@@ -12,6 +12,9 @@
 //    out again: layers that repeat are solved once. Messages are shifted to have the minimum 0, so
 //    that those of repeated layers become equal.
 //  - The minimum runs along a neighbour's options in vector registers. Threads share the rest.
+//  - Where tables would be very large, costs are moved between terms first, for a bound and to
+//  leave
+//    out options with which no choice is better than the best that is known; see relaxation.h.
 //  - Where a table would be larger than allowed, its terms are shared out over several smaller
 //    tables that are minimised apart (mini-buckets): the result is then a lower bound. The choice
 //    read backwards is improved by local changes, and the gap is stated. Limits start small and
@@ -35,7 +38,8 @@ struct EliminationOptions {
   double largest_table = 4e10;     // cells; larger ones are split
   // Of all tables of all rounds together; a round that would need more is given up.
   double most_cells = std::numeric_limits<double>::infinity();
-  bool dead_ends = true;  // remove them first
+  bool dead_ends = true;         // remove them first
+  double relax_above = 1 << 26;  // cells of the largest table: larger ones are relaxed first
   // Called now and then with the share of the work of this round that is done, and the best cost
   // and bound so far (infinite and 0 if none).
   std::function<void(double done, double best, double bound)> progress = {};

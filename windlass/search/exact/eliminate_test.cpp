@@ -1,6 +1,7 @@
 #include "windlass/search/exact/eliminate.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "windlass/search/exact/dead_ends.h"
 #include "windlass/search/exact/elimination_order.h"
 #include "windlass/search/exact/reference/brute_force.h"
+#include "windlass/search/exact/relaxation.h"
 
 namespace windlass {
 namespace {
@@ -72,6 +74,65 @@ TEST(Elimination, SmallTablesGiveBounds) {
     split += result.optimal ? 0 : 1;
   }
   EXPECT_GT(split, sampled(10));
+}
+
+// Costs that are moved are the same costs, none of them is below zero, and options that are left
+// out are in no choice that is better.
+TEST(Relaxation, MovesCostsAndBoundsThem) {
+  std::mt19937_64 random(7);
+  int tight = 0, fewer = 0, rounds = sampled(2000);
+  for (int round = 0; round < rounds; ++round) {
+    const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
+    const BruteForceResult best = minimise_by_brute_force(network);
+    ASSERT_EQ(relaxation_unit(network), 1);
+    const Relaxation found = relax(network, {.sweeps = round % 40});
+    ASSERT_NO_THROW(check_network(found.rest)) << "round " << round;
+    ASSERT_LE(found.bound, best.cost) << "round " << round;
+    ASSERT_EQ(found.cost, cost_of(network, found.choice));
+    std::vector<int32_t> any;
+    for (int32_t count : network.options)
+      any.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(count)));
+    ASSERT_EQ(found.bound + cost_of(found.rest, any), cost_of(network, any));
+    const auto left = options_below(found.rest, found.cost - found.bound, found.choice);
+    size_t options = 0;
+    for (size_t v = 0; v < left.size(); ++v) {
+      options += left[v].size();
+      if (best.cost < found.cost) {
+        ASSERT_TRUE(std::ranges::binary_search(left[v], best.choice[v]));
+      }
+      ASSERT_TRUE(std::ranges::binary_search(left[v], found.choice[v]));
+    }
+    tight += found.bound == best.cost;
+    fewer += options < std::accumulate(network.options.begin(), network.options.end(), size_t{0});
+  }
+  EXPECT_GT(tight, rounds / 2);
+  EXPECT_GT(fewer, rounds / 2);
+}
+
+// Costs too large for sums to be exact are rounded down: the bound stays one, and is near.
+TEST(Relaxation, LargeCostsAreRounded) {
+  std::mt19937_64 random(9);
+  for (int round = 0; round < sampled(300); ++round) {
+    const CostNetwork small = random_network(random, kShapes[round % 5], 3000);
+    const CostNetwork network = in_units(small, 0x1.0p-60);
+    ASSERT_GT(relaxation_unit(network), 1);
+    const EliminationResult result = minimise(network, {.relax_above = 0});
+    const double best = 0x1.0p60 * minimise_by_brute_force(small).cost;
+    ASSERT_EQ(result.cost, best) << "round " << round;
+    ASSERT_LE(result.bound, best) << "round " << round;
+    ASSERT_GE(result.bound, best * (1 - 1e-9)) << "round " << round;
+  }
+}
+
+TEST(Relaxation, LeavesTheOptimumAsItIs) {
+  std::mt19937_64 random(8);
+  for (int round = 0; round < sampled(1500); ++round) {
+    const CostNetwork network = random_network(random, kShapes[round % 5], 3000);
+    const EliminationResult result = minimise(network, {.relax_above = 0});
+    ASSERT_EQ(result.cost, minimise_by_brute_force(network).cost) << "round " << round;
+    ASSERT_EQ(result.cost, cost_of(network, result.choice));
+    ASSERT_TRUE(result.optimal);
+  }
 }
 
 TEST(Elimination, OrdersNameEveryVariableOnce) {

@@ -9,8 +9,8 @@ namespace {
 // result[i] = min(result[i], base + sum of rows[i]). The same code for several instruction sets:
 // minimum and sum of whole numbers are the same in each.
 template <int kRows>
-[[gnu::always_inline]] inline void lower_row(double* __restrict result, const double* const* rows,
-                                             double base, int64_t count) {
+[[gnu::always_inline]] inline void lower_by(double* __restrict result, const double* const* rows,
+                                            double base, int64_t count) {
   const double* __restrict x = rows[0];
   const double* __restrict y = rows[kRows > 1 ? 1 : 0];
   const double* __restrict z = rows[kRows > 2 ? 2 : 0];
@@ -25,9 +25,9 @@ template <int kRows>
 [[gnu::always_inline]] inline void lower_rows(double* result, const double* const* rows,
                                               size_t row_count, double base, int64_t count) {
   switch (row_count) {
-    case 1: return lower_row<1>(result, rows, base, count);
-    case 2: return lower_row<2>(result, rows, base, count);
-    default: return lower_row<3>(result, rows, base, count);
+    case 1: return lower_by<1>(result, rows, base, count);
+    case 2: return lower_by<2>(result, rows, base, count);
+    default: return lower_by<3>(result, rows, base, count);
   }
 }
 
@@ -88,6 +88,11 @@ std::vector<double> turned(const JoinTerm& term, const std::vector<int32_t>& axe
 }
 
 }  // namespace
+
+void lower_row(double* result, const double* row, double base, int64_t count) {
+  static const LowerRows lower = pick_lower_rows();
+  lower(result, &row, 1, base, count);
+}
 
 int64_t Join::outer() const {
   int64_t count = 1;

@@ -7,6 +7,9 @@
 
 namespace windlass {
 
+// result[i] = min(result[i], base + row[i]).
+void lower_row(double* result, const double* row, double base, int64_t count);
+
 // A table and which axes of the joint scope its own axes are, outermost first.
 struct JoinTerm {
   const double* cells = nullptr;

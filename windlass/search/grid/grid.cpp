@@ -113,17 +113,18 @@ class GridSearch {
   // Estimates are off by some per cent.
   static constexpr double kEstimateError = 1.04;
 
-  ChainSearchOptions chain_options() {
+  ChainSearchOptions chain_options(int64_t micro) {
     return {.send = !fixed_.offload || *fixed_.offload,
             .compress = ledger_.options().compress,
-            .stop = [this] { return ledger_.over(); }};
+            .stop = [this] { return ledger_.over(); },
+            .memo = &ledger_.kept<ChainMemos>()[micro]};
   }
 
   void wait(Considered considered, int64_t micro) {
     if (considered.plain.fits || ledger_.beaten(considered.plain.free_time)) return;
     Cut& cut = ledger_.cut(micro);
     const std::optional<Nanoseconds> estimate = estimate_on_chain(
-        ledger_.problem(), cut.training, considered.strategy, *cut.evaluator, chain_options());
+        ledger_.problem(), cut.training, considered.strategy, *cut.evaluator, chain_options(micro));
     // What does not fit by the chain's own account comes last, and only if there is no answer.
     waiting_.push_back({.considered = std::move(considered),
                         .micro = micro,
@@ -176,7 +177,7 @@ class GridSearch {
     ++chains_;
     Strategy strategy = considered.strategy;
     Cut& cut = ledger_.cut(micro);
-    const ChainSearchOptions options = chain_options();
+    const ChainSearchOptions options = chain_options(micro);
     const auto found =
         best_on_chain(ledger_.problem(), cut.training, strategy, *cut.evaluator, options);
     if (found) {

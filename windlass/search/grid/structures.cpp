@@ -35,12 +35,13 @@ void StructureQueue::begin() {
   begun_ = true;
   for (const std::vector<DeviceId>& devices : sets_) add_structures(devices);
   const Problem& problem = ledger_.problem();
-  const WorkBound bound(problem, ledger_.cut(1).training);
+  if (!memo_.work) memo_.work.emplace(problem, ledger_.cut(1).training);
+  const WorkBound& bound = *memo_.work;
   for (Structure& structure : rough_) {
     const auto alike = [&](DeviceId device) {
       return problem.machine[device].type == problem.machine[structure.devices[0]].type;
     };
-    double time = problem.reprice ? 0 : bound(structure.devices).value;
+    double time = problem.reprice ? 0 : bound.passes(structure.devices).value;
     // One micro-batch goes through all stages, the others through the slowest.
     const auto stages = static_cast<double>(structure.spec.pp),
                parts = static_cast<double>(structure.micro_batches);
@@ -152,7 +153,21 @@ void StructureQueue::add_micro_batches(Structure structure) {
   }
 }
 
-std::vector<Structure> StructureQueue::measured(Structure structure) {
+std::vector<Structure> StructureQueue::measured(const Structure& structure) {
+  // Measured kernels may be there later; unlike replicas look at limits.
+  if (ledger_.problem().reprice || mixed(ledger_.problem().machine, structure.devices))
+    return measure(structure);
+  const BaselineSpec& spec = structure.spec;
+  std::string name =
+      fmt::format("{} {} {} {} {} {}", spec.dp, spec.tp, spec.pp, structure.micro_batches,
+                  spec.sequence_parallel, ledger_.beside_answer());
+  for (DeviceId device : structure.devices) name += fmt::format(" {}", device.index());
+  const auto known = memo_.measured.find(name);
+  if (known != memo_.measured.end()) return known->second;
+  return memo_.measured.emplace(std::move(name), measure(structure)).first->second;
+}
+
+std::vector<Structure> StructureQueue::measure(Structure structure) {
   std::vector<Structure> result;
   const auto named = ledger_.named(structure.spec, structure.micro_batches, structure.devices);
   if (!named) return result;
@@ -207,7 +222,8 @@ Nanoseconds StructureQueue::least_time(Evaluator& evaluator, const Strategy& str
 
 StageCutter& StructureQueue::cutter(int64_t micro) {
   Cut& cut = ledger_.cut(micro);
-  return cutters_.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator).first->second;
+  return memo_.cutters.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator)
+      .first->second;
 }
 
 }  // namespace windlass

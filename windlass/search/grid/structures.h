@@ -4,9 +4,11 @@
 
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "windlass/search/book/ledger.h"
+#include "windlass/search/bounds/work_bound.h"
 #include "windlass/search/grid/recut.h"
 
 namespace windlass {
@@ -32,6 +34,13 @@ struct Structure {
   std::vector<int32_t> samples = {};  // of each replica; none: equally many
 };
 
+// What does not depend on limits, for the next queue of the same problem.
+struct StructureMemo {
+  std::optional<WorkBound> work;
+  std::map<std::string, std::vector<Structure>> measured;  // by what makes it another one
+  std::map<int64_t, StageCutter> cutters;                  // by micro-batches
+};
+
 // A structure is made and bounded only when its turn may have come: not while work alone takes
 // longer than the least of those that were, and without a pipeline not before the same with fewer
 // micro-batches, which is faster.
@@ -41,7 +50,10 @@ class StructureQueue {
 
   // All must outlive it.
   StructureQueue(Ledger& ledger, const std::vector<std::vector<DeviceId>>& sets)
-      : ledger_(ledger), fixed_(ledger.options().fixed), sets_(sets) {}
+      : ledger_(ledger),
+        fixed_(ledger.options().fixed),
+        sets_(sets),
+        memo_(ledger.kept<StructureMemo>()) {}
 
   // The one that takes least of those that are left; none if it is no better than what is known, or
   // the effort is used up.
@@ -57,7 +69,8 @@ class StructureQueue {
   void add_micro_batches(Structure structure);
   // With what it takes at least, and with more samples on faster devices; nothing if it is not
   // possible.
-  std::vector<Structure> measured(Structure structure);
+  std::vector<Structure> measured(const Structure& structure);
+  std::vector<Structure> measure(Structure structure);
   void add_balanced(const Strategy& strategy, Structure structure, std::vector<Structure>& result);
   Nanoseconds least_time(Evaluator& evaluator, const Strategy& strategy) const;
   void delay(const Structure& made);
@@ -66,9 +79,9 @@ class StructureQueue {
   const FixedDecisions& fixed_;
   const std::vector<std::vector<DeviceId>>& sets_;
   bool begun_ = false;
-  std::vector<Structure> rough_;            // to be made, by what their work takes
-  std::vector<Structure> ready_;            // made: a heap
-  std::map<int64_t, StageCutter> cutters_;  // by micro-batches
+  std::vector<Structure> rough_;  // to be made, by what their work takes
+  std::vector<Structure> ready_;  // made: a heap
+  StructureMemo& memo_;
 };
 
 }  // namespace windlass

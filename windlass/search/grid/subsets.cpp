@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "windlass/search/grid/structures.h"
 #include "windlass/strategy/used_devices.h"
 
 namespace windlass {
@@ -159,7 +160,9 @@ std::vector<DeviceSubset> device_subsets(const Machine& machine, const WorkBound
 std::vector<DeviceSubset> promising_subsets(Ledger& ledger) {
   const Problem& problem = ledger.problem();
   if (problem.machine.devices.size() == 1) return {};
-  const WorkBound bound(problem, ledger.cut(1).training);
+  std::optional<WorkBound>& work = ledger.kept<StructureMemo>().work;
+  if (!work) work.emplace(problem, ledger.cut(1).training);
+  const WorkBound& bound = *work;
   std::vector<DeviceSubset> list =
       device_subsets(problem.machine, bound, ledger.batch().samples, ledger.options().fixed);
   std::erase_if(list, [&](const DeviceSubset& subset) {

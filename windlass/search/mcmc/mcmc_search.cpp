@@ -12,7 +12,11 @@ namespace {
 // Tasks that the simulations of all chains together may have, and proposals of each chain.
 constexpr double kTasks = 2e6;
 constexpr double kProposals = 12000;
+// Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
+// the longer the more there are.
+constexpr double kProposed = 5e6;
 constexpr int kChains = 4;
+constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
 bool same_structure(const Strategy& a, const Strategy& b) {
   return a.groups == b.groups && a.stages == b.stages && a.schedule == b.schedule;
@@ -47,7 +51,8 @@ void compact(Strategy& strategy) {
 
 class Walks {
  public:
-  Walks(Ledger& ledger, SearchResult& facts) : ledger_(ledger), facts_(facts) {}
+  Walks(Ledger& ledger, SearchResult& facts, bool anyway)
+      : ledger_(ledger), facts_(facts), anyway_(anyway) {}
 
   void run() {
     const std::vector<Ledger::Entry> entries =
@@ -85,8 +90,8 @@ class Walks {
     if (!ledger_.memory_binds()) {
       mix.one_tensor = mix.tensors_alike = mix.exchange = 0;
       // Most of these change nothing then, and have to be simulated to see it.
-      mix.weights = 0.1;
-      mix.pace = 0.05;
+      mix.weights = 0.5;
+      mix.pace = 0.25;
     }
     return mix;
   }
@@ -101,10 +106,11 @@ class Walks {
     WalkOptions options;
     options.mix = mix();
     options.chains = kChains;
-    options.proposals = static_cast<int64_t>(kProposals * effort);
-    options.simulations =
-        std::max<int64_t>(16, static_cast<int64_t>(kTasks * effort / kChains /
-                                                   static_cast<double>(cut.evaluator->tasks())));
+    const auto tasks = static_cast<double>(cut.evaluator->tasks());
+    options.proposals = static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort);
+    options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);
+    if (options.simulations < kWorthwhile && !anyway_) return;
+    options.simulations = std::max(options.simulations, kFewest);
     options.threads = ledger_.options().threads;
     options.seed = ledger_.options().seed;
     options.stop = [&] { return ledger_.late(); };
@@ -139,13 +145,14 @@ class Walks {
 
   Ledger& ledger_;
   SearchResult& facts_;
+  const bool anyway_;
 };
 
 }  // namespace
 
-void run_walks(Ledger& ledger, SearchResult& facts) {
+void run_walks(Ledger& ledger, SearchResult& facts, bool anyway) {
   ledger.begin("Markov chains", 0);  // have their own count
-  Walks(ledger, facts).run();
+  Walks(ledger, facts, anyway).run();
 }
 
 SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
