@@ -28,7 +28,8 @@ size_t most_devices_of_a_node(const Machine& machine);
 // The hosts in their order. Measured figures differ from host to host: those that are alike (the
 // same parts, rates that differ by less than a sixth) get the same figures, the medians, and of
 // memories the least; likewise connections, within a quarter. `source`, where the figures of
-// the network come from, stands in the description. Throws Error{Input} if there are fewer than two hosts.
+// the network come from, stands in the description. Throws Error{Input} if there are fewer than two
+// hosts.
 Machine cluster_machine(const std::vector<ClusterHost>& hosts, const std::string& source);
 
 }  // namespace windlass
