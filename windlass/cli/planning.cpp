@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/interrupt.h"
 #include "windlass/cli/progress.h"
@@ -84,7 +85,8 @@ Problem problem_of(const Subject& subject, const Machine& machine, Pricing& pric
   return problem;
 }
 
-// The model with rows of experts in slots, where a search may choose it.
+// The model with rows of experts in slots, where a search may choose it. A step whose tokens do not
+// fit into the slots ends a run: what is carried out here has slots only if they were asked for.
 struct SlotModel {
   ModelRequest request;
   Model model;
@@ -93,7 +95,7 @@ struct SlotModel {
 std::optional<SlotModel> slots_beside(const Subject& subject, const SearchOptions& options) {
   const Graph& network = subject.model.graph;
   if (subject.machine.devices.size() == 1 || experts_of(network) < 2 || has_expert_slots(network) ||
-      options.fixed.ep == 1)
+      options.fixed.ep == 1 || (runs_here(subject.machine) && options.fixed.ep == 0))
     return std::nullopt;
   SlotModel slots = {subject.request, {}};
   slots.request.expert_capacity = kExpertCapacity;
