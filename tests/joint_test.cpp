@@ -133,7 +133,9 @@ TEST(JointSlow, FindsWhatBruteForceFinds) {
     ++decided;
     const double best = step_time(problem, *truth.best).value;
     worst = std::max(worst, found.step_time.value / best - 1);
-    optimal += found.step_time.value <= best * (1 + 1e-12) ? 1 : 0;
+    // Plans that are nearer to each other are not told apart (search/ladder.cpp).
+    constexpr double kNearTime = 1.003;
+    optimal += found.step_time.value <= best * kNearTime ? 1 : 0;
     // Never below what the bound allows.
     EXPECT_LE(found.lower_bound.value, best);
   }

@@ -154,7 +154,11 @@ TEST(TimeLimit, EffortIsNone) {
   EXPECT_FALSE(ledger.over());
   ledger.begin("too short", 5);
   EXPECT_FALSE(ledger.over());
-  ledger.consider(*strategy, 1);
+  ledger.consider(*strategy, 1);  // its step is known
+  EXPECT_FALSE(ledger.over());
+  const auto other = ledger.named(parse_baseline("single"), 1);
+  ASSERT_TRUE(other);
+  ledger.consider(*other, 1);
   EXPECT_TRUE(ledger.over());
   ledger.leave_out("much");
   const SearchResult found = ledger.finish();
