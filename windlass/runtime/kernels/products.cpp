@@ -41,10 +41,11 @@ void put_product(const ProductTarget& to, const at::Tensor& value) {
 }
 
 bool is_direct_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
-  constexpr int64_t kSmall = 16 * 16 * 16;
+  constexpr int64_t kSmallProduct = 16 * 16 * 16;
   const at::ScalarType type = a.scalar_type();
   if (b.scalar_type() != type || out.scalar_type() != type) return false;
-  return !is_narrow(type) || (is_multiplied(type) && a.size(-2) * a.size(-1) * b.size(-1) > kSmall);
+  return !is_narrow(type) ||
+         (is_multiplied(type) && a.size(-2) * a.size(-1) * b.size(-1) > kSmallProduct);
 }
 
 int64_t blas_work(const at::Tensor& a, const at::Tensor& b) {
