@@ -101,7 +101,7 @@ void add_compare(CLI::App& program, ExitCode& exit_code) {
   verb->add_option("--strategy", flags->strategies, "compare with these instead of the usual ones")
       ->type_name("SPEC");
   verb->add_option("--search", flags->search.method,
-                   "how: auto, rungs, exact, grid, chain, mcmc, one-device, harmony")
+                   "how: auto, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
   flags->search.add_to(*verb);

@@ -287,7 +287,7 @@ void add_plan(CLI::App& program, ExitCode& exit_code) {
   flags->prices.add_to(*verb);
   verb->add_option("-o,--output", flags->output, "write the plan to a file")->type_name("PLAN");
   verb->add_option("--search", flags->search.method,
-                   "how: auto, rungs, exact, grid, chain, mcmc, one-device, harmony")
+                   "how: auto, exact, grid, chain, mcmc, one-device, harmony")
       ->capture_default_str()
       ->type_name("METHOD");
   verb->add_option("--for", flags->target,
