@@ -120,6 +120,8 @@ TEST(ListeningRanks, LocalProcessesKeepToLoopback) {
   ASSERT_FALSE(connected.empty()) << run.wait().err;
   for (const std::string& address : connected) EXPECT_THAT(address, StartsWith("0100007F:"));
   for (const std::string& address : listening) EXPECT_THAT(address, StartsWith("0100007F:"));
+  // Once they train, they end when they are asked to.
+  ASSERT_TRUE(run.wait_for_lines(2)) << run.wait().err;
   run.signal(SIGTERM);
   EXPECT_EQ(run.wait().exit_code, 0);
 }
