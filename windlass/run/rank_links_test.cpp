@@ -1,7 +1,7 @@
 #include "windlass/run/rank_links.h"
 
+#include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -55,7 +55,7 @@ class FakeRanks final : public Ranks {
       if (network_.failure) throw Error(ErrorKind::Runtime, *network_.failure);
       const FakeNetwork::Letter& letter = queue.front();
       ensure(letter.bytes.size() == receive.bytes.size(), "a message of another size");
-      std::memcpy(receive.bytes.data(), letter.bytes.data(), letter.bytes.size());
+      std::ranges::copy(letter.bytes, receive.bytes.begin());
       clock_ += std::max(0.0, letter.arrives - at_all());
       queue.pop_front();
     }
