@@ -13,9 +13,9 @@
 #include "windlass/graph/expert_slots.h"
 #include "windlass/graph/micro_batch.h"
 #include "windlass/plan/check.h"
-#include "windlass/run/step_calibration.h"
 #include "windlass/search/advice/batch_size.h"
 #include "windlass/search/settings/settings_search.h"
+#include "windlass/sweep/measured_search.h"
 
 namespace windlass {
 namespace {
@@ -112,8 +112,7 @@ const Graph* network_of_slots(const std::optional<SlotModel>& slots) {
   return slots ? &slots->model.graph : nullptr;
 }
 
-// Lowers and prices what the search has found.
-void take(Pricing& pricing, const std::optional<SlotModel>& slots, PlannedSubject& planned) {
+void take(const std::optional<SlotModel>& slots, PlannedSubject& planned) {
   Subject& subject = planned.subject;
   if (planned.search.in_slots) {
     subject.request = slots->request;
@@ -124,9 +123,6 @@ void take(Pricing& pricing, const std::optional<SlotModel>& slots, PlannedSubjec
   // Settings that were searched for another system are named by them.
   const std::vector<std::string> targets = search_targets();
   if (std::ranges::find(targets, planned.method) == targets.end()) name_by_degrees(subject);
-  planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
-                               {}, pricing.reprice());
-  planned.fits = planned.search.termination != Termination::Infeasible;
 }
 
 // Every strategy that the search tries is priced by what its kernels take here.
@@ -136,102 +132,28 @@ void search_measured(const SearchMethod& method, const SearchOptions& options,
   const Subject& subject = planned.subject;
   planned.search = method.search(
       problem_of(subject, subject.machine, pricing, true, network_of_slots(slots)), options);
-  take(pricing, slots, planned);
+  take(slots, planned);
+  planned.step = simulate_step(subject.training, subject.strategy, subject.machine, pricing.cost(),
+                               {}, pricing.reprice());
+  planned.fits = planned.search.termination != Termination::Infeasible;
 }
 
-// What a search has found, measured.
-struct MeasuredPlan {
-  ModelRequest request;
-  Model model;
-  TrainingGraph training;
-  Strategy strategy;
-  SearchResult search;
-  SimulatedStep step;
-};
-
-MeasuredPlan measured_plan(const PlannedSubject& planned) {
-  const Subject& subject = planned.subject;
-  return {subject.request,  subject.model,  subject.training,
-          subject.strategy, planned.search, planned.step};
+// The strategies that users name are tried where all is open.
+bool tries_usual(const SearchMethod& method, const SearchOptions& options) {
+  return method.name == "auto" && !options.fixed.any() && options.micro_batches == 0;
 }
 
-void go_back_to(MeasuredPlan plan, PlannedSubject& planned) {
-  Subject& subject = planned.subject;
-  subject.request = std::move(plan.request);
-  subject.model = std::move(plan.model);
-  subject.training = std::move(plan.training);
-  subject.strategy = std::move(plan.strategy);
-  planned.search = std::move(plan.search);
-  planned.step = std::move(plan.step);
-  planned.fits = true;
-}
-
-// To measure the kernels of all the pieces that a search over several devices, or of parts of the
-// batch, tries would take longer than most trainings. So it goes by the figures of the host first,
-// and what it finds is measured; then by what kernels like those were measured to take, as long as
-// that finds better plans. Where what it finds takes more memory than was thought, the search has
-// less the next time: by what was missing where it ended, though not by more than a part at a time,
-// since what is asked for first may be far more than what is needed.
-void search_then_measure(const SearchMethod& method, const SearchOptions& options,
+void search_by_measuring(const SearchMethod& method, const SearchOptions& options,
                          const std::optional<SlotModel>& slots, Pricing& pricing,
                          PlannedSubject& planned) {
-  constexpr int kTries = 10, kMoreSearches = 2;
-  constexpr int64_t kLeastPart = 32, kMostPart = 6;
-  constexpr double kWorthAnother = 0.98;
   const Subject& subject = planned.subject;
-  Machine limited = subject.machine;
-  StepCalibration seen(subject.machine, pricing.cost());
-  std::optional<MeasuredPlan> best;
-  int more = 0;
-  int64_t tried = 0, proposals = 0;
-  Seconds spent;
-  for (int tries = 0; tries < kTries; ++tries) {
-    // Once experts are in slots they stay there.
-    const Graph* other = has_expert_slots(subject.model.graph) ? nullptr : network_of_slots(slots);
-    const Machine machine = seen.apply(limited);
-    planned.search = method.search(problem_of(subject, machine, pricing, false, other), options);
-    tried += planned.search.tried;
-    proposals += planned.search.proposals;
-    spent += planned.search.seconds;
-    take(pricing, slots, planned);
-    const bool runs = planned.step.result.status == SimStatus::Done;
-    // What is too large by figures may do all the same.
-    if (!planned.fits && runs && tries > 0) {
-      planned.fits = true;
-      planned.search.termination = Termination::Feasible;
-    }
-    if (planned.fits && runs) {
-      const Seconds time = planned.step.step_time();
-      const bool gained = !best || time < best->step.step_time() * kWorthAnother;
-      if (!best || time < best->step.step_time()) best = measured_plan(planned);
-      if (!gained || more++ == kMoreSearches || options.stop()) break;
-      seen.add(planned.step.tasks, planned.step.times);
-      continue;
-    }
-    if (best || !planned.fits) break;
-    seen.add(planned.step.tasks, planned.step.times);
-    for (Device& device : limited.devices) {
-      const int64_t limit = device.limit.value;
-      const int64_t less = std::clamp(planned.step.result.missing_bytes, limit / kLeastPart + 1,
-                                      limit / kMostPart + 1);
-      device.limit = Bytes(std::max<int64_t>(1, limit - less));
-    }
-  }
-  if (best) go_back_to(std::move(*best), planned);
-  planned.search.tried = tried;
-  planned.search.proposals = proposals;
-  planned.search.seconds = spent;
-  if (planned.fits && planned.step.result.status != SimStatus::Done) {
-    planned.fits = false;
-    planned.search.termination = Termination::Infeasible;
-    planned.search.least_limit = planned.step.least_limit;
-  }
-  planned.search.frontier.clear();  // is of figures, not of measurements
-  planned.search.objective.reset();
-  planned.search.step_time = planned.step.step_time();
-  planned.search.lower_bound = work_bound(problem_of(subject, subject.machine, pricing, true));
-  if (planned.search.termination == Termination::Optimal)
-    planned.search.termination = Termination::Feasible;
+  MeasuredResult found = search_then_measure(
+      method, problem_of(subject, subject.machine, pricing, true, network_of_slots(slots)), options,
+      tries_usual(method, options));
+  planned.search = std::move(found.search);
+  planned.step = std::move(found.step);
+  planned.fits = found.fits;
+  take(slots, planned);
 }
 
 }  // namespace
@@ -292,7 +214,7 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   const std::optional<SlotModel> slots = slots_beside(subject, options);
   const bool many = subject.machine.devices.size() > 1 || method.name == "harmony";
   if (pricing.reprice() && many)
-    search_then_measure(method, options, slots, pricing, planned);
+    search_by_measuring(method, options, slots, pricing, planned);
   else
     search_measured(method, options, slots, pricing, planned);
   planned.measuring = pricing.measuring();

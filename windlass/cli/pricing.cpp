@@ -20,6 +20,8 @@ namespace {
 AnalyticOptions local_options() {
   AnalyticOptions options;
   options.step_issue = 0;
+  options.product_workspace = {};
+  options.blocked_convolutions = true;
   return options;
 }
 

@@ -109,6 +109,7 @@ class Analytic : public CostModel {
     Bytes result = kernel.scratch;
     if (kernel.multiply_adds <= 0 || kernel.family == OpFamily::Attention) return result;
     const bool unfolds = kernel.family == OpFamily::Convolution;
+    if (unfolds && options_.blocked_convolutions) return result + kernel.blocked;
     const Bytes most = unfolds ? options_.convolution_workspace : options_.product_workspace;
     const double wanted = 4.0 * static_cast<double>(kernel.batch) * static_cast<double>(kernel.m) *
                           static_cast<double>(unfolds ? kernel.k : kernel.n);

@@ -108,6 +108,9 @@ struct AnalyticOptions {
   // Most that libraries take for split sums of a product, and for a convolution's unfolded input.
   Bytes product_workspace = Bytes(8 << 20);
   Bytes convolution_workspace = Bytes(32 << 20);
+  // Convolutions by libraries that copy operands into blocks of channels (Kernel::blocked), as
+  // those of CPUs do, instead of the above.
+  bool blocked_convolutions = false;
   // Of the host: share of its bandwidth, and time to wake its cores for a kernel.
   double host_stream_share = 0.70;
   Seconds host_start = Seconds(10e-6);

@@ -24,7 +24,8 @@ struct Kernel {
   Bytes written;
   int32_t launches = 1;  // of the same size; m, n, k are of one, the totals above of all of them
   Bytes scratch;         // that the algorithm keeps beside its operands
-  bool cast = false;     // a conversion of types, which a framework issues on the way
+  Bytes blocked;  // of a convolution: copies of operands in the layout that a CPU's library wants
+  bool cast = false;         // a conversion of types, which a framework issues on the way
   bool compression = false;  // of a saved tensor, or back
   bool winograd = false;  // a dense 3 x 3 convolution of stride 1: fewer multiplications would do
 

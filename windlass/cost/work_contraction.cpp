@@ -56,8 +56,10 @@ Product slot_product(const Piece& piece) {
 }
 
 struct Convolution {
-  Product product;          // the forward one
+  Product product;  // the forward one
+  int64_t samples = 1;
   int64_t kernel = 1;       // places of the window
+  int64_t narrowest = 1;    // side of the window
   int64_t in = 1, out = 1;  // channels of a group
   bool transposed = false;
 };
@@ -68,7 +70,11 @@ Convolution convolution_of(const Piece& piece) {
   const Shape weight = piece.local_shape(piece.nest().inputs[1], s.shape(1));
   Convolution c;
   c.transposed = attrs.transposed;
-  for (size_t i = 2; i < weight.size(); ++i) c.kernel *= weight[i];
+  c.samples = piece.local(0);
+  for (size_t i = 2; i < weight.size(); ++i) {
+    c.kernel *= weight[i];
+    c.narrowest = i == 2 ? weight[i] : std::min(c.narrowest, weight[i]);
+  }
   const int64_t groups = attrs.groups > 1 ? piece.local(1) : 1;
   c.in = attrs.transposed ? weight[0] / std::max<int64_t>(1, groups) : weight[1];
   c.out = attrs.transposed ? weight[1] : weight[0] / std::max<int64_t>(1, groups);
@@ -94,9 +100,30 @@ bool suits_winograd(const Signature& s, const Convolution& c) {
          c.out >= kWinogradChannels;
 }
 
+// What ATen's convolutions hold beside operands on a CPU. oneDNN has channels in blocks: weights
+// and input are copied to that, and the output is copied back once these are gone; of the backward
+// pass weights are copied alone. Windows of one element are products as they lie, and a single
+// small sample is unfolded.
+Bytes blocked_copies(const Piece& piece, const Convolution& c) {
+  constexpr int64_t kLargeSample = 20480, kLargeWindow = 3;
+  const auto& attrs = piece.signature().as<ConvAttrs>();
+  const bool steps = std::any_of(attrs.stride.begin(), attrs.stride.end(),
+                                 [](int64_t stride) { return stride > 1; });
+  if (c.kernel == 1 && !steps) return {};
+  const Bytes x = piece.input(0), w = piece.input(1);
+  const int64_t element = element_bytes(piece.signature().inputs[0].dtype);
+  if (c.samples == 1 && attrs.groups == 1 && c.narrowest <= kLargeWindow &&
+      x.value <= kLargeSample * element)
+    return Bytes(c.product.m * (c.transposed ? c.product.n : c.product.k) * element);
+  if (!piece.backward()) return std::max(w + x, piece.outputs());
+  return std::max(w, x + piece.output_gradient(0));
+}
+
 class Builder {
  public:
-  Builder(const Piece& piece, Work& work, bool winograd = false) : piece_(piece), work_(work) {
+  Builder(const Piece& piece, Work& work, bool winograd = false, Bytes blocked = {})
+      : piece_(piece), work_(work) {
+    base_.blocked = blocked;
     base_.winograd = winograd;
     base_.family = op_info(piece.signature().kind).family;
     base_.precision = precision_of(piece.signature().inputs[0].dtype);
@@ -171,7 +198,7 @@ void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work
 
 void add_convolution_work(const Piece& piece, const Arithmetic& arithmetic, Work& work) {
   const Convolution c = convolution_of(piece);
-  Builder builder(piece, work, suits_winograd(piece.signature(), c));
+  Builder builder(piece, work, suits_winograd(piece.signature(), c), blocked_copies(piece, c));
   const Product& p = c.product;
   if (!piece.backward()) {
     builder.add(p, arithmetic.multiply_adds, piece.inputs(), piece.outputs() + piece.auxiliaries(),

@@ -314,5 +314,35 @@ TEST(Work, Compression) {
   EXPECT_TRUE(out.compression && back.compression);
 }
 
+// As libtorch 1.13 with oneDNN was seen to allocate on a CPU with AVX-512.
+TEST(Work, CopiesOfConvolutions) {
+  const auto bytes = [](Shape x, Shape w, int64_t stride, int64_t padding, Pass pass) {
+    const ConvAttrs attrs = {.stride = {stride, stride},
+                             .dilation = {1, 1},
+                             .pad_begin = {padding, padding},
+                             .pad_end = {padding, padding},
+                             .output_padding = {0, 0}};
+    const OneOp one = one_op(OpKind::Conv, attrs, {floats(std::move(x)), floats(std::move(w))});
+    int64_t most = 0;
+    for (const Kernel& kernel : one.work(pass).kernels) most = std::max(most, kernel.blocked.value);
+    return most;
+  };
+  const Pass forward = Pass::Forward, backward = Pass::Backward;
+  // The output, then weights and input.
+  EXPECT_EQ(bytes({8, 32, 35, 35}, {64, 32, 3, 3}, 1, 1, forward), 2508800);
+  EXPECT_EQ(bytes({4, 128, 8, 8}, {128, 128, 3, 3}, 1, 1, forward), 720896);
+  EXPECT_EQ(bytes({8, 80, 17, 17}, {192, 80, 3, 3}, 1, 0, forward), 1382400);
+  // Input and output, or weights.
+  EXPECT_EQ(bytes({8, 32, 35, 35}, {64, 32, 3, 3}, 1, 1, backward), 3763200);
+  EXPECT_EQ(bytes({8, 80, 17, 17}, {192, 80, 3, 3}, 1, 0, backward), 2122240);
+  EXPECT_EQ(bytes({4, 256, 4, 4}, {256, 256, 3, 3}, 1, 1, backward), 2359296);
+  EXPECT_EQ(bytes({8, 64, 16, 16}, {128, 64, 3, 3}, 2, 1, backward), 786432);
+  // Products as they lie; one small sample, unfolded.
+  EXPECT_EQ(bytes({8, 64, 17, 17}, {80, 64, 1, 1}, 1, 0, forward), 0);
+  EXPECT_EQ(bytes({8, 64, 17, 17}, {80, 64, 1, 1}, 1, 0, backward), 0);
+  EXPECT_EQ(bytes({1, 64, 16, 16}, {64, 64, 3, 3}, 1, 1, forward), 589824);
+  EXPECT_EQ(bytes({1, 512, 2, 2}, {512, 512, 3, 3}, 1, 1, forward), 73728);
+}
+
 }  // namespace
 }  // namespace windlass

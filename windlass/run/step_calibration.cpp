@@ -1,5 +1,7 @@
 #include "windlass/run/step_calibration.h"
 
+#include <algorithm>
+
 #include "windlass/cost/calibrated.h"
 
 namespace windlass {
@@ -21,6 +23,13 @@ void StepCalibration::add(const TaskGraph& tasks, const TaskTimes& measured) {
     if (family.empty() || analytic.value <= 0) continue;
     KernelTiming& timing = seen_[type][{family, analytic.value}];
     if (!first) continue;
+    double operands = 0;
+    for (const Kernel& kernel : work.kernels)
+      operands = std::max(operands, static_cast<double>((kernel.read + kernel.written).value));
+    if (operands > 0 && family != family_name(OpFamily::Convolution)) {
+      double& share = workspace_[type][family];
+      share = std::max(share, static_cast<double>(measured.workspace[i]) / operands);
+    }
     timing.family = family;
     timing.analytic = analytic;
     timing.measured.push_back(Seconds(static_cast<double>(measured.duration[i]) * 1e-9));
@@ -31,7 +40,10 @@ Machine StepCalibration::apply(Machine machine) const {
   for (const auto& [type, timings] : seen_) {
     std::vector<KernelTiming> kernels;
     for (const auto& [key, timing] : timings) kernels.push_back(timing);
-    machine.device_types[type].calibration = summarise(kernels);
+    Calibration& calibration = machine.device_types[type].calibration;
+    calibration = summarise(kernels);
+    if (const auto shares = workspace_.find(type); shares != workspace_.end())
+      calibration.workspace = shares->second;
   }
   return machine;
 }

@@ -20,8 +20,8 @@ class StepCalibration {
   // The machine as its figures have it, without calibration. Both must outlive it.
   StepCalibration(const Machine& machine, const CostModel& cost) : machine_(machine), cost_(cost) {}
 
-  // Times of the kernels of devices, each kind and size once. What they hold beside operands stays
-  // as the model has it: that of one size says little of another.
+  // Times of the kernels of devices, each kind and size once, and what they hold beside operands in
+  // proportion to these. That of convolutions stays as the model has it: it is not in proportion.
   void add(const TaskGraph& tasks, const TaskTimes& measured);
 
   // The same devices, calibrated by all that was added.
@@ -31,7 +31,8 @@ class StepCalibration {
   using Timings = std::map<std::pair<std::string, double>, KernelTiming>;  // by family and price
   const Machine& machine_;
   const CostModel& cost_;
-  std::map<size_t, Timings> seen_;  // by type of device
+  std::map<size_t, Timings> seen_;                             // by type of device
+  std::map<size_t, std::map<std::string, double>> workspace_;  // largest share, by type and family
 };
 
 }  // namespace windlass

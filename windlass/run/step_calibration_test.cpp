@@ -41,7 +41,13 @@ TEST(StepCalibration, PricesWhatWasMeasured) {
     EXPECT_NEAR(static_cast<double>(again.duration[i]), static_cast<double>(measured.duration[i]),
                 0.01 * static_cast<double>(measured.duration[i]) + 4);
   }
-  EXPECT_EQ(again.workspace, plain.times.workspace);
+  // The largest share of a kind counts.
+  for (size_t i = 0; i < plain.tasks.size(); ++i) {
+    const Task& task = plain.tasks.tasks[i];
+    if (moves(task.kind) || plain.tasks.works[static_cast<size_t>(task.price)].kernels.empty())
+      continue;
+    EXPECT_GE(again.workspace[i], measured.workspace[i]);
+  }
 }
 
 }  // namespace
