@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/rng.h"
+#include "windlass/base/test_effort.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/check.h"
 #include "windlass/plan/loose_graph.h"
@@ -77,7 +78,7 @@ class Mutation : public testing::Test {
     size_t tried = 0;
     for (const Case& c : cases_) {
       const LooseGraph clean(c.tasks);
-      const size_t step = std::max<size_t>(1, clean.tasks.size() / 60);
+      const size_t step = std::max<size_t>(1, clean.tasks.size() / (hurried() ? 15 : 60));
       for (size_t i = 0; i < clean.tasks.size(); i += step) {
         LooseGraph broken = clean;
         const std::string what =
