@@ -11,8 +11,6 @@ namespace {
 
 // Cuts of more devices are too many to look at.
 constexpr size_t kMostDevices = 16;
-constexpr int64_t kMostMicroBatchesTried = 64;
-
 // The largest value of a concave function of [0, 1), nearly.
 template <class Function>
 double highest(Function&& value) {
@@ -30,8 +28,8 @@ double highest(Function&& value) {
 
 }  // namespace
 
-SplitBound::SplitBound(const Problem& problem, const TrainingGraph& training,
-                       double device_updates, double host_updates, int64_t micro_batches)
+SplitBound::SplitBound(const Problem& problem, const TrainingGraph& training, double device_updates,
+                       double host_updates, int64_t micro_batches)
     : costs_(problem, training),
       training_(training),
       devices_(static_cast<double>(problem.machine.devices.size())),
@@ -44,7 +42,7 @@ SplitBound::SplitBound(const Problem& problem, const TrainingGraph& training,
   }
   micro_batches_ = {1};
   if (!costs_.can_cut_batch()) return;
-  for (int64_t m = 2; m <= std::min(costs_.samples(), kMostMicroBatchesTried); m *= 2)
+  for (int64_t m = 2; m <= costs_.samples(); m *= 2)
     if (costs_.samples() % m == 0) micro_batches_.push_back(m);
 }
 
@@ -93,14 +91,14 @@ double SplitBound::group_of(int64_t devices, int64_t micro_batches) {
     const double hosts =
         counts ? (1 - reduces) * device_updates_ / (device_updates_ + host_updates_) : 0;
     const double lanes = 1 - reduces - hosts;
-    return costs_.least(devices, micro_batches,
-                        {.forward = lanes * m + reduces + hosts,
-                         .backward = lanes * m,
-                         .reduce = reduces}) +
+    return costs_.least(
+               devices, micro_batches,
+               {.forward = lanes * m + reduces + hosts, .backward = lanes * m, .reduce = reduces}) +
            (counts ? lanes * device_updates_ / g : 0);
   };
   if (devices == 1) return std::max(mean(0, false), mean(0, true));
-  return highest([&](double reduces) { return std::max(mean(reduces, false), mean(reduces, true)); });
+  return highest(
+      [&](double reduces) { return std::max(mean(reduces, false), mean(reduces, true)); });
 }
 
 double SplitBound::one_group() {
@@ -111,8 +109,8 @@ double SplitBound::one_group() {
   return least;
 }
 
-// Blocks between tensors that all that comes later in the chain depends on: ops that follow from the
-// tensor at their begin, and that the tensor at their end follows from.
+// Blocks between tensors that all that comes later in the chain depends on: ops that follow from
+// the tensor at their begin, and that the tensor at their end follows from.
 void SplitBound::find_blocks_in_order() {
   const Graph& graph = training_.graph;
   Graph forward = graph;
@@ -212,15 +210,18 @@ double SplitBound::packs() {
       part += of_part(i);
       if (block_of_[i] >= 0) through += of_part(i);
     }
-    // Replicas have the rest of their samples in a smaller part.
+    // Shares of replicas differ by one sample at most; what is left over of one is a smaller part.
+    const auto of_share = [&](int64_t share) {
+      return static_cast<double>(share / size) * part +
+             (share % size > 0 ? of_rest(share % size) : 0);
+    };
     for (int64_t replicas = 1; replicas <= static_cast<int64_t>(devices_); ++replicas) {
-      const int64_t share = samples / replicas;
-      if (share == 0) break;
-      const auto count = static_cast<double>(share / size);
-      all = std::min(all, static_cast<double>(replicas) *
-                              (count * part + (share % size > 0 ? of_rest(share % size) : 0)));
+      const int64_t share = samples / replicas, larger = samples % replicas;
+      if (size > share) break;
+      all = std::min(all, static_cast<double>(replicas - larger) * of_share(share) +
+                              static_cast<double>(larger) * of_share(share + 1));
     }
-    return std::max(with_updates(all / devices_), size <= samples ? through : 0);
+    return std::max(with_updates(all / devices_), through);
   };
   const auto rough_rest = [&](int64_t rest) {
     double sum = 0;

@@ -12,8 +12,8 @@
 //   forward pass and all updates on hosts. Any mean of these three is a bound for every choice.
 //
 // Several groups with a stage each. Let w(k) be the time of stage k for one micro-batch. Group k
-//   has nothing to do before a micro-batch has gone through the stages before it, nor after its last
-//   one until that one has gone back: T >= w(1) + ... + w(k-1) + m w(k). The sum of these with
+//   has nothing to do before a micro-batch has gone through the stages before it, nor after its
+//   last one until that one has gone back: T >= w(1) + ... + w(k-1) + m w(k). The sum of these with
 //   weights a(k) that add up to 1 is a bound in which op i of stage k counts a(k) m + a(k+1) + ...
 //   Weights of a group of g devices are the sum of g terms of a geometric series with the ratio
 //   q = 1 - 1/m, first groups least, by which each op counts, wherever its stage is, at least
@@ -39,7 +39,7 @@ namespace windlass {
 class SplitBound {
  public:
   // `device_updates` and `host_updates`: seconds of all updates on one device, on one host queue.
-  // `micro_batches`: the only number; 0: powers of two that divide the batch, up to 64. `training`
+  // `micro_batches`: the only number; 0: powers of two that divide the batch. `training`
   // is the step of the whole batch and must outlive it, as the problem must.
   SplitBound(const Problem& problem, const TrainingGraph& training, double device_updates,
              double host_updates, int64_t micro_batches = 0);

@@ -88,8 +88,7 @@ double LeastTraffic::all_reduce(int64_t members, int64_t bytes) {
         group.emplace_back(static_cast<size_t>(first + step * k));
       const Traffic traffic =
           plan_collective(machine_, Collective::AllReduce, {&group, 1}, Bytes(bytes));
-      entry->second =
-          std::min(entry->second, time_alone(machine_, traffic).value * kRoundedLoads);
+      entry->second = std::min(entry->second, time_alone(machine_, traffic).value * kRoundedLoads);
     }
   return entry->second;
 }
@@ -137,11 +136,15 @@ void SplitCosts::sort_kinds() {
     const size_t i = working[w];
     Kind kind = {i};
     if (w > 0) kind.in = joined(working[w - 1], i).second;
+    if (kind.in >= 0) {
+      const TensorId read = graph().ops[i].inputs[static_cast<size_t>(kind.in)];
+      kind.viewed = root(read) != read;
+    }
     if (w + 1 < working.size()) kind.out = joined(i, working[w + 1]).first;
-    std::vector<uint64_t> look = {structure_hash(graph(), i, i + 1),
-                                  static_cast<uint64_t>(kind.in + 1),
-                                  static_cast<uint64_t>(kind.out + 1),
-                                  static_cast<uint64_t>(batch_.loop[i] + 1)};
+    std::vector<uint64_t> look = {
+        structure_hash(graph(), i, i + 1), static_cast<uint64_t>(kind.in + 1),
+        static_cast<uint64_t>(kind.out + 1), static_cast<uint64_t>(batch_.loop[i] + 1)};
+    look.push_back(kind.viewed ? 1 : 0);
     look.push_back(backward_of_[i].valid() ? 1 : 0);
     if (backward_of_[i].valid())
       for (TensorId id : graph()[backward_of_[i]].outputs) look.push_back(id.valid() ? 1 : 0);
@@ -219,6 +222,7 @@ TensorShare SplitCosts::share_of(TensorId tensor, const OperandMap& map, const L
     const int64_t here = axis_range(map[a], {begin, begin + size}, run).size() * map[a].blocks;
     const double of_axis = static_cast<double>(here) / static_cast<double>(shape[a]);
     share.all *= of_axis;
+    if (shape.size() <= share.axes.size()) share.axes[a] = of_axis;
     if (static_cast<int32_t>(a) != batch_.axis[tensor.index()]) {
       share.inner *= of_axis;
       continue;
@@ -233,18 +237,21 @@ TensorShare SplitCosts::share_of(TensorId tensor, const OperandMap& map, const L
       share.samples /= static_cast<double>(samples),
           share.inner *= static_cast<double>(here) / static_cast<double>(each);
     else
-      share.samples *= std::min(
-          1.0, static_cast<double>(here / each + 2) / static_cast<double>(samples));
+      share.samples *=
+          std::min(1.0, static_cast<double>(here / each + 2) / static_cast<double>(samples));
   }
   return share;
 }
 
 // What a device that wants one part of a tensor and has another must get at least.
-double SplitCosts::move(const TensorShare& from, const TensorShare& to, double bytes) const {
+double SplitCosts::move(const TensorShare& from, const TensorShare& to, double bytes,
+                        bool viewed) const {
   if (from.partial) return traffic_.receive(to.all * bytes);
-  const double there = std::min({from.all, to.all,
-                                 std::min(from.samples, to.samples) *
-                                     std::min(from.inner, to.inner)});
+  double there = std::min(
+      {from.all, to.all, std::min(from.samples, to.samples) * std::min(from.inner, to.inner)});
+  double of_axes = 1;
+  for (size_t a = 0; a < from.axes.size(); ++a) of_axes *= std::min(from.axes[a], to.axes[a]);
+  if (!viewed) there = std::min(there, of_axes);
   const double missing = to.all - there;
   constexpr double kNothing = 1e-9;
   return missing > kNothing ? traffic_.receive(missing * bytes) : 0;
@@ -267,8 +274,7 @@ OpCuts SplitCosts::make_cuts(const Kind& kind, int64_t devices, int64_t micro_ba
   OpCuts result;
   for (const std::vector<int64_t>& parts : ways) {
     std::vector<int64_t> local;
-    for (size_t l = 0; l < sizes.size(); ++l)
-      local.push_back((sizes[l] + parts[l] - 1) / parts[l]);
+    for (size_t l = 0; l < sizes.size(); ++l) local.push_back((sizes[l] + parts[l] - 1) / parts[l]);
     CutCosts cut;
     cut.forward = time_of(OpId(kind.op), nest, parts, local);
     if (backward.valid()) cut.backward = time_of(backward, nest, parts, local);
@@ -325,18 +331,18 @@ const SplitCosts::Moves& SplitCosts::moves_between(OpId from, OpId to, int64_t d
   const auto [entry, fresh] = moves_.try_emplace({a, b, devices, micro_batches});
   if (!fresh) return entry->second;
   const auto in = static_cast<size_t>(kinds_[static_cast<size_t>(b)].in);
+  const bool viewed = kinds_[static_cast<size_t>(b)].viewed;
   const OpId backward = backward_of_[to.index()];
   const bool gradient = backward.valid() && backward_of_[from.index()].valid() &&
                         graph()[backward].outputs[in].valid();
-  const double bytes =
-      static_cast<double>(byte_size(graph()[graph()[to].inputs[in]].type).value) *
-      (micro_batches > 1 ? static_cast<double>(batch_.samples / micro_batches) /
-                               static_cast<double>(batch_.samples)
-                         : 1);
+  const double bytes = static_cast<double>(byte_size(graph()[graph()[to].inputs[in]].type).value) *
+                       (micro_batches > 1 ? static_cast<double>(batch_.samples / micro_batches) /
+                                                static_cast<double>(batch_.samples)
+                                          : 1);
   for (const TensorShare& wants : cuts_of(static_cast<size_t>(b), devices, micro_batches).ins)
     for (const TensorShare& leaves : cuts_of(static_cast<size_t>(a), devices, micro_batches).outs) {
-      entry->second.forward.push_back(move(leaves, wants, bytes));
-      entry->second.backward.push_back(gradient ? move(wants, leaves, bytes) : 0);
+      entry->second.forward.push_back(move(leaves, wants, bytes, viewed));
+      entry->second.backward.push_back(gradient ? move(wants, leaves, bytes, viewed) : 0);
     }
   return entry->second;
 }

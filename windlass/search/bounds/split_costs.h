@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -20,7 +21,8 @@ namespace windlass {
 struct TensorShare {
   double samples = 1, inner = 1;  // it lies within so many of the samples, and so much of each
   double all = 1;                 // elements
-  bool partial = false;           // terms of sums that have to be added up first
+  std::array<double, 5> axes = {1, 1, 1, 1, 1};  // of each axis; of tensors with more: 1
+  bool partial = false;                          // terms of sums that have to be added up first
   auto operator<=>(const TensorShare&) const = default;
 };
 
@@ -90,8 +92,9 @@ class SplitCosts {
 
  private:
   struct Kind {
-    size_t op = 0;             // one of them
+    size_t op = 0;              // one of them
     int32_t in = -1, out = -1;  // inputs and outputs that the op before and the next one have too
+    bool viewed = false;        // the input is a view of what the op before made
   };
   const Graph& graph() const { return training_.graph; }
   void sort_kinds();
@@ -103,7 +106,7 @@ class SplitCosts {
                  const std::vector<int64_t>& local);
   TensorShare share_of(TensorId tensor, const OperandMap& map, const LoopNest& nest,
                        const std::vector<int64_t>& parts, const std::vector<int64_t>& local) const;
-  double move(const TensorShare& from, const TensorShare& to, double bytes) const;
+  double move(const TensorShare& from, const TensorShare& to, double bytes, bool viewed) const;
   // By share that one op leaves and share that the next one wants: forward and back.
   struct Moves {
     std::vector<double> forward, backward;
