@@ -42,7 +42,7 @@ SplitBound::SplitBound(const Problem& problem, const TrainingGraph& training, do
   }
   micro_batches_ = {1};
   if (!costs_.can_cut_batch()) return;
-  for (int64_t m = 2; m <= costs_.samples(); m *= 2)
+  for (int64_t m = 2; m <= costs_.samples(); ++m)
     if (costs_.samples() % m == 0) micro_batches_.push_back(m);
 }
 

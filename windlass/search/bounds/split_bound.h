@@ -39,7 +39,7 @@ namespace windlass {
 class SplitBound {
  public:
   // `device_updates` and `host_updates`: seconds of all updates on one device, on one host queue.
-  // `micro_batches`: the only number; 0: powers of two that divide the batch. `training`
+  // `micro_batches`: the only number; 0: all that divide the batch. `training`
   // is the step of the whole batch and must outlive it, as the problem must.
   SplitBound(const Problem& problem, const TrainingGraph& training, double device_updates,
              double host_updates, int64_t micro_batches = 0);
