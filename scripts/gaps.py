@@ -6,7 +6,9 @@
 WORDs: only problems that contain one of them. By hand: it takes minutes. The gap is the share of the
 step that the bound does not explain; the mean is over all problems that have a plan.
 """
-import argparse, json, resource, subprocess, sys
+import argparse, resource
+
+from problems import chosen, plan
 
 PROBLEMS = [
     "resnet-50 --on 4x1080ti --batch 128", "resnet-50 --on 8xa100-80g --batch 1024 --dtype bf16",
@@ -36,19 +38,13 @@ parser.add_argument("words", nargs="*")
 parser.add_argument("--effort", default="normal")
 args = parser.parse_args()
 gaps = []
-for problem in PROBLEMS:
-    if args.words and not any(word in problem for word in args.words):
-        continue
+for problem in chosen(PROBLEMS, args.words):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    run = subprocess.run([args.windlass, "plan", *problem.split(), "--effort", args.effort, "--json"],
-                         capture_output=True, text=True)
+    found = plan(args.windlass, problem, "--effort", args.effort)
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    if run.returncode == 2:
+    if found is None:
         print(f"{'no plan':>8} {seconds:6.1f} s  {problem}", flush=True)
         continue
-    if run.returncode != 0:
-        sys.exit(f"{problem}: {run.stderr}")
-    plan = json.loads(run.stdout)
-    gaps.append(plan["gap"])
-    print(f"{100 * plan['gap']:6.1f} % {seconds:6.1f} s  {plan['step_time_s']:.6g} s a step  {problem}", flush=True)
+    gaps.append(found["gap"])
+    print(f"{100 * found['gap']:6.1f} % {seconds:6.1f} s  {found['step_time_s']:.6g} s a step  {problem}", flush=True)
 print(f"mean gap {100 * sum(gaps) / len(gaps):.2f} % of {len(gaps)} plans")

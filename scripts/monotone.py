@@ -5,7 +5,9 @@
 
 By hand: it takes minutes to hours. Exit code 1 if there is an exception.
 """
-import argparse, json, subprocess, sys
+import argparse, sys
+
+from problems import plan
 
 PROBLEMS = [
     "vit-b-16 --on 4xa10g --batch 64", "resnet50 --on 4x1080ti --batch 128",
@@ -30,13 +32,9 @@ for problem in PROBLEMS[: args.problems]:
     before = None
     for i in range(args.limits):
         share = round(5 * 20 ** (i / max(1, args.limits - 1)), 1)
-        run = subprocess.run(
-            [args.windlass, "plan", *problem.split(), "--memory", f"{share}%", "--search", args.search,
-             "--effort", args.effort, "--time-limit", "3600", "--json"],
-            capture_output=True, text=True)
-        if run.returncode not in (0, 2):
-            sys.exit(f"{problem} at {share} %: {run.stderr}")
-        time = json.loads(run.stdout)["step_time_s"] if run.returncode == 0 else None
+        found = plan(args.windlass, problem, "--memory", f"{share}%", "--search", args.search,
+                     "--effort", args.effort, "--time-limit", "3600")
+        time = found["step_time_s"] if found is not None else None
         worse = before is not None and (time is None or time > before)
         exceptions += worse
         print(problem, f"{share} %", time, "SLOWER" if worse else "", flush=True)

@@ -185,8 +185,10 @@ SearchResult search_harmony(const Problem& problem, const SearchOptions& options
 SearchResult search_all(const Problem& problem, const SearchOptions& options = {});
 
 // No step is faster: what its kernels take, each cut as suits it best, shared out evenly over all
-// devices, and updates over devices and hosts. With measured prices, arithmetic at full speed.
-Seconds work_bound(const Problem& problem);
+// devices, and updates over devices and hosts; where devices are alike, with what pieces exchange
+// and what pipelines wait (bounds/split_bound.h), unless search may go on from strategies that this
+// is not known of. With measured prices, arithmetic at full speed.
+Seconds work_bound(const Problem& problem, const SearchOptions& options = {});
 
 // Methods by name.
 struct SearchMethod {

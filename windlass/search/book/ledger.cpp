@@ -137,7 +137,7 @@ void Ledger::report() {
 
 void Ledger::report(SearchProgress progress) {
   if (!options_.progress) return;
-  if (!bound_) bound_ = work_bound(problem_);
+  if (!bound_) bound_ = work_bound(problem_, options_);
   progress.tried += tried();
   if (elsewhere_best_) {
     const Seconds other = step_time(problem_, *elsewhere_best_);

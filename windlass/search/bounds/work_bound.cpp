@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "windlass/graph/op_info.h"
+#include "windlass/search/bounds/split_bound.h"
 
 namespace windlass {
 namespace {
@@ -147,13 +148,24 @@ double WorkBound::least(const std::vector<DeviceId>& devices, bool updates) cons
                   work_seconds(kinds, speeds, hosts));
 }
 
-Seconds work_bound(const Problem& problem) {
+Seconds work_bound(const Problem& problem, const SearchOptions& options) {
   const Machine& machine = problem.machine;
   const TrainingGraph training = differentiate(problem.network, problem.training);
   Seconds overhead = problem.cost.step_overhead(machine.device_types[machine.devices[0].type]);
   for (const Device& device : machine.devices)
     overhead = std::min(overhead, problem.cost.step_overhead(machine.device_types[device.type]));
-  return WorkBound(problem, training)(all_devices(machine)) + overhead;
+  const WorkBound work(problem, training);
+  Seconds least = work(all_devices(machine));
+  if (SplitBound::suits(problem)) {
+    const size_t type = machine.devices[0].type;
+    SplitBound split(problem, training, work.updates(type).value, work.host_updates().value,
+                     options.micro_batches);
+    if (std::ranges::all_of(options.starts, [&](const StartStrategy& start) {
+          return split.covers(start.strategy);
+        }))
+      least = std::max(least, Seconds(split()));
+  }
+  return least + overhead;
 }
 
 }  // namespace windlass

@@ -21,6 +21,10 @@ class WorkBound {
   // The work of everything on one device.
   Seconds alone(DeviceId device) const { return Seconds(sums_[machine_[device].type]); }
 
+  // Of all updates on one device of a type, and on the fastest host, if one queue had them all.
+  Seconds updates(size_t type) const { return Seconds(updates_[type]); }
+  Seconds host_updates() const { return Seconds(host_updates_); }
+
  private:
   double least(const std::vector<DeviceId>& devices, bool updates) const;
 

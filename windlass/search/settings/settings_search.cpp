@@ -214,7 +214,7 @@ SearchResult search_settings(const Problem& problem, const SearchOptions& option
   Ledger ledger(problem, options);
   SettingsSearch({rules}, ledger).run(kAllSettings);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem);
+  result.lower_bound = work_bound(problem, options);
   return result;
 }
 
