@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "windlass/base/error.h"
 #include "windlass/graph/micro_batch.h"
@@ -27,17 +26,6 @@ Program ProgramMaker::make() {
   for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));
   find_bringers();
   return std::move(program_);
-}
-
-ProgramTask ProgramMaker::take(TaskId id) {
-  // Pieces are those of tasks that are gone.
-  constexpr size_t kMostPieces = 100'000;
-  if (program_.pieces.size() > kMostPieces) {
-    program_.pieces.clear();
-    pieces_.clear();
-  }
-  make_task(id);
-  return std::exchange(program_.tasks[id.index()], {});
 }
 
 void ProgramMaker::begin() {

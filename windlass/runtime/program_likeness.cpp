@@ -1,11 +1,23 @@
-// Which tasks are alike, so that what was found out about one holds for all of them: of those that
-// move something what goes where, of the others who has to do with them.
+// Tasks one by one, and which of them are alike, so that what was found out about one holds for all
+// of them: of those that move something what goes where, of the others who has to do with them.
 
 #include <algorithm>
+#include <utility>
 
 #include "windlass/runtime/program_maker.h"
 
 namespace windlass {
+
+ProgramTask ProgramMaker::take(TaskId id) {
+  // Pieces are those of tasks that are gone.
+  constexpr size_t kMostPieces = 100'000;
+  if (program_.pieces.size() > kMostPieces) {
+    program_.pieces.clear();
+    pieces_.clear();
+  }
+  make_task(id);
+  return std::exchange(program_.tasks[id.index()], {});
+}
 
 void ProgramMaker::describe(const Layout& layout, std::vector<int64_t>& words) const {
   const auto known = std::ranges::find(described_, layout);
