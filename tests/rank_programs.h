@@ -82,11 +82,14 @@ class RankPrograms {
   explicit RankPrograms(int count, std::string address = "127.0.0.1")
       : count_(count), port_(free_port()), address_(std::move(address)) {}
 
-  void start(int rank, const Words& arguments, ProgramOptions options = {}) {
+  // `instead`: variables that are set otherwise than torchrun does.
+  void start(int rank, const Words& arguments, ProgramOptions options = {},
+             const std::map<std::string, std::string>& instead = {}) {
     options.environment["RANK"] = std::to_string(rank);
     options.environment["WORLD_SIZE"] = std::to_string(count_);
     options.environment["MASTER_ADDR"] = address_;
     options.environment["MASTER_PORT"] = std::to_string(port_);
+    for (const auto& [name, value] : instead) options.environment[name] = value;
     programs_[rank] = std::make_unique<RunningProgram>(arguments, options);
   }
   void start_all(const Words& arguments) {

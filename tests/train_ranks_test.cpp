@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -183,6 +184,32 @@ TEST(MissingRanks, ARankThatNeverComesIsNamed) {
   }
 }
 
+// Nobody waits for those who cannot come.
+TEST(DifferentRanks, SlipsOfWhoeverStartsThemAreNamedAtOnce) {
+  const Words run = tiny("data-parallel", {"--hosts", "2", "--steps", "2"});
+  {
+    RankPrograms ranks(2);
+    ranks.start(0, run);
+    ranks.start(1, run, {}, {{"WORLD_SIZE", "3"}});
+    const ProgramResult first = ranks[0].wait(), second = ranks[1].wait();
+    EXPECT_EQ(first.exit_code, 3);
+    EXPECT_EQ(second.exit_code, 3);
+    EXPECT_THAT(first.err, HasSubstr("rank 1 was started as one of 3 ranks, this rank 0 as one "));
+    EXPECT_THAT(second.err, HasSubstr("rank 0 was started as one of 2 ranks, this rank 1 as one "));
+  }
+  RankPrograms ranks(3);
+  ranks.start(0, run);
+  ranks.start(1, run);
+  ranks.start(2, run, {}, {{"RANK", "1"}});
+  int named = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const ProgramResult result = ranks[rank].wait();
+    EXPECT_EQ(result.exit_code, 3);
+    named += result.err.find("two processes were started as rank 1") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(named, 3);
+}
+
 TEST(DifferentRanks, WhoeverDiffersIsNamedByAll) {
   const ScratchFolder folder;
   std::ofstream(folder / "other.txt") << std::string(4000, 'x');
@@ -259,6 +286,19 @@ TEST(LostRanks, AFullDiskEndsTheRunOnAllRanks) {
   EXPECT_THAT(other.err, HasSubstr("rank 0 has failed: "));
 }
 
+// One of the processes that a run starts itself is killed after some steps; the run must end well.
+// Returns what it says; nothing if the system does not say which processes they are.
+std::optional<std::string> with_a_child_killed(const Words& run) {
+  RunningProgram disturbed(run);
+  EXPECT_TRUE(disturbed.wait_for_lines(5));
+  const int child = first_child(disturbed.pid());
+  if (child == 0) return std::nullopt;
+  kill(child, SIGKILL);
+  const ProgramResult result = disturbed.wait();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.err;
+}
+
 // Those that this process starts itself: one is killed, and all start again from the last
 // checkpoint.
 TEST(LostRanks, StartAgainFromTheLastCheckpoint) {
@@ -267,16 +307,12 @@ TEST(LostRanks, StartAgainFromTheLastCheckpoint) {
     return tiny("data-parallel", joined({"--hosts", "2", "--steps", "40", "--json"}, more));
   };
   run_well(run({"--save", folder / "undisturbed"}));
-  RunningProgram disturbed(run({"--save", folder / "disturbed", "--checkpoints", folder / "kept",
-                                "--checkpoint-every", "2", "--restarts", "3", "--time-out", "5"}));
-  ASSERT_TRUE(disturbed.wait_for_lines(5));
-  const int child = first_child(disturbed.pid());
-  if (child == 0) GTEST_SKIP() << "the system does not say which processes were started";
-  kill(child, SIGKILL);
-  const ProgramResult result = disturbed.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("was ended by signal 9"));
-  EXPECT_THAT(result.err, HasSubstr("start 2 of 4, from the last checkpoint"));
+  const auto said =
+      with_a_child_killed(run({"--save", folder / "disturbed", "--checkpoints", folder / "kept",
+                               "--checkpoint-every", "2", "--restarts", "3", "--time-out", "5"}));
+  if (!said) GTEST_SKIP() << "the system does not say which processes were started";
+  EXPECT_THAT(*said, HasSubstr("was ended by signal 9"));
+  EXPECT_THAT(*said, HasSubstr("start 2 of 4, from the last checkpoint"));
   EXPECT_TRUE(bytes_of(folder / "undisturbed") == bytes_of(folder / "disturbed"));
 }
 
@@ -370,16 +406,11 @@ TEST(LostRanks, FewerHostsGoOn) {
   const auto run = [&](const Words& more) {
     return tiny("data-parallel", joined({"--threads", "1", "--steps", "40", "--json"}, more));
   };
-  RunningProgram disturbed(run({"--hosts", "2", "--save", folder / "disturbed", "--checkpoints",
-                                kept, "--checkpoint-every", "40", "--restarts", "1",
-                                "--least-hosts", "1", "--time-out", "5"}));
-  ASSERT_TRUE(disturbed.wait_for_lines(5));
-  const int child = first_child(disturbed.pid());
-  if (child == 0) GTEST_SKIP() << "the system does not say which processes were started";
-  kill(child, SIGKILL);
-  const ProgramResult result = disturbed.wait();
-  EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("start 2 of 2, with 1 host, from the last checkpoint"));
+  const auto said = with_a_child_killed(run(
+      {"--hosts", "2", "--save", folder / "disturbed", "--checkpoints", kept, "--checkpoint-every",
+       "40", "--restarts", "1", "--least-hosts", "1", "--time-out", "5"}));
+  if (!said) GTEST_SKIP() << "the system does not say which processes were started";
+  EXPECT_THAT(*said, HasSubstr("start 2 of 2, with 1 host, from the last checkpoint"));
   // It was killed before the first one: all of it is what one host does.
   run_well(run({"--save", folder / "one"}));
   EXPECT_TRUE(bytes_of(folder / "one") == bytes_of(folder / "disturbed"));

@@ -30,11 +30,10 @@ struct RecordedStep {
     random.begin(seed);
     predicted =
         simulate_step(random.training, random.strategy, random.machine, *analytic_cost_model());
-    Graph forward = random.training.graph;
-    forward.ops.resize(random.training.forward_ops);
     outcome = testing_runs::run_steps(random.training, random.machine, predicted.tasks,
                                       predicted.times, predicted.result, random.start,
-                                      find_batch(forward), {.pace = seed % 2 == 0})
+                                      testing_runs::batch_of_network(random.training),
+                                      {.pace = seed % 2 == 0})
                   .outcome;
     ran = true;
   }

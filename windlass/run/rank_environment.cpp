@@ -74,7 +74,7 @@ std::optional<RankPlace> rank_from_environment(const Get& get) {
     if (const char* count = get("TORCHELASTIC_RESTART_COUNT")) place.attempt = count;
     return place;
   }
-  if (is_set("OMPI_COMM_WORLD_RANK")) {
+  if (is_set("OMPI_COMM_WORLD_RANK") || is_set("OMPI_COMM_WORLD_SIZE")) {
     set_place("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
     if (place.alone()) return std::nullopt;
     const bool here = is_set("OMPI_COMM_WORLD_LOCAL_SIZE") &&
@@ -90,6 +90,10 @@ std::optional<RankPlace> rank_from_environment(const Get& get) {
     read_meeting(get, hosts == nullptr ? "" : first_host(hosts), place);
     return place;
   }
+  // One that trains alone because of a slip would do so beside the others.
+  if (is_set("RANK") != is_set("WORLD_SIZE"))
+    fail_input("{0} is set, but {1} is not: set both (of several processes) or none (of one)",
+               is_set("RANK") ? "RANK" : "WORLD_SIZE", is_set("RANK") ? "WORLD_SIZE" : "RANK");
   return std::nullopt;
 }
 

@@ -18,8 +18,9 @@ inline constexpr const char* kMeetingVariable = "WINDLASS_MEETING";
 // - OMPI_COMM_WORLD_RANK and _SIZE (mpirun): MASTER_ADDR may be left away if all are on this host,
 // - SLURM_PROCID, SLURM_STEP_NUM_TASKS (srun): MASTER_ADDR is the first host of the step if it is
 //   not set.
-// MASTER_PORT is 29500 if it is not set. Throws Error{Input} naming the variable that is missing or
-// is no number in its range.
+// MASTER_PORT is 29500 if it is not set. Throws Error{Input} naming the variable that is missing
+// (also if just one of RANK and WORLD_SIZE is set, and nobody else says anything) or is no number
+// in its range.
 std::optional<RankPlace> rank_from_environment(const std::function<const char*(const char*)>& get);
 
 // Whether an address is one that no other host reaches.

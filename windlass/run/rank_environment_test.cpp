@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
@@ -64,6 +65,13 @@ TEST(RankEnvironment, MpirunAndSlurm) {
   ASSERT_TRUE(slurm);
   EXPECT_EQ(slurm->address, "n03");
   EXPECT_EQ(slurm->rank, 5);
+  // Batch scripts often set WORLD_SIZE for all of their tasks.
+  const auto both = place_in({{"SLURM_PROCID", "1"},
+                              {"SLURM_STEP_NUM_TASKS", "2"},
+                              {"WORLD_SIZE", "2"},
+                              {"MASTER_ADDR", "n1"}});
+  ASSERT_TRUE(both);
+  EXPECT_EQ(both->rank, 1);
   EXPECT_EQ(first_host("a1,b2"), "a1");
   EXPECT_EQ(first_host("rack[2-4]-n[7,9]"), "rack2-n7");
   EXPECT_EQ(first_host("n["), "n");
@@ -81,6 +89,20 @@ TEST(RankEnvironment, WhatIsMissingOrWrongIsNamed) {
           {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}, {"MASTER_PORT", "70000"}}),
       "MASTER_PORT: \"70000\" is not a number from 1 to 65535");
   EXPECT_EQ(complaint({{"OMPI_COMM_WORLD_RANK", "0"}}), "OMPI_COMM_WORLD_SIZE: is not set");
+  EXPECT_EQ(complaint({{"OMPI_COMM_WORLD_SIZE", "2"}}), "OMPI_COMM_WORLD_RANK: is not set");
+  EXPECT_EQ(complaint({{"RANK", "0"}}),
+            "RANK is set, but WORLD_SIZE is not: set both (of several processes) or none (of one)");
+  EXPECT_EQ(complaint({{"WORLD_SIZE", "2"}}),
+            "WORLD_SIZE is set, but RANK is not: set both (of several processes) or none (of one)");
+  for (const char* odd : {"-1", "", " 1", "1 ", "0x1", "1.0", "+1", "99999999999999999999"})
+    EXPECT_EQ(complaint({{"RANK", odd}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}),
+              fmt::format("RANK: \"{}\" is not a number from 0 to 1", odd));
+  EXPECT_EQ(complaint({{"RANK", "0"}, {"WORLD_SIZE", "0"}}),
+            "WORLD_SIZE: \"0\" is not a number from 1 to 65536");
+  EXPECT_EQ(complaint({{"SLURM_PROCID", "4"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+            "SLURM_PROCID: \"4\" is not a number from 0 to 3");
+  EXPECT_EQ(complaint({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "4"}}),
+            "MASTER_ADDR: is not set: name the host of rank 0, where all meet");
 }
 
 }  // namespace

@@ -27,9 +27,7 @@ using testing_runs::RunSettings;
 void expect_evaluations(const TrainingGraph& training, const Machine& machine,
                         const SimulatedStep& step, const StepStart& start, size_t& evaluated) {
   const Graph& graph = training.graph;
-  Graph forward = graph;
-  forward.ops.resize(training.forward_ops);
-  const BatchAxes batch = find_batch(forward);
+  const BatchAxes batch = testing_runs::batch_of_network(training);
   const bool narrow = std::ranges::any_of(graph.tensors, [](const Tensor& tensor) {
     return tensor.type.dtype == DType::BF16 || tensor.type.dtype == DType::F16;
   });

@@ -64,9 +64,10 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
     inputs->bring(runner->request(program.step_of(task)), buffer, task, part);
   };
   for (const auto& gate : graph_of_jobs.gates)
-    gate->release = [this](const MemoryGate::Life& life) {
-      for (int32_t slot : life.slots) slots->release(slot);
-    };
+    if (gate)
+      gate->release = [this](const MemoryGate::Life& life) {
+        for (int32_t slot : life.slots) slots->release(slot);
+      };
   const std::vector<Nanoseconds> predicted = predicted_times(graph_of_jobs, simulated);
   for (size_t j = 0; j < predicted.size(); ++j) {
     const Job& job = graph_of_jobs.jobs[j];

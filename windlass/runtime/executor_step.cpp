@@ -15,7 +15,8 @@ void Executor::State::begin() {
   start.assign(jobs.size(), -1);
   end.assign(jobs.size(), -1);
   watchdog.begin_step();
-  for (const auto& gate : graph_of_jobs.gates) gate->begin_step();
+  for (const auto& gate : graph_of_jobs.gates)
+    if (gate) gate->begin_step();
   for (size_t j = 0; j < jobs.size(); ++j) {
     before[j] = jobs[j].before;
     asking[j] = static_cast<int32_t>(jobs[j].asks.size());

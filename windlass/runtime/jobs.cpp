@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "windlass/base/error.h"
 
@@ -12,11 +11,11 @@ namespace {
 class JobMaker {
  public:
   JobMaker(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
-           const Ownership& own)
-      : tasks_(tasks), program_(program), order_(order), own_(own) {}
+           const Ownership& own, std::span<const JobSite> sites, std::span<const int32_t> slots)
+      : tasks_(tasks), program_(program), order_(order), own_(own), sites_(sites), slots_(slots) {}
 
   JobGraph make() {
-    make_gates();
+    make_books();
     make_lives();
     jobs_of_.resize(tasks_.size());
     inherited_.resize(tasks_.size());
@@ -30,13 +29,16 @@ class JobMaker {
       for (LaneId lane : tasks_.lanes_of(TaskId(i))) last_on_[lane.index()] = TaskId(i);
       enter_gates(TaskId(i));
     }
+    ensure(graph_.jobs.size() == sites_.size(), "sites are not in the order of tasks");
+    for (const auto& book : books_)
+      graph_.gates.push_back(book == nullptr ? nullptr : std::make_unique<MemoryGate>(book));
     return std::move(graph_);
   }
 
  private:
   Job& job(int32_t id) { return graph_.jobs[static_cast<size_t>(id)]; }
-  const ProgramTask& program_of(TaskId id) const { return program_.tasks[id.index()]; }
-  MemoryGate& gate(int32_t id) { return *graph_.gates[static_cast<size_t>(id)]; }
+  TaskKind kind_of(TaskId id) const { return tasks_[id].kind; }
+  MemoryGate::Book& gate(int32_t id) { return *books_[static_cast<size_t>(id)]; }
   // The real memories of one of the graph that are here.
   std::vector<int32_t> memories(MemoryId id) const {
     std::vector<int32_t> list;
@@ -48,46 +50,37 @@ class JobMaker {
     return list;
   }
 
-  void make_gates() {
-    for (const RealMemory& memory : program_.memories) {
-      auto made = std::make_unique<MemoryGate>();
-      const size_t m = memory.memory.index();
+  void make_books() {
+    for (size_t i = 0; i < program_.memories.size(); ++i) {
+      auto& made = books_.emplace_back();
+      if (!own_.has_memory(static_cast<int32_t>(i))) continue;
+      const size_t m = program_.memories[i].memory.index();
+      made = std::make_shared<MemoryGate::Book>();
       made->cap = order_.cap[m];
       made->at_start = order_.at_start[m];
       made->has_peak = order_.peak_task[m].valid();
-      graph_.gates.push_back(std::move(made));
     }
   }
 
+  // What dies in a memory: of a buffer, all that lies there.
   void make_lives() {
     lives_.resize(tasks_.buffers.size());
-    for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
-      const Buffer& buffer = tasks_.buffers[b];
-      if (buffer.at_end) continue;
-      MemoryGate::Life life = {.bytes = buffer.bytes.value,
-                               .rank = order_.release_rank[b],
-                               .held = order_.held_by[b].valid()};
-      const auto add = [&](int32_t memory) {
-        if (!own_.has_memory(memory)) return;
+    for (size_t i = 0; i < slots_.size();) {
+      const size_t b = slot(i).buffer.index();
+      std::map<int32_t, std::vector<int32_t>> by_memory;
+      for (; i < slots_.size() && slot(i).buffer.index() == b; ++i)
+        by_memory[slot(i).memory].push_back(slots_[i]);
+      if (tasks_.buffers[b].at_end) continue;
+      for (auto& [memory, list] : by_memory) {
         lives_[b].emplace_back(memory, static_cast<int32_t>(gate(memory).lives.size()));
-        gate(memory).lives.push_back(life);
-      };
-      if (!tasks_[buffer.memory].team.valid()) {
-        std::map<int32_t, std::set<int32_t>> by_host;
-        for (int32_t slot : program_.slots_of[b])
-          by_host[program_.slots[static_cast<size_t>(slot)].memory].insert(slot);
-        for (const auto& [host, slots] : by_host) {
-          life.slots.assign(slots.begin(), slots.end());
-          add(host);
-        }
-        continue;
-      }
-      for (int32_t slot : program_.slots_of[b]) {
-        life.slots = {slot};
-        add(program_.slots[static_cast<size_t>(slot)].memory);
+        gate(memory).lives.push_back({.slots = std::move(list),
+                                      .bytes = tasks_.buffers[b].bytes.value,
+                                      .rank = order_.release_rank[b],
+                                      .held = order_.held_by[b].valid()});
       }
     }
   }
+  const Slot& slot(size_t i) const { return program_.slots[static_cast<size_t>(slots_[i])]; }
 
   int32_t worker(LaneId lane, int32_t memory) {
     // A process has no thread for devices that are not its own: it helps them on the lane's.
@@ -104,48 +97,17 @@ class JobMaker {
   }
 
   void make_jobs_of(TaskId id) {
-    const ProgramTask& task = program_of(id);
     const LaneId lane = tasks_.lanes_of(id)[0];
-    const auto add = [&](int32_t part, int32_t memory) {
-      jobs_of_[id.index()].push_back(static_cast<int32_t>(graph_.jobs.size()));
-      graph_.jobs.push_back({.task = id, .part = part, .worker = worker(lane, memory)});
-    };
-    // One for all, on a thread of the first device if the lane is the devices' own.
-    if (!task.apart) {
-      if (!touches_own(id)) return;
-      int32_t memory = task.parts.empty() ? -1 : task.parts[0].memory;
-      for (const Part& part : task.parts)
-        if (own_.has_memory(part.memory)) {
-          memory = part.memory;
-          break;
-        }
-      return add(-1, memory);
+    for (size_t j = graph_.jobs.size(); j < sites_.size() && sites_[j].task == id; ++j) {
+      jobs_of_[id.index()].push_back(static_cast<int32_t>(j));
+      graph_.jobs.push_back(
+          {.task = id, .part = sites_[j].part, .worker = worker(lane, sites_[j].memory)});
     }
-    for (size_t p = 0; p < task.parts.size(); ++p)
-      if (touches_own(task.parts[p])) add(static_cast<int32_t>(p), task.parts[p].memory);
   }
 
-  // A part without operands belongs to its device.
-  bool touches_own(const Part& part) const {
-    bool any = false, own = false;
-    for_slots(part, [&](int32_t slot) {
-      any = true;
-      own |= own_.mine(slot);
-    });
-    return any ? own : own_.has_memory(part.memory);
-  }
-  // Also whoever has a buffer of it without taking part in what is moved: it gives bytes back.
-  bool touches_own(TaskId id) const {
-    if (own_.alone()) return true;
-    for (const Use& use : tasks_.uses_of(id))
-      for (int32_t slot : program_.slots_of[use.buffer.index()])
-        if (own_.mine(slot)) return true;
-    return false;
-  }
-
-  int32_t memory_of(int32_t id) {
-    const Job& made = job(id);
-    return made.part < 0 ? -1 : program_of(made.task).parts[static_cast<size_t>(made.part)].memory;
+  int32_t memory_of(int32_t id) const {
+    const JobSite& site = sites_[static_cast<size_t>(id)];
+    return site.part < 0 ? -1 : site.memory;
   }
 
   // Devices that compute wait for what they have computed themselves; for what was moved, all wait
@@ -163,7 +125,7 @@ class JobMaker {
         before.insert(before.end(), list.begin(), list.end());
     };
     for (TaskId other : tasks_.predecessors_of(task))
-      wait_for(other, moves(program_of(task).kind) || moves(program_of(other).kind));
+      wait_for(other, moves(kind_of(task)) || moves(kind_of(other)));
     for (LaneId lane : tasks_.lanes_of(task))
       if (last_on_[lane.index()].valid()) wait_for(last_on_[lane.index()], false);
     std::ranges::sort(before);
@@ -180,17 +142,20 @@ class JobMaker {
   // A task of others passes on what it waits for; of each thread the last job is enough, since
   // those of a lane end in turn.
   void inherit(TaskId id) {
-    std::map<int32_t, int32_t> last;  // by worker
+    std::vector<int32_t>& last = inherited_[id.index()];
     const auto add = [&](TaskId other) {
       for (int32_t j : ended_with(other)) {
-        int32_t& known = last.try_emplace(job(j).worker, j).first->second;
-        known = std::max(known, j);
+        const auto known =
+            std::ranges::find(last, job(j).worker, [&](int32_t k) { return job(k).worker; });
+        if (known == last.end())
+          last.push_back(j);
+        else
+          *known = std::max(*known, j);
       }
     };
     for (TaskId other : tasks_.predecessors_of(id)) add(other);
     for (LaneId lane : tasks_.lanes_of(id))
       if (last_on_[lane.index()].valid()) add(last_on_[lane.index()]);
-    for (const auto& [worker, j] : last) inherited_[id.index()].push_back(j);
   }
 
   Job::Leave& leave(int32_t id, int32_t gate) {
@@ -243,7 +208,10 @@ class JobMaker {
   const Program& program_;
   const MemoryOrder& order_;
   const Ownership& own_;
+  const std::span<const JobSite> sites_;
+  const std::span<const int32_t> slots_;
   JobGraph graph_;
+  std::vector<std::shared_ptr<MemoryGate::Book>> books_;         // by memory of the program
   std::vector<std::vector<int32_t>> jobs_of_;                    // by task
   std::vector<std::vector<int32_t>> inherited_;                  // by task, of others' tasks
   std::vector<TaskId> last_on_;                                  // by lane
@@ -253,9 +221,79 @@ class JobMaker {
 
 }  // namespace
 
+SiteFinder::SiteFinder(const TaskGraph& tasks, const Program& program, const Ownership& own)
+    : tasks_(tasks),
+      program_(program),
+      own_(own),
+      touched_at_(static_cast<size_t>(own.ranks), 0),
+      memory_of_(static_cast<size_t>(own.ranks), -1) {}
+
+void SiteFinder::begin() {
+  ++now_;
+  touched_.clear();
+}
+
+void SiteFinder::touch(int32_t slot) {
+  const int32_t rank = own_.of_slot[static_cast<size_t>(slot)];
+  int64_t& at = touched_at_[static_cast<size_t>(rank)];
+  if (at == now_) return;
+  at = now_;
+  touched_.push_back(rank);
+}
+
+const std::vector<SiteFinder::Found>& SiteFinder::find(TaskId id, const ProgramTask& task) {
+  found_.clear();
+  if (task.apart) {
+    for (size_t p = 0; p < task.parts.size(); ++p) {
+      const Part& part = task.parts[p];
+      begin();
+      for_slots(part, [&](int32_t slot) { touch(slot); });
+      // A part without operands belongs to its device.
+      if (touched_.empty()) touched_.push_back(own_.of_memory[static_cast<size_t>(part.memory)]);
+      for (int32_t rank : touched_)
+        found_.push_back({rank, {id, static_cast<int32_t>(p), part.memory}});
+    }
+    return found_;
+  }
+  // One for all, on a thread of the first device if the lane is the devices' own. Also whoever has
+  // a buffer of it without taking part in what is moved: it gives bytes back.
+  begin();
+  if (own_.alone())
+    touched_.push_back(0);
+  else
+    for (const Use& use : tasks_.uses_of(id))
+      for (int32_t slot : program_.slots_of[use.buffer.index()]) touch(slot);
+  const int32_t first = task.parts.empty() ? -1 : task.parts[0].memory;
+  for (size_t p = task.parts.size(); p-- > 0;) {
+    const auto memory = static_cast<size_t>(task.parts[p].memory);
+    memory_of_[static_cast<size_t>(own_.of_memory[memory])] = task.parts[p].memory;
+  }
+  for (int32_t rank : touched_) {
+    const int32_t own = memory_of_[static_cast<size_t>(rank)];
+    found_.push_back({rank, {id, -1, own < 0 ? first : own}});
+  }
+  for (const Part& part : task.parts)
+    memory_of_[static_cast<size_t>(own_.of_memory[static_cast<size_t>(part.memory)])] = -1;
+  return found_;
+}
+
 JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
                    const Ownership& own) {
-  return JobMaker(tasks, program, order, own).make();
+  SiteFinder finder(tasks, program, own);
+  std::vector<JobSite> sites;
+  for (size_t t = 0; t < tasks.size(); ++t)
+    for (const SiteFinder::Found& found : finder.find(TaskId(t), program.tasks[t]))
+      if (found.rank == own.rank) sites.push_back(found.site);
+  std::vector<int32_t> slots;
+  for (size_t s = 0; s < program.slots.size(); ++s)
+    if (own.mine(static_cast<int32_t>(s))) slots.push_back(static_cast<int32_t>(s));
+  return make_jobs(tasks, program, order, own, sites, slots);
+}
+
+JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
+                   const Ownership& own, std::span<const JobSite> sites,
+                   std::span<const int32_t> slots) {
+  return JobMaker(tasks, program, order, own, sites, slots).make();
 }
 
 }  // namespace windlass

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "windlass/runtime/memory_gate.h"
@@ -46,10 +47,48 @@ struct Worker {
 struct JobGraph {
   std::vector<Job> jobs;  // in the order of tasks
   std::vector<Worker> workers;
-  std::vector<std::unique_ptr<MemoryGate>> gates;  // by Program::memories
+  std::vector<std::unique_ptr<MemoryGate>> gates;  // by Program::memories; of others' there is none
+};
+
+// Where a process has to do with a task: it has a job there.
+struct JobSite {
+  TaskId task;
+  int32_t part = -1;    // as of the job
+  int32_t memory = -1;  // of Program::memories: where it computes; not always the process's own
+};
+
+// Finds the sites of all processes, task by task. Refers to its arguments; the rank of `own` does
+// not matter.
+class SiteFinder {
+ public:
+  SiteFinder(const TaskGraph& tasks, const Program& program, const Ownership& own);
+  struct Found {
+    int32_t rank = 0;
+    JobSite site;
+  };
+  // In the order of parts. Valid until the next call.
+  const std::vector<Found>& find(TaskId id, const ProgramTask& task);
+
+ private:
+  void begin();
+  void touch(int32_t slot);
+
+  const TaskGraph& tasks_;
+  const Program& program_;
+  const Ownership& own_;
+  std::vector<Found> found_;
+  std::vector<int32_t> touched_;     // ranks, of the part at hand
+  std::vector<int64_t> touched_at_;  // by rank: when it was touched last
+  std::vector<int32_t> memory_of_;   // by rank, -1: none: of the parts, the first that is its own
+  int64_t now_ = 0;
 };
 
 JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
                    const Ownership& own);
+// The same for whoever knows the process's sites, in the order of tasks, and its slots, ascending:
+// the tasks of the program may be missing.
+JobGraph make_jobs(const TaskGraph& tasks, const Program& program, const MemoryOrder& order,
+                   const Ownership& own, std::span<const JobSite> sites,
+                   std::span<const int32_t> slots);
 
 }  // namespace windlass

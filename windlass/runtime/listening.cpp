@@ -1,17 +1,22 @@
 #include "windlass/runtime/listening.h"
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <linux/filter.h>
 #include <memory>
 #include <netdb.h>
+#include <optional>
 #include <set>
 #include <sys/socket.h>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+
+#include "windlass/base/error.h"
 
 namespace windlass {
 namespace {
@@ -81,39 +86,79 @@ std::vector<sock_filter> filter_for(const HostAddresses& addresses) {
   return all;
 }
 
-bool listens_at(int descriptor, int port) {
-  int listens = 0;
-  socklen_t size = sizeof(listens);
-  if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0)
-    return false;
+// Where a socket of this process is; none if it is no TCP socket at this port.
+std::optional<sockaddr_in6> own_address(int descriptor, int port) {
   sockaddr_in6 address = {};
   socklen_t length = sizeof(address);
-  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0) return false;
+  if (getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length) != 0)
+    return std::nullopt;
   // The port lies at the same place for both families.
-  return (address.sin6_family == AF_INET || address.sin6_family == AF_INET6) &&
-         ntohs(address.sin6_port) == port;
+  const bool known = address.sin6_family == AF_INET || address.sin6_family == AF_INET6;
+  if (!known || ntohs(address.sin6_port) != port) return std::nullopt;
+  return address;
+}
+
+bool listens(int descriptor) {
+  int yes = 0;
+  socklen_t size = sizeof(yes);
+  return getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes != 0;
+}
+
+bool contains(const HostAddresses& addresses, const sockaddr_in6& address) {
+  if (address.sin6_family == AF_INET) {
+    sockaddr_in four = {};
+    std::memcpy(&four, &address, sizeof(four));
+    return addresses.four.contains(ntohl(four.sin_addr.s_addr));
+  }
+  Address6 words = {};
+  std::memcpy(words.data(), &address.sin6_addr, sizeof(words));
+  for (uint32_t& word : words) word = ntohl(word);
+  if (IN6_IS_ADDR_V4MAPPED(&address.sin6_addr)) return addresses.four.contains(words[3]);
+  return addresses.six.contains(words);
+}
+
+HostAddresses addresses_of(const std::vector<std::string>& names) {
+  HostAddresses found;
+  for (const std::string& name : names)
+    if (!look_up(name, found)) fail(ErrorKind::Runtime, "{}: is no address that is known", name);
+  return found;
+}
+
+// Calls visit(descriptor, address) for the sockets of this process at a port.
+template <class Visit>
+void for_sockets_at(int port, Visit&& visit) {
+  std::error_code failed;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failed)) {
+    const int descriptor = std::atoi(entry.path().filename().c_str());
+    if (const auto address = own_address(descriptor, port)) visit(descriptor, *address);
+  }
+  if (failed) fail(ErrorKind::Runtime, "/proc/self/fd: {}", failed.message());
 }
 
 }  // namespace
 
-bool accept_only_at(int port, const std::vector<std::string>& addresses) {
-  HostAddresses found;
-  for (const std::string& address : addresses)
-    if (!look_up(address, found)) return false;
+void accept_only_at(int port, const std::vector<std::string>& addresses) {
+  const HostAddresses found = addresses_of(addresses);
   constexpr size_t kMost = 64;  // jumps of filters are short
-  if (found.four.size() > kMost || found.six.size() > kMost) return false;
+  if (found.four.size() > kMost || found.six.size() > kMost)
+    fail(ErrorKind::Runtime, "{}: stands for more than {} addresses", addresses.back(), kMost);
   std::vector<sock_filter> filter = filter_for(found);
   const sock_fprog program = {static_cast<uint16_t>(filter.size()), filter.data()};
   bool any = false;
-  std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", failed)) {
-    const int descriptor = std::atoi(entry.path().filename().c_str());
-    if (!listens_at(descriptor, port)) continue;
+  for_sockets_at(port, [&](int descriptor, const sockaddr_in6&) {
+    if (!listens(descriptor)) return;
     if (setsockopt(descriptor, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)) != 0)
-      return false;
+      fail(ErrorKind::Runtime, "the system refuses a filter of packets: {}", std::strerror(errno));
     any = true;
-  }
-  return any && !failed;
+  });
+  if (!any) fail(ErrorKind::Runtime, "this process does not listen on port {}", port);
+}
+
+void end_connections_elsewhere(int port, const std::vector<std::string>& addresses) {
+  const HostAddresses found = addresses_of(addresses);
+  for_sockets_at(port, [&](int descriptor, const sockaddr_in6& address) {
+    if (!listens(descriptor) && !contains(found, address)) shutdown(descriptor, SHUT_RDWR);
+  });
 }
 
 }  // namespace windlass

@@ -29,6 +29,7 @@
 namespace windlass {
 namespace {
 
+using testing_runs::batch_of_network;
 using testing_runs::run_steps;
 using testing_runs::RunEnd;
 using testing_runs::RunSettings;
@@ -125,12 +126,6 @@ uint64_t from_environment(const char* name, uint64_t usual) {
   return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
 }
 
-BatchAxes batch_of(const TrainingGraph& training) {
-  Graph forward = training.graph;
-  forward.ops.resize(training.forward_ops);
-  return find_batch(forward);
-}
-
 // The same samples on one device, in as many micro-batches.
 RunEnd run_plain(const TrainingGraph& training, const StepStart& start, const BatchAxes& batch) {
   Strategy plain = plain_strategy(training, DeviceId(size_t{0}));
@@ -157,7 +152,7 @@ uint64_t for_random_steps(uint64_t usual, Visit&& visit) {
     step.begin(seed);
     SCOPED_TRACE(step.name);
     try {
-      visit(step, batch_of(step.training));
+      visit(step, batch_of_network(step.training));
     } catch (const Error& error) {
       ADD_FAILURE() << error.message();
     }
@@ -174,7 +169,7 @@ TEST(ManyDevices, RandomStrategiesTrainAsOneDevice) {
     const auto plainly = [&](const StepStart& start) {
       if (!step.whole) return run_plain(step.training, start, batch);
       return run_plain(*step.whole, cases::start_of_batch(*step.whole, start),
-                       batch_of(*step.whole));
+                       batch_of_network(*step.whole));
     };
     const RunEnd found = run(step.training, step.machine, step.strategy, step.start, batch);
     const double tolerance = tolerance_of(step.training.graph);
@@ -220,7 +215,7 @@ TEST(ManyDevices, SplitSequencesAndExpertsTrainAsOneDevice) {
     const PreparedStep step = prepare_step(graph, parse_baseline(name), machine, {});
     const StepStart start =
         cases::random_start(step.training, static_cast<int32_t>(step.strategy.micro_batches), 3);
-    const BatchAxes batch = batch_of(step.training);
+    const BatchAxes batch = batch_of_network(step.training);
     const auto plainly = [&](const StepStart& from) {
       return run_plain(step.training, from, batch);
     };
@@ -245,7 +240,7 @@ TEST(ManyDevices, DelaysChangeNothing) {
     ++ran;
     step.begin(seed);
     SCOPED_TRACE(step.name);
-    const BatchAxes batch = batch_of(step.training);
+    const BatchAxes batch = batch_of_network(step.training);
     const RunEnd expected = run(step.training, step.machine, step.strategy, step.start, batch);
     for (uint64_t trial = 1; trial <= 2; ++trial) {
       RunSettings settings;
@@ -294,7 +289,7 @@ TEST(ManyDevices, RandomPacksTrainAsOneDevice) {
     const cases::RandomPacks step = cases::random_pack_step(seed);
     SCOPED_TRACE(step.name);
     const StepStart start = cases::random_start(step.training, 1, seed);
-    const BatchAxes batch = batch_of(step.training);
+    const BatchAxes batch = batch_of_network(step.training);
     try {
       const TaskGraph tasks = lower_packs(step.training, step.strategy, step.machine);
       const auto cost = analytic_cost_model();

@@ -12,16 +12,16 @@
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
 #include "windlass/plan/random_packs.h"
-#include "windlass/plan/random_step.h"
-#include "windlass/plan/step.h"
-#include "windlass/runtime/step_runner.h"
+#include "windlass/runtime/random_run.h"
 #include "windlass/runtime/thread_ranks.h"
 #include "windlass/task/packs/lower_packs.h"
 
 namespace windlass {
 namespace {
 
+using testing_runs::batch_of_network;
 using testing_runs::on_every_rank;
+using testing_runs::RandomRun;
 using testing_runs::run_steps;
 using testing_runs::RunEnd;
 using testing_runs::RunSettings;
@@ -29,12 +29,6 @@ using testing_runs::RunSettings;
 uint64_t number_from(const char* name, uint64_t usual) {
   const char* text = std::getenv(name);
   return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
-}
-
-BatchAxes batch_of_network(const TrainingGraph& training) {
-  Graph forward = training.graph;
-  forward.ops.resize(training.forward_ops);
-  return find_batch(forward);
 }
 
 // Optimizers divide by gradients, and may turn the rounding of one that is about zero into a step
@@ -84,14 +78,12 @@ TEST(ManyRanks, RandomStrategiesEndWithTheBitsOfOneProcess) {
   const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(120));
   size_t ways = 0;
   for (uint64_t seed = begin; seed < begin + count && !HasFailure(); ++seed) {
-    cases::RandomStep step = cases::random_step(seed);
-    step.begin(seed);
-    SCOPED_TRACE(step.name);
+    SCOPED_TRACE(seed);
     try {
-      const SimulatedStep simulated =
-          simulate_step(step.training, step.strategy, step.machine, *analytic_cost_model(), {});
-      ways += expect_same_bits(step.training, step.machine, simulated, step.start,
-                               batch_of_network(step.training));
+      const RandomRun random(seed);
+      SCOPED_TRACE(random.step.name);
+      ways += expect_same_bits(random.step.training, random.step.machine, random.simulated,
+                               random.step.start, random.batch);
     } catch (const Error& error) {
       ADD_FAILURE() << error.message();
     }
@@ -106,22 +98,15 @@ TEST(ManyRanks, SumsOfTheLibraryAgreeToRounding) {
   const uint64_t count = number_from("WINDLASS_RANDOM_STEPS", sampled<uint64_t>(60));
   std::atomic<int64_t> sums = 0;
   for (uint64_t seed = begin; seed < begin + count && !HasFailure(); ++seed) {
-    cases::RandomStep step = cases::random_step(seed);
-    if (step.machine.devices.size() == 1) continue;
-    step.begin(seed);
-    SCOPED_TRACE(step.name);
-    const SimulatedStep simulated =
-        simulate_step(step.training, step.strategy, step.machine, *analytic_cost_model(), {});
-    const auto run = [&](const RunSettings& settings) {
-      return run_steps(step.training, step.machine, simulated.tasks, simulated.times,
-                       simulated.result, step.start, batch_of_network(step.training), settings);
-    };
-    const RunEnd expected = run({});
-    on_every_rank(static_cast<int32_t>(step.machine.devices.size()), [&](Ranks& ranks) {
+    const RandomRun random(seed);
+    if (random.devices() == 1) continue;
+    SCOPED_TRACE(random.step.name);
+    const RunEnd expected = random.run({});
+    on_every_rank(random.devices(), [&](Ranks& ranks) {
       RunSettings settings;
       settings.ranks = &ranks;
       settings.library_sums = true;
-      const RunEnd found = run(settings);
+      const RunEnd found = random.run(settings);
       sums += dynamic_cast<testing_runs::ThreadRanks&>(ranks).library_sums;
       ASSERT_EQ(found.losses.size(), expected.losses.size());
       EXPECT_NEAR(found.losses[0], expected.losses[0], 1e-4 * (1 + std::abs(expected.losses[0])));

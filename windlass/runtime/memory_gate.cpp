@@ -5,11 +5,11 @@ namespace windlass {
 void MemoryGate::begin_step() {
   const std::lock_guard lock(mutex_);
   next_ = 0;
-  live_ = at_start;
-  peak_over_ = !has_peak;
-  asked_.assign(entries.size(), 0);
+  live_ = book->at_start;
+  peak_over_ = !book->has_peak;
+  asked_.assign(book->entries.size(), 0);
   uses_left_.clear();
-  for (const Life& life : lives) uses_left_.push_back(life.uses);
+  for (const Life& life : book->lives) uses_left_.push_back(life.uses);
   deferred_.clear();
 }
 
@@ -25,7 +25,7 @@ void MemoryGate::leave(int64_t workspace, const std::vector<int32_t>& ended, boo
   live_ -= workspace;
   for (int32_t id : ended) {
     if (--uses_left_[static_cast<size_t>(id)] > 0) continue;
-    const Life& life = lives[static_cast<size_t>(id)];
+    const Life& life = book->lives[static_cast<size_t>(id)];
     if (releasable(life)) {
       release(life);
       live_ -= life.bytes;
@@ -42,10 +42,10 @@ void MemoryGate::leave(int64_t workspace, const std::vector<int32_t>& ended, boo
 
 // Called with the lock held, like those below.
 void MemoryGate::admit(std::vector<int32_t>& admitted) {
-  while (next_ < entries.size()) {
-    const Entry& entry = entries[next_];
+  while (next_ < book->entries.size()) {
+    const Entry& entry = book->entries[next_];
     if (asked_[next_] < static_cast<int32_t>(entry.jobs.size())) return;
-    if (live_ + entry.bytes + entry.workspace > cap) return;
+    if (live_ + entry.bytes + entry.workspace > book->cap) return;
     ++next_;
     live_ += entry.bytes + entry.workspace;
     admitted.insert(admitted.end(), entry.jobs.begin(), entry.jobs.end());
@@ -59,7 +59,7 @@ bool MemoryGate::releasable(const Life& life) const {
 
 void MemoryGate::release_deferred() {
   std::erase_if(deferred_, [&](int32_t id) {
-    const Life& life = lives[static_cast<size_t>(id)];
+    const Life& life = book->lives[static_cast<size_t>(id)];
     if (!releasable(life)) return false;
     release(life);
     live_ -= life.bytes;

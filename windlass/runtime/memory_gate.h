@@ -7,7 +7,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "windlass/base/id.h"
@@ -31,11 +33,16 @@ class MemoryGate {
     bool held = false;  // until the peak is over
   };
 
-  // Most that is live, and what is when a step begins.
-  int64_t cap = 0, at_start = 0;
-  std::vector<Entry> entries;
-  std::vector<Life> lives;
-  bool has_peak = false;  // some job's end is the end of the peak
+  // What it goes by, which gates of memories that are used alike may share.
+  struct Book {
+    // Most that is live, and what is when a step begins.
+    int64_t cap = 0, at_start = 0;
+    std::vector<Entry> entries = {};
+    std::vector<Life> lives = {};
+    bool has_peak = false;  // some job's end is the end of the peak
+  };
+  explicit MemoryGate(std::shared_ptr<const Book> goes_by) : book(std::move(goes_by)) {}
+  const std::shared_ptr<const Book> book;
 
   // Releases the slots of a life.
   std::function<void(const Life&)> release;

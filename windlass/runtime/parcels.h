@@ -11,22 +11,11 @@
 #include <map>
 #include <vector>
 
+#include "windlass/runtime/crossings.h"
 #include "windlass/runtime/ownership.h"
 #include "windlass/runtime/program.h"
 
 namespace windlass {
-
-// Elements that an overlap has of an operand, one run behind the other; or bytes of a slot; or
-// those of a sum that was made.
-struct Parcel {
-  const Operand* operand = nullptr;
-  const Overlap* overlap = nullptr;
-  int32_t slot = -1;
-  int64_t at = 0;    // of the slot
-  int32_t sum = -1;  // of ProgramTask::sums: its chunk that was made here
-  int64_t bytes = 0;
-  int64_t offset = 0;  // in the message
-};
 
 struct RankMessage {
   int32_t peer = 0;

@@ -22,6 +22,13 @@ ProgramMaker::ProgramMaker(const TrainingGraph& training, const Machine& machine
       first_update_(training.forward_ops + training.backward_ops) {}
 
 Program ProgramMaker::make() {
+  begin();
+  for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));
+  find_bringers();
+  return std::move(program_);
+}
+
+void ProgramMaker::begin() {
   program_.in_parts = !tasks_.micro_batches.empty();
   program_.steps = row_.steps;
   program_.order = row_.order;
@@ -39,9 +46,6 @@ Program ProgramMaker::make() {
   }
   place();
   program_.tasks.resize(tasks_.size());
-  for (size_t i = 0; i < tasks_.size(); ++i) make_task(TaskId(i));
-  find_bringers();
-  return std::move(program_);
 }
 
 // The first task that uses data of a later step.
@@ -90,7 +94,7 @@ void ProgramMaker::make_slots() {
       continue;
     }
     // Each different part once.
-    const std::vector<int64_t> holders = held_.members(id);
+    const std::vector<int64_t>& holders = held_.members(id);
     std::vector<int64_t> keys;
     for (int64_t member : holders) keys.push_back(held_.key(id, member));
     const auto& group = tasks_.groups[static_cast<size_t>(buffer.group)];
@@ -101,48 +105,40 @@ void ProgramMaker::make_slots() {
       return static_cast<int32_t>(found - memory.hosts.begin());
     };
     std::map<int32_t, std::set<int64_t>> different;  // by host: all have as many
+    std::map<int64_t, size_t> first_of;              // by key: place in the list
     for (size_t i = 0; i < holders.size(); ++i) different[host_of(holders[i])].insert(keys[i]);
     for (size_t i = 0; i < holders.size(); ++i) {
       const int32_t host = host_of(holders[i]);
       const int64_t each = buffer.bytes.value / static_cast<int64_t>(different[host].size());
-      const auto before =
-          std::ranges::find(keys.begin(), keys.begin() + static_cast<ptrdiff_t>(i), keys[i]);
-      if (before != keys.begin() + static_cast<ptrdiff_t>(i))
-        list.push_back(list[static_cast<size_t>(before - keys.begin())]);
-      else
+      const auto [before, fresh] = first_of.try_emplace(keys[i], list.size());
+      if (fresh)
         add(first + host, each);
+      else
+        list.push_back(list[before->second]);
     }
   }
 }
 
 // Slots are in the order of the team's devices on devices, of the members on hosts.
 int32_t ProgramMaker::slot(BufferId id, int64_t member) const {
-  const Buffer& buffer = tasks_[id];
-  const TeamId owner = tasks_[buffer.memory].team;
-  const std::vector<int32_t>& list = program_.slots_of[id.index()];
-  if (!owner.valid()) {
-    const std::vector<int64_t> holders = held_.members(id);
-    const auto found = std::ranges::find(holders, member);
-    ensure(found != holders.end(), "a host holds nothing for this member");
-    return list[static_cast<size_t>(found - holders.begin())];
-  }
-  const DeviceId device =
-      tasks_.groups[static_cast<size_t>(buffer.group)][static_cast<size_t>(member)];
-  const auto& devices = tasks_[owner].devices;
-  const auto found = std::ranges::find(devices, device);
-  ensure(found != devices.end(), "a buffer is of another team");
-  return list[static_cast<size_t>(found - devices.begin())];
+  const Holdings::Members& holders = held_.holders(id);
+  ensure(holders.contains(member), "a buffer holds nothing for this member");
+  const bool on_device = tasks_[tasks_[id].memory].team.valid();
+  const auto at = static_cast<size_t>(member);
+  return program_.slots_of[id.index()]
+                          [static_cast<size_t>(on_device ? holders.device[at] : holders.order[at])];
 }
 
 void ProgramMaker::place() {
   program_.placed.resize(tasks_.buffers.size());
+  std::vector<bool> done(program_.slots.size());
   for (size_t b = 0; b < tasks_.buffers.size(); ++b) {
     const BufferId id(b);
     if (!tasks_[id].at_start && !brought(id)) continue;
     for (int64_t member : held_.members(id)) {
       const int32_t where = slot(id, member);
-      if (std::ranges::find(program_.placed[b], where, &Placed::slot) != program_.placed[b].end())
-        continue;
+      if (done[static_cast<size_t>(where)]) continue;
+      done[static_cast<size_t>(where)] = true;
       Region region = region_of(held_.layout(id),
                                 held_.shape(tasks_[id].tensor, tasks_[id].micro_batch), member);
       const Range mine = held_.share(id, member, element_count(local_shape(region)));
@@ -188,14 +184,12 @@ void ProgramMaker::make_parts(TaskId id) {
   ProgramTask& made = program_.tasks[id.index()];
   const TeamId team = team_of(id);
   const int32_t first = program_.first_memory[tasks_[team].memory.index()];
-  const auto& devices = tasks_[team].devices;
-  const auto& group = tasks_.groups[static_cast<size_t>(task.group)];
-  for (int64_t member : held_.members(team, task.group)) {
+  const Holdings::Members& members = held_.team_members(team, task.group);
+  made.parts.reserve(members.list.size());
+  for (int64_t member : members.list) {
     Part& part = made.parts.emplace_back();
     part.member = member;
-    part.memory = first + static_cast<int32_t>(
-                              std::ranges::find(devices, group[static_cast<size_t>(member)]) -
-                              devices.begin());
+    part.memory = first + static_cast<int32_t>(members.device[static_cast<size_t>(member)]);
   }
   switch (task.kind) {
     case TaskKind::Forward:

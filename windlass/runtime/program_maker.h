@@ -16,6 +16,19 @@ class ProgramMaker {
                const std::vector<int32_t>& sample_axes, const RowShape& row);
   Program make();
 
+  // The same in pieces, for whoever looks at one task after the other: all but the tasks, then each
+  // of these in turn, of which nothing is kept.
+  void begin();
+  ProgramTask take(TaskId id);
+  const Program& program() const { return program_; }
+  // Tasks that touch the same memories, and move the same between them, only in other buffers, have
+  // the same words; none if that is not known. To pass over a task is to leave the rest as if it
+  // was taken.
+  std::vector<int64_t> likeness(TaskId id) const;
+  void pass_over(TaskId id) {
+    if (exchanges(tasks_[id].kind)) note_layouts(id);
+  }
+
  private:
   // --- program.cpp
   void make_memories();
@@ -44,6 +57,10 @@ class ProgramMaker {
   void sum(TaskId id, Part& part) const;
   void compress(TaskId id, Part& part) const;
 
+  // --- program_likeness.cpp
+  void describe(const Layout& layout, std::vector<int64_t>& words) const;
+  void describe(TensorId tensor, int32_t micro_batch, std::vector<int64_t>& words) const;
+
   // --- program_updates.cpp
   void update(TaskId id, Part& part) const;
   void squares(TaskId id, Part& part) const;
@@ -53,6 +70,7 @@ class ProgramMaker {
   void copy(TaskId id);
   void copy(TaskId id, const Use& to, Part& part) const;
   void exchange(TaskId id);
+  void note_layouts(TaskId id);
   void redistribute(TaskId id);
   void share(TaskId id, uint32_t index);
   void merge(TaskId id);
@@ -76,6 +94,7 @@ class ProgramMaker {
   // By forward op, sharding, member, micro-batch, if it matters (else a number for its size), and
   // step of the row.
   std::map<std::tuple<int32_t, int32_t, int64_t, int32_t, size_t>, int32_t> pieces_;
+  mutable std::vector<Layout> described_;  // each different one, by its number
   // By buffer and member: what was begun and not merged yet.
   std::map<std::pair<int32_t, int64_t>, Exchange> begun_;
 };

@@ -100,10 +100,8 @@ void ProgramMaker::copy(TaskId id, const Use& to, Part& part) const {
 
 const Use* ProgramMaker::find(TaskId id, UseKind kind, uint32_t index, int64_t member) const {
   for (const Use& use : tasks_.uses_of(id))
-    if (use.kind == kind && use.index == index) {
-      const auto holders = held_.members(use.buffer);
-      if (std::ranges::find(holders, member) != holders.end()) return &use;
-    }
+    if (use.kind == kind && use.index == index && held_.holders(use.buffer).contains(member))
+      return &use;
   return nullptr;
 }
 
@@ -118,15 +116,21 @@ void ProgramMaker::exchange(TaskId id) {
     for (const Use& use : tasks_.uses_of(id)) count = std::max(count, use.index + 1);
     for (uint32_t i = 0; i < count; ++i) share(id, i);
   }
-  for (const Use& use : tasks_.uses_of(id))
-    if (use.kind == UseKind::From && use.write)
-      held_.set_layout(use.buffer, layout_after(tasks_, movement, held_.layout(use.buffer)));
+  note_layouts(id);
   ProgramTask& made = program_.tasks[id.index()];
   std::set<int32_t> allocated;
   for (const Use& use : tasks_.uses_of(id))
     if (use.kind == UseKind::To && !use.adds)
       for (int32_t slot : program_.slots_of[use.buffer.index()]) allocated.insert(slot);
   made.allocates.assign(allocated.begin(), allocated.end());
+}
+
+// What is moved in place lies otherwise afterwards.
+void ProgramMaker::note_layouts(TaskId id) {
+  const Movement& movement = tasks_.movements[static_cast<size_t>(tasks_[id].how)];
+  for (const Use& use : tasks_.uses_of(id))
+    if (use.kind == UseKind::From && use.write)
+      held_.set_layout(use.buffer, layout_after(tasks_, movement, held_.layout(use.buffer)));
 }
 
 // Statistics of the pieces become those of all.

@@ -38,10 +38,13 @@ void ProgramMaker::update(TaskId id, Part& part) const {
     const auto whose = [&](int64_t member) {
       return on_host ? held_.key(gradient->buffer, member, task.how) : member;
     };
-    const std::vector<int64_t> holders = held_.members(use.buffer);
-    const bool done = std::ranges::any_of(holders, [&](int64_t before) {
-      return before < part.member && whose(before) == whose(part.member);
-    });
+    // The first of them, which may be held elsewhere.
+    const int64_t first = whose(part.member);
+    const bool done = first != part.member &&
+                      (held_.holders(use.buffer).contains(first) ||
+                       std::ranges::any_of(held_.members(use.buffer), [&](int64_t before) {
+                         return before < part.member && whose(before) == first;
+                       }));
     if (done) continue;
     WeightUpdate& update = entry(use.index);
     const TensorId weight = update_op(use.index).inputs[0];

@@ -8,18 +8,16 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/test_effort.h"
-#include "windlass/plan/random_step.h"
-#include "windlass/plan/step.h"
 #include "windlass/runtime/join_ranks.h"
 #include "windlass/runtime/parcels.h"
-#include "windlass/runtime/step_runner.h"
+#include "windlass/runtime/random_run.h"
 #include "windlass/runtime/thread_ranks.h"
 
 namespace windlass {
 namespace {
 
 using testing_runs::on_every_rank;
-using testing_runs::run_steps;
+using testing_runs::RandomRun;
 using testing_runs::RunEnd;
 using testing_runs::RunSettings;
 
@@ -84,29 +82,22 @@ TEST(RankClock, NothingIsReceivedBeforeItIsSent) {
   size_t messages = 0;
   const uint64_t count = sampled<uint64_t>(40);
   for (uint64_t seed = 1; seed <= count && !HasFailure(); ++seed) {
-    cases::RandomStep step = cases::random_step(seed);
-    const auto ranks = static_cast<int32_t>(step.machine.devices.size());
+    const RandomRun random(seed);
+    const cases::RandomStep& step = random.step;
+    const int32_t ranks = random.devices();
     if (ranks == 1) continue;
-    step.begin(seed);
     SCOPED_TRACE(step.name);
-    const SimulatedStep simulated =
-        simulate_step(step.training, step.strategy, step.machine, *analytic_cost_model(), {});
-    Graph forward = step.training.graph;
-    forward.ops.resize(step.training.forward_ops);
-    const BatchAxes batch = find_batch(forward);
     on_every_rank(
         ranks,
         [&](Ranks& one) {
           one.align_clock();
           RunSettings settings;
           settings.ranks = &one;
-          const RunEnd found =
-              run_steps(step.training, step.machine, simulated.tasks, simulated.times,
-                        simulated.result, step.start, batch, settings);
+          const RunEnd found = random.run(settings);
           EXPECT_GT(found.outcome.clock_error, 0);
           if (one.rank() == 0)
-            expect_order(step.training, step.machine, simulated.tasks, batch.axis, found.outcome,
-                         ranks, messages);
+            expect_order(step.training, step.machine, random.simulated.tasks, random.batch.axis,
+                         found.outcome, ranks, messages);
         },
         77.7);
   }

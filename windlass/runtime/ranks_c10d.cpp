@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include <ATen/ops/from_blob.h>
@@ -34,6 +35,8 @@ using Gloo = c10d::ProcessGroupGloo;
 constexpr Milliseconds kForEver = std::chrono::hours(24 * 365);
 // Programs may take their time to start, whatever the time-out.
 constexpr double kMeetSeconds = 30;
+constexpr Milliseconds kPartingTime(1000);
+constexpr const char* kTwice = "twice";  // key: a rank that two processes say they are
 
 Milliseconds milliseconds(double s) { return Milliseconds(static_cast<int64_t>(s * 1e3)); }
 
@@ -81,7 +84,7 @@ class C10dRanks final : public Ranks {
     } catch (const std::exception& error) {
       fail_run("the ranks cannot connect: {}", reason_line(error.what()));
     }
-    end_dead_connections(place.time_out, place.port);
+    end_dead_connections(loops_, place.time_out);
     const bool keeps = rank() == 0 && !place_.met && place_.file.empty();
     pulse_ = std::make_shared<RankPulse>(rank(), size(), place.time_out, board, keeps,
                                          [this] { abort_all(); });
@@ -149,7 +152,7 @@ class C10dRanks final : public Ranks {
       come_together(members, tag);
       auto group = c10::make_intrusive<Gloo>(names, place, static_cast<int>(members.size()),
                                              group_options(place_.time_out));
-      end_dead_connections(place_.time_out, place_.port);
+      end_dead_connections(loops_, place_.time_out);
       return std::make_unique<C10dSums>(*this, members, tag, std::move(group));
     } catch (const Error&) {
       throw;
@@ -231,18 +234,24 @@ class C10dRanks final : public Ranks {
     for (const Pending* one : under_way_) one->work->abort();
   }
 
-  c10::intrusive_ptr<Gloo::Options> group_options(double time_out) const {
+  // Notes the loop that serves the connections of the group.
+  c10::intrusive_ptr<Gloo::Options> group_options(double time_out) {
     const auto options = Gloo::Options::create(milliseconds(time_out));
     options->threads = 1;
+    const std::set<int> before = event_loops();
     options->devices = {place_.bind.empty() ? Gloo::createDefaultDevice()
                                             : Gloo::createDeviceForHostname(place_.bind)};
+    loops_ = event_loops();
+    for (int other : before) loops_.erase(other);
     return options;
   }
 
   // All come to the store; who does not is named.
   std::shared_ptr<NoteBoard> meet() {
-    // The store writes to ranks that are gone.
-    std::signal(SIGPIPE, SIG_IGN);
+    // The store writes to ranks that are gone. A program that minds this signal keeps its way.
+    struct sigaction pipe = {};
+    if (sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL)
+      std::signal(SIGPIPE, SIG_IGN);
     const auto limit = milliseconds(patience());
     const bool keeps = rank() == 0 && !place_.met;
     const std::string where =
@@ -256,13 +265,13 @@ class C10dRanks final : public Ranks {
         options.timeout = limit;
         without_libuv(options);
         meeting_ = c10::make_intrusive<c10d::TCPStore>(place_.address, options);
-        // It listens on all addresses.
-        if (keeps && !place_.bind.empty())
-          accept_only_at(place_.port, {place_.address, place_.bind});
+        if (keeps && !place_.bind.empty()) keep_to_own_addresses();
       } else {
         meeting_ = c10::make_intrusive<c10d::FileStore>(place_.file, place_.ranks);
       }
       meeting_->setTimeout(limit);
+    } catch (const Error&) {
+      throw;
     } catch (const std::exception& error) {
       if (keeps) fail_run("{}: cannot be listened on: {}", where, reason_line(error.what()));
       fail_run("rank 0 was not met at {} within {} s: {}", where, patience(),
@@ -270,20 +279,58 @@ class C10dRanks final : public Ranks {
     }
     store_ = c10::make_intrusive<c10d::PrefixStore>("windlass/" + place_.attempt, meeting_);
     const auto board = std::make_shared<StoreBoard>(meeting_, store_);
-    const auto until = SteadyClock::now() + limit;
     try {
-      board->set(RankPulse::key_of(rank()), "0");
-      for (int32_t peer = 0; peer < size(); ++peer)
-        while (!board->has(RankPulse::key_of(peer))) {
-          if (SteadyClock::now() > until) fail_missing(*board);
-          std::this_thread::sleep_for(Milliseconds(20));
-        }
+      wait_for_all(*board, SteadyClock::now() + limit);
+      if (keeps && place_.file.empty() && !place_.bind.empty())
+        end_connections_elsewhere(place_.port, {place_.address, place_.bind});
     } catch (const Error&) {
+      // The others find out by themselves, as long as the store is there.
+      if (keeps && place_.file.empty()) std::this_thread::sleep_for(kPartingTime);
       throw;
     } catch (const std::exception& error) {
       fail_run("{}: the meeting ended: {}", where, reason_line(error.what()));
     }
     return board;
+  }
+
+  // Each says how many it expects, and how often its number has come.
+  void wait_for_all(NoteBoard& board, SteadyClock::time_point until) {
+    const auto size_key = [](int32_t peer) { return fmt::format("size/{}", peer); };
+    // An agent's store may still have what a start before this one has left.
+    const bool twice = !place_.met && store_->add(fmt::format("come/{}", rank()), 1) > 1;
+    if (twice) {
+      board.set(kTwice, std::to_string(rank()));
+      fail_twice(std::to_string(rank()));
+    }
+    board.set(size_key(rank()), std::to_string(size()));
+    board.set(RankPulse::key_of(rank()), "0");
+    for (int32_t peer = 0; peer < size(); ++peer) {
+      while (!board.has(RankPulse::key_of(peer))) {
+        if (board.has(kTwice)) fail_twice(board.get(kTwice));
+        if (SteadyClock::now() > until) fail_missing(board);
+        std::this_thread::sleep_for(Milliseconds(20));
+      }
+      const std::string theirs = board.get(size_key(peer));
+      if (theirs != std::to_string(size()))
+        fail_run("rank {} was started as one of {} ranks, this rank {} as one of {}", peer, theirs,
+                 rank(), size());
+    }
+  }
+  [[noreturn]] static void fail_twice(const std::string& which) {
+    fail_run("two processes were started as rank {}", which);
+  }
+
+  // The store listens on all addresses.
+  void keep_to_own_addresses() {
+    try {
+      accept_only_at(place_.port, {place_.address, place_.bind});
+    } catch (const Error& error) {
+      fail_run(
+          "{}:{}: others cannot be kept away from this port: {}. --hosts opens none; with "
+          "MASTER_ADDR an address of this host that others reach, and without --bind, it is open "
+          "to all that reach this host",
+          place_.address, place_.port, error.message());
+    }
   }
   [[noreturn]] void fail_missing(NoteBoard& board) {
     std::string missing;
@@ -300,6 +347,7 @@ class C10dRanks final : public Ranks {
 
   const RankPlace place_;
   Store meeting_, store_;
+  std::set<int> loops_;  // of the group that was made last
   c10::intrusive_ptr<Gloo> group_;
   std::map<std::vector<int32_t>, int> groups_of_;      // by members: how many were made
   double offset_ = 0, clock_error_ = 0, aligned_ = 0;  // seconds

@@ -32,7 +32,7 @@ std::string waits_for(const StepState& state, int32_t id) {
       std::vector<std::string> memories;
       for (const Job::Ask& ask : job.asks) {
         const MemoryGate::Entry& entry = state.graph.gates[static_cast<size_t>(ask.gate)]
-                                             ->entries[static_cast<size_t>(ask.rank)];
+                                             ->book->entries[static_cast<size_t>(ask.rank)];
         memories.push_back(fmt::format("{} in {}",
                                        format_bytes(Bytes(entry.bytes + entry.workspace)),
                                        state.program.memories[static_cast<size_t>(ask.gate)].name));

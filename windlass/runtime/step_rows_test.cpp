@@ -41,10 +41,8 @@ struct RowCase {
   StepStart start;
 
   RunEnd run(const RunSettings& settings) const {
-    Graph forward = training.graph;
-    forward.ops.resize(training.forward_ops);
     return run_steps(training, machine, step.tasks, step.times, step.result, start,
-                     find_batch(forward), settings);
+                     testing_runs::batch_of_network(training), settings);
   }
 };
 

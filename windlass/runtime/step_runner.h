@@ -29,6 +29,13 @@ inline std::vector<double> load_array(std::span<const std::byte> bytes, DType dt
   return values;
 }
 
+// Where the samples are in the network that a step trains.
+inline BatchAxes batch_of_network(const TrainingGraph& training) {
+  Graph forward = training.graph;
+  forward.ops.resize(training.forward_ops);
+  return find_batch(forward);
+}
+
 // What a run ends with.
 struct RunEnd {
   std::vector<double> losses;                            // by step

@@ -277,14 +277,21 @@ std::vector<int64_t> peers_of(const std::vector<MemberDigit>& digits, int64_t me
     for (int64_t part = 1; part < digit.parts; ++part)
       for (size_t i = 0; i < known; ++i) peers.push_back(peers[i] + part * digit.place);
   }
-  std::ranges::sort(peers);
+  if (!std::ranges::is_sorted(peers)) std::ranges::sort(peers);
   return peers;
 }
 
+// As many of the peers come first as digits say, of which the places of a number have one each.
 Range share_of(int64_t elements, const std::vector<MemberDigit>& digits, int64_t member) {
-  const std::vector<int64_t> peers = peers_of(digits, member);
-  const auto index = std::ranges::lower_bound(peers, member) - peers.begin();
-  return part_of(elements, static_cast<int64_t>(peers.size()), index);
+  int64_t index = 0, count = 1;
+  for (const MemberDigit& digit : digits) {
+    int64_t below = 1;  // peers that differ in lower places
+    for (const MemberDigit& other : digits)
+      if (other.place < digit.place) below *= other.parts;
+    index += member / digit.place % digit.parts * below;
+    count *= digit.parts;
+  }
+  return part_of(elements, count, index);
 }
 
 std::vector<MemberDigit> digits_within_hosts(const Machine& machine,

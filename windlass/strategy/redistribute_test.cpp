@@ -264,5 +264,19 @@ TEST(Redistribute, SendsGoToTheSameNumber) {
   EXPECT_EQ(plan.moves[0].copies[1].elements, 32);
 }
 
+// Shares go by the order of the peers, in whatever order digits are named.
+TEST(MemberDigits, SharesFollowPeers) {
+  const std::vector<std::vector<MemberDigit>> sets = {
+      {}, {{1, 4}}, {{4, 3}}, {{1, 2}, {4, 3}}, {{4, 3}, {1, 2}}, {{12, 2}, {2, 2}, {1, 1}}};
+  for (const auto& digits : sets)
+    for (int64_t member = 0; member < 24; ++member) {
+      const std::vector<int64_t> peers = peers_of(digits, member);
+      EXPECT_TRUE(std::ranges::is_sorted(peers));
+      const auto index = std::ranges::find(peers, member) - peers.begin();
+      EXPECT_EQ(share_of(100, digits, member),
+                part_of(100, static_cast<int64_t>(peers.size()), index));
+    }
+}
+
 }  // namespace
 }  // namespace windlass

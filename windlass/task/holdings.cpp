@@ -73,22 +73,36 @@ const Layout& Holdings::layout(BufferId id) const {
   return tasks_.layouts[static_cast<size_t>(tasks_[id].layout)];
 }
 
-std::vector<int64_t> Holdings::members(TeamId team, int32_t group) const {
+const Holdings::Members& Holdings::team_members(TeamId team, int32_t group) const {
+  const auto [entry, fresh] = members_.try_emplace({team.value, group});
+  Members& made = entry->second;
+  if (!fresh) return made;
   const auto& devices = tasks_.groups[static_cast<size_t>(group)];
-  std::vector<int64_t> result;
-  for (DeviceId device : tasks_[team].devices) {
-    const auto found = std::ranges::find(devices, device);
-    ensure(found != devices.end(), "a team is not part of the group that its task names");
-    result.push_back(found - devices.begin());
+  std::vector<std::pair<DeviceId, int64_t>> by_device;  // and members
+  for (size_t m = 0; m < devices.size(); ++m)
+    by_device.emplace_back(devices[m], static_cast<int64_t>(m));
+  std::ranges::sort(by_device);
+  made.order.assign(devices.size(), -1);
+  made.device.assign(devices.size(), -1);
+  const std::vector<DeviceId>& own = tasks_[team].devices;
+  for (size_t d = 0; d < own.size(); ++d) {
+    const auto found =
+        std::ranges::lower_bound(by_device, own[d], {}, &std::pair<DeviceId, int64_t>::first);
+    ensure(found != by_device.end() && found->first == own[d],
+           "a team is not part of the group that its task names");
+    made.list.push_back(found->second);
+    made.device[static_cast<size_t>(found->second)] = static_cast<int64_t>(d);
   }
-  std::ranges::sort(result);
-  return result;
+  std::ranges::sort(made.list);
+  for (size_t i = 0; i < made.list.size(); ++i)
+    made.order[static_cast<size_t>(made.list[i])] = static_cast<int64_t>(i);
+  return made;
 }
 
-std::vector<int64_t> Holdings::members(BufferId id) const {
+const Holdings::Members& Holdings::holders(BufferId id) const {
   const Buffer& held = tasks_[id];
   const TeamId team = tasks_[held.memory].team;
-  return members(team.valid() ? team : held.team, held.group);
+  return team_members(team.valid() ? team : held.team, held.group);
 }
 
 int64_t Holdings::key(BufferId id, int64_t member, int32_t share) const {

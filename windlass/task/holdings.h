@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "windlass/graph/differentiate.h"
@@ -26,7 +27,7 @@ Layout without_partial(const Layout& layout, const std::vector<MemberDigit>& dig
 // How what was moved in place lies afterwards.
 Layout layout_after(const TaskGraph& tasks, const Movement& movement, const Layout& before);
 
-// Refers to its arguments.
+// Refers to its arguments. For one thread at a time.
 class Holdings {
  public:
   Holdings(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks);
@@ -46,9 +47,21 @@ class Holdings {
   }
   const SampleAxes& samples() const { return samples_; }
 
-  // Members of the buffer's group whose pieces it holds: those of its team.
-  std::vector<int64_t> members(BufferId id) const;
-  std::vector<int64_t> members(TeamId team, int32_t group) const;
+  // Members of a group that a team has.
+  struct Members {
+    std::vector<int64_t> list;    // ascending
+    std::vector<int64_t> order;   // by member of the group: its place in the list, -1: none
+    std::vector<int64_t> device;  // by member of the group: its place among the team's devices
+
+    bool contains(int64_t member) const { return order[static_cast<size_t>(member)] >= 0; }
+  };
+  const Members& team_members(TeamId team, int32_t group) const;
+  // Of the buffer's group: those whose pieces it holds, which are those of its team.
+  const Members& holders(BufferId id) const;
+  const std::vector<int64_t>& members(BufferId id) const { return holders(id).list; }
+  const std::vector<int64_t>& members(TeamId team, int32_t group) const {
+    return team_members(team, group).list;
+  }
 
   // Where in the flat piece the member's share lies; all of it if nobody shares.
   Range share(BufferId id, int64_t member, int64_t elements) const;
@@ -63,6 +76,7 @@ class Holdings {
   const TaskGraph& tasks_;
   SampleAxes samples_;                 // if the training graph is of all micro-batches
   std::map<int32_t, Layout> changed_;  // by buffer: by moves in place
+  mutable std::map<std::pair<int32_t, int32_t>, Members> members_;  // by team and group
 };
 
 }  // namespace windlass
