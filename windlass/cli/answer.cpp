@@ -105,11 +105,43 @@ class Answering {
     }
     // The first answer does not wait for what a user would have done; the last one has all of it.
     if (better) show(true, false);
-    if (last) show(false, true);
+    if (last) show(take_usual(options), true);
     if (last) say({{"done", true}, {"seconds", seconds()}, {"tried", tried_}, {"fits", fits_}});
   }
 
  private:
+  // A search that its time limit has cut short may not have come to what a user would have done.
+  // Whether one of these is better, and is taken.
+  bool take_usual(const SearchOptions& options) {
+    Progress progress("answering");
+    baselines_ = usual_rows(subject_, pricing_, progress);
+    const StrategyRow* best = nullptr;
+    for (const StrategyRow& row : baselines_)
+      if (row.fits && (best == nullptr || row.step_time < best->step_time) &&
+          (!fits_ || row.step_time < best_.step_time) && allows(options, row))
+        best = &row;
+    if (best == nullptr) return false;
+    PreparedStep step = prepared(*best);
+    subject_.training = std::move(step.training);
+    subject_.strategy = std::move(step.strategy);
+    best_.step_time = best->step_time;
+    best_.samples = step.samples;
+    best_.termination = Termination::Limit;
+    method_ = "usual strategies";
+    fits_ = true;
+    return true;
+  }
+  PreparedStep prepared(const StrategyRow& row) const {
+    return prepare_step(subject_.model.graph, parse_baseline(row.name), subject_.machine,
+                        subject_.request.training);
+  }
+  bool allows(const SearchOptions& options, const StrategyRow& row) const {
+    const PreparedStep step = prepared(row);
+    return options.fixed.allows(step.spec) && options.fixed.allows(step.strategy) &&
+           !step.strategy.virtual_memory &&
+           (options.micro_batches == 0 || options.micro_batches == step.spec.micro_batches);
+  }
+
   void show(bool better, bool last) {
     fill_facts(subject_, best_.samples);
     subject_.facts.provenance = pricing_.provenance();
@@ -132,7 +164,6 @@ class Answering {
                      .report = report};
     Progress progress("answering");
     if (last) {
-      baselines_ = usual_rows(subject_, pricing_, progress);
       PlanMethods beside = methods_beside(subject_, pricing_, progress);
       page.methods = std::move(beside.report);
       page.no_methods = std::move(beside.why_not);

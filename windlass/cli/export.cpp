@@ -18,6 +18,7 @@
 #include "windlass/cli/subject.h"
 #include "windlass/export/exporters.h"
 #include "windlass/export/torch_script.h"
+#include "windlass/graph/expert_slots.h"
 #include "windlass/report/json.h"
 #include "windlass/report/trace.h"
 #include "windlass/search/exact/sharding/sharding_problem.h"
@@ -86,6 +87,8 @@ ordered_json choice_json(const TargetChoice& choice) {
                        {"dp", to.dp},
                        {"tp", to.tp},
                        {"pp", to.pp},
+                       {"cp", to.cp},
+                       {"ep", to.ep},
                        {"zero", to.zero},
                        {"lost", std::move(lost)}};
   if (choice.step_time) {
@@ -139,13 +142,21 @@ void export_plan(const ExportFlags& flags) {
   const CostModel& prices = pricing.reprice() ? *cost : pricing.cost();
   const SimulatedStep priced =
       simulate_step(loaded.training, loaded.strategy, loaded.machine, prices);
+  // Rows of experts lie in slots in windlass alone.
+  std::optional<Model> plain;
+  if (has_expert_slots(loaded.model.graph)) {
+    ModelRequest request = loaded.request;
+    request.expert_capacity = 0;
+    plain = load_model(request);
+  }
   const ExportSubject subject = {.plan = *loaded.plan,
                                  .network = loaded.model.graph,
                                  .training = loaded.training,
                                  .strategy = loaded.strategy,
                                  .machine = loaded.machine,
                                  .cost = prices,
-                                 .step_time = priced.step_time()};
+                                 .step_time = priced.step_time(),
+                                 .without_slots = plain ? &plain->graph : nullptr};
   if (flags.format == "pytorch") {
     const TargetChoice choice = choose_settings(subject, torch_script_rules());
     return tell(flags, subject, torch_script_rules(), choice, torch_script(subject, choice));

@@ -211,12 +211,17 @@ PlannedSubject plan_subject(const ModelFlags& given, Machine machine, Pricing& p
   if (!planning.from.empty())
     options.starts.push_back(
         start_of(planning.from, subject.model.graph, subject.request.training));
+  check_fixed(options.fixed, subject.model.graph, subject.machine);
   const std::optional<SlotModel> slots = slots_beside(subject, options);
   const bool many = subject.machine.devices.size() > 1 || method.name == "harmony";
   if (pricing.reprice() && many)
     search_by_measuring(method, options, slots, pricing, planned);
   else
     search_measured(method, options, slots, pricing, planned);
+  // What memory lacks has been simulated.
+  if (!planned.fits && !planned.search.least_limit && options.fixed.any() &&
+      planned.search.tried == 0)
+    fail_input("--fix: no strategy for this model and machine has all of these; leave one out");
   planned.measuring = pricing.measuring();
   fill_facts(subject, planned.search.samples);
   subject.facts.provenance = pricing.provenance();

@@ -120,7 +120,10 @@ void SearchFlags::add_to(CLI::App& verb) {
       ->capture_default_str();
   verb.add_option("--micro-batches", micro_batches, "only so many; default: any")
       ->check(positive_number());
-  verb.add_option("--fix", fix, "decisions that are yours: tp=2,pp=1,zero=1,recompute=off,...")
+  verb.add_option(
+          "--fix", fix,
+          "decisions that are yours: tp=2,pp=1,zero=1,recompute=off,... Degrees (dp, tp, pp, cp)\n"
+          "hold for all ops: none is split otherwise by itself")
       ->type_name("NAME=VALUE,...");
   allow.add_to(verb);
   verb.add_option("--threads", threads,

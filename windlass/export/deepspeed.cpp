@@ -63,6 +63,11 @@ ExportedText deepspeed_settings(const TargetSettings& to) {
         "recompute: call deepspeed.checkpointing.configure() and wrap each of the layers in "
         "deepspeed.checkpointing.checkpoint()");
   }
+  if (to.devices() > 1)
+    made.notes.push_back(
+        fmt::format("run on {} devices: micro-batch {} x accumulation {} x {} "
+                    "replicas = {} samples a step",
+                    to.devices(), to.micro, to.accumulation, to.dp, to.batch));
   made.text = json.dump(2) + "\n";
   return made;
 }

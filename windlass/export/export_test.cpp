@@ -17,6 +17,8 @@
 #include "windlass/base/test_effort.h"
 #include "windlass/base/test_places.h"
 #include "windlass/export/torch_script.h"
+#include "windlass/graph/expert_slots.h"
+#include "windlass/plan/case_networks.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
 
@@ -70,9 +72,16 @@ std::string toml_value(const std::string& text, const std::string& key) {
   return text.substr(begin, text.find('\n', begin) - begin);
 }
 
-void expect_products(const TargetSettings& to, int64_t devices, const std::string& where) {
+// All devices have work, or it is said that some have none.
+void expect_products(const TargetChoice& choice, int64_t devices, const std::string& where) {
+  const TargetSettings& to = choice.settings;
   EXPECT_EQ(to.micro * to.accumulation * to.dp, to.batch) << where;
-  EXPECT_EQ(to.dp * to.tp * to.pp, devices) << where;
+  EXPECT_EQ(to.dp % to.ep, 0) << where;
+  const bool idle = std::ranges::any_of(choice.lost, [](const LostDecision& lost) {
+    return lost.instead.find("idle") != std::string::npos;
+  });
+  EXPECT_EQ(to.devices() < devices, idle) << where;
+  EXPECT_LE(to.devices(), devices) << where;
 }
 
 void expect_layout(const TargetSettings& to, const std::string& layout, const std::string& where) {
@@ -107,6 +116,7 @@ void expect_megatron(const TargetSettings& to, const std::string& text, const st
   EXPECT_EQ(to.batch % (number("--micro-batch-size") * to.dp), 0) << where;
   EXPECT_EQ(number("--tensor-model-parallel-size"), to.tp) << where;
   EXPECT_EQ(number("--pipeline-model-parallel-size"), to.pp) << where;
+  EXPECT_EQ(number("--context-parallel-size"), to.cp) << where;
   if (to.pp > 1) {
     const std::string layout = value_of(text, "--pipeline-model-parallel-layout");
     expect_layout(to, layout, where);
@@ -126,7 +136,7 @@ void expect_texts_agree(const ExportSubject& subject, int64_t devices, const std
     const TargetChoice choice = choose_settings(subject, to.rules);
     const TargetSettings& settings = choice.settings;
     const std::string here = fmt::format("{}, {}", where, to.name);
-    expect_products(settings, devices, here);
+    expect_products(choice, devices, here);
     EXPECT_EQ(settings.batch, subject.plan.samples) << here;
     EXPECT_TRUE(shares_heads(subject.network, settings.tp)) << here;
     EXPECT_TRUE(choice.step_time || !choice.unsimulated.empty()) << here;
@@ -139,10 +149,11 @@ void expect_texts_agree(const ExportSubject& subject, int64_t devices, const std
       expect_megatron(settings, text, here);
     } else if (to.name == "torchtitan") {
       int64_t world = 1;
-      for (const char* key : {"data_parallel_replicate_degree", "data_parallel_shard_degree",
-                              "tensor_parallel_degree", "pipeline_parallel_degree"})
+      for (const char* key :
+           {"data_parallel_replicate_degree", "data_parallel_shard_degree",
+            "tensor_parallel_degree", "pipeline_parallel_degree", "context_parallel_degree"})
         world *= std::stoll(toml_value(text, key));
-      EXPECT_EQ(world, devices) << here;
+      EXPECT_EQ(world, settings.devices()) << here;
       EXPECT_EQ(std::stoll(toml_value(text, "global_batch_size")) %
                     (std::stoll(toml_value(text, "local_batch_size")) * settings.dp),
                 0)
@@ -154,7 +165,7 @@ void expect_texts_agree(const ExportSubject& subject, int64_t devices, const std
                 subject.plan.samples)
           << here;
     } else {
-      EXPECT_THAT(text, HasSubstr(fmt::format("num_processes: {}\n", devices))) << here;
+      EXPECT_THAT(text, HasSubstr(fmt::format("num_processes: {}\n", settings.devices()))) << here;
     }
   }
 }
@@ -170,16 +181,18 @@ TEST(Export, SettingsKeepTheirProducts) {
     Rng rng(seed);
     const int64_t dp = rng.integer(1, 4), pp = rng.integer(1, 3);
     const int64_t tp = int64_t{1} << rng.integer(0, 2);
-    const auto devices = static_cast<int>(dp * tp * pp);
+    const int64_t cp = rng.chance(0.15) ? 2 : 1;
+    const auto devices = static_cast<int>(dp * tp * pp * cp);
     const int64_t micro = rng.integer(1, 3), parts = rng.integer(1, 5);
     const int64_t samples = dp * micro * parts + (rng.chance(0.1) ? 1 : 0);
     constexpr std::array kPolicies = {"none", "selective", "full"};
     const std::string name = fmt::format(
         "megatron:dp={},tp={},pp={},micro={},zero={},recompute={},host-update={},host-weights={}"
-        "{}",
+        "{}{}{}",
         dp, tp, pp, micro, dp > 1 ? rng.integer(0, 3) : 0,
         kPolicies.at(static_cast<size_t>(rng.integer(0, 2))), rng.chance(0.3) ? "on" : "off",
-        rng.chance(0.2) ? "on" : "off", pp > 1 && rng.chance(0.2) ? ",interleave=2" : "");
+        rng.chance(0.2) ? "on" : "off", pp > 1 && rng.chance(0.2) ? ",interleave=2" : "",
+        cp > 1 ? ",cp=2" : "", tp > 1 && rng.chance(0.3) ? ",sequence-parallel=on" : "");
     try {
       Bench bench(cases::transformer(samples, rng.integer(2, 6)), cases::machine(devices), name);
       if (seed % 10 == 3) {
@@ -206,6 +219,90 @@ TEST(Export, SettingsKeepTheirProducts) {
   if (!kSanitized) {
     EXPECT_EQ(seen.size(), 36u) << "4 x 3 x 3 kinds of grids";
   }
+}
+
+// Packs and splits that a target does not have become replicas, of which the batch says how many.
+TEST(Export, BatchesThatReplicasCannotShare) {
+  for (const char* name : {"harmony:mode=pp", "megatron:tp=3", "1f1b:stages=3"})
+    for (const int64_t samples : {7, 16}) {
+      const Bench bench(cases::transformer(samples, 4), cases::machine(3), name);
+      for (const SettingsExporter& to : settings_exporters()) {
+        if (to.rules.pipeline && std::string_view(name).starts_with("1f1b")) continue;
+        const TargetChoice choice = choose_settings(bench.subject(), to.rules);
+        const std::string where = fmt::format("{}, {}, {} samples", to.name, name, samples);
+        EXPECT_EQ(choice.settings.dp, samples == 7 ? 1 : 2) << where;
+        expect_products(choice, 3, where);
+        EXPECT_TRUE(choice.step_time) << where << choice.unsimulated;
+        EXPECT_THAT(choice_text(bench.subject(), to.rules, choice),
+                    HasSubstr(samples == 7 ? "--batch 6 or 9" : "--batch 15 or 18"))
+            << where;
+      }
+      const TargetChoice script = choose_settings(bench.subject(), torch_script_rules());
+      EXPECT_EQ(script.settings.devices(), samples == 7 ? 1 : 2) << name;
+    }
+  // Replicas of the plan's own: what to do is said, and helps.
+  const Bench uneven(cases::transformer(16, 2), cases::machine(3), "data-parallel");
+  try {
+    choose_settings(uneven.subject(), exporter("deepspeed").rules);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr("--batch 15 or 18"));
+  }
+  const Bench even(cases::transformer(15, 2), cases::machine(3), "data-parallel");
+  EXPECT_EQ(choose_settings(even.subject(), exporter("deepspeed").rules).settings.dp, 3);
+}
+
+TEST(Export, PositionsAndExperts) {
+  const Bench bench(cases::transformer(4, 2), cases::machine(8), "megatron:cp=2,dp=4");
+  for (const SettingsExporter& to : settings_exporters()) {
+    const TargetChoice choice = choose_settings(bench.subject(), to.rules);
+    const bool said = to.rules.context.has_value();
+    EXPECT_EQ(choice.settings.cp, said ? 2 : 1) << to.name;
+    EXPECT_TRUE(choice.step_time) << to.name << choice.unsimulated;
+    const bool lost = !choice.lost.empty() && choice.lost[0].what.find("cp 2") != std::string::npos;
+    EXPECT_NE(lost, said) << to.name;
+    if (to.name == "megatron") {
+      EXPECT_TRUE(choice.lost.empty());
+      EXPECT_THAT(to.write(choice.settings).text, HasSubstr("--context-parallel-size 2\n"));
+    }
+    if (to.name == "torchtitan") {
+      EXPECT_EQ(choice.settings.zero, 2);  // weights are shared out over the parts as well
+    }
+  }
+}
+
+// Other systems have experts of their own, and no slots.
+TEST(Export, ExpertsOfReplicas) {
+  const Graph plain = cases::sequences(8);
+  Bench bench(with_expert_slots(plain, 2), cases::machine(4), "megatron:ep=4");
+  bench.plan.model.expert_capacity = 2;
+  ExportSubject subject = bench.subject();
+  subject.without_slots = &plain;
+  for (const SettingsExporter& to : settings_exporters()) {
+    const TargetChoice choice = choose_settings(subject, to.rules);
+    const bool said = to.rules.experts.has_value();
+    EXPECT_EQ(choice.settings.ep, said ? 4 : 1) << to.name;
+    EXPECT_EQ(choice.settings.dp, 4) << to.name;
+    EXPECT_TRUE(choice.step_time) << to.name << choice.unsimulated;
+    const std::string text = choice_text(subject, to.rules, choice);
+    EXPECT_EQ(text.find("ep 4") == std::string::npos, said) << to.name << text;
+    EXPECT_THAT(text, HasSubstr("slots for the rows of experts, 2 times")) << to.name;
+    EXPECT_EQ(text.find("split in other ways"), std::string::npos) << to.name << text;
+  }
+  const TargetChoice choice = choose_settings(subject, torch_script_rules());
+  EXPECT_THAT(torch_script(subject, choice).text, HasSubstr("REPLICAS = 4"));
+}
+
+// Norms along positions beside tensor parts: said where it can be, listed elsewhere.
+TEST(Export, NormsSplitAlongPositions) {
+  const Bench bench(cases::transformer(4, 2), cases::machine(2),
+                    "megatron:tp=2,sequence-parallel=on");
+  const TargetChoice same = choose_settings(bench.subject(), exporter("megatron").rules);
+  EXPECT_TRUE(same.lost.empty());
+  EXPECT_THAT(exporter("megatron").write(same.settings).text, HasSubstr("--sequence-parallel\n"));
+  const TargetChoice other = choose_settings(bench.subject(), exporter("deepspeed").rules);
+  ASSERT_FALSE(other.lost.empty());
+  EXPECT_THAT(other.lost[0].what, HasSubstr("norms split along positions"));
 }
 
 TEST(Export, NothingIsLostOfWhatATargetCanSay) {

@@ -23,8 +23,13 @@ ExportedText megatron_settings(const TargetSettings& to) {
   const auto add = [&](std::string_view line) { text.append(line).append("\n"); };
   add(fmt::format("--tensor-model-parallel-size {}", to.tp));
   add(fmt::format("--pipeline-model-parallel-size {}", to.pp));
-  add("--context-parallel-size 1");
-  if (to.ep > 1) add(fmt::format("--expert-model-parallel-size {}", to.ep));
+  add(fmt::format("--context-parallel-size {}", to.cp));
+  if (to.cp > 1) add("--cp-comm-type all_gather");
+  if (to.ep > 1) {
+    add(fmt::format("--expert-model-parallel-size {}", to.ep));
+    add("--moe-token-dispatcher-type alltoall");
+  }
+  if (to.sequence) add("--sequence-parallel");
   add(fmt::format("--micro-batch-size {}", to.micro));
   add(fmt::format("--global-batch-size {}", to.batch));
   if (to.pp > 1) add(fmt::format("--pipeline-model-parallel-layout {}", pipeline_layout(to)));
@@ -56,7 +61,7 @@ ExportedText megatron_settings(const TargetSettings& to) {
   made.notes.push_back(
       fmt::format("run on {} devices; the model's own arguments (--num-layers {}, "
                   "--hidden-size, ...) are yours",
-                  to.dp * to.tp * to.pp, to.layers));
+                  to.devices(), to.layers));
   return made;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "windlass/export/settings.h"
+#include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
 
 namespace windlass {
@@ -26,7 +27,7 @@ MemoryAction block_action(const ExportSubject& subject, size_t first, size_t las
 Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& to) {
   Strategy strategy = subject.strategy;
   for (Residency& home : strategy.weights)
-    home = {.zero = static_cast<uint8_t>(to.dp > 1 ? to.zero : 0),
+    home = {.zero = static_cast<uint8_t>(to.dp * to.cp > 1 ? to.zero : 0),
             .host = to.host_weights,
             .host_update = to.host_states > 0};
   std::map<OpId, MemoryAction> actions;
@@ -42,6 +43,22 @@ Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& to) {
     if (const OpId producer = subject.training.saved[s].producer; producer.valid())
       strategy.saved[s] = actions.at(producer);
   return strategy;
+}
+
+bool splits_norms(const ExportSubject& subject, int64_t cp) {
+  const Graph& graph = subject.training.graph;
+  const BatchAxes batch = find_batch(subject.network);
+  for (size_t i = 0; i < subject.strategy.ops.size(); ++i) {
+    const Op& op = graph.ops[i];
+    if (op.kind != OpKind::LayerNorm && op.kind != OpKind::RmsNorm) continue;
+    const auto& splits =
+        subject.strategy.shardings[static_cast<size_t>(subject.strategy.ops[i])].splits;
+    int64_t parts = 1;
+    for (const Split& split : splits)
+      if (split.loop >= 0 && split.loop != batch.loop[i]) parts *= split.parts;
+    if (parts > cp) return true;
+  }
+  return false;
 }
 
 LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave) {

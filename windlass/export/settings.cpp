@@ -41,6 +41,14 @@ std::string_view policy_words(RecomputePolicy policy) {
   return "";
 }
 
+// Whether the same is kept. Gathering again what parts hold goes with how ops are split.
+bool keep_the_same(const std::vector<MemoryAction>& a, const std::vector<MemoryAction>& b) {
+  const auto plain = [](MemoryAction action) {
+    return action == MemoryAction::Regather ? MemoryAction::Keep : action;
+  };
+  return std::ranges::equal(a, b, {}, plain, plain);
+}
+
 class Chooser {
  public:
   Chooser(const ExportSubject& subject, const TargetRules& rules)
@@ -130,27 +138,34 @@ class Chooser {
     }
   }
 
+  // Devices that the target has no other use for: more replicas.
+  void to_replicas(int64_t& degree, std::string_view what) {
+    if (degree <= 1) return;
+    lose(fmt::format("{} {}", what, degree), "as many replicas more");
+    choice_.settings.dp *= degree;
+    degree = 1;
+    more_replicas_ = true;
+  }
+
   void take_degrees() {
     TargetSettings& to = choice_.settings;
     to.dp = degrees_.dp;
     to.tp = degrees_.tp;
     to.pp = degrees_.pp;
+    to.cp = degrees_.cp;
     to.ep = degrees_.ep;
     to.interleave = degrees_.interleave;
-    const auto to_replicas = [&](int64_t& degree, std::string_view what) {
-      if (degree <= 1) return;
-      lose(fmt::format("{} {}", what, degree), "as many replicas more");
-      to.dp *= degree;
-      degree = 1;
-    };
-    int64_t positions = degrees_.cp, copies = degrees_.copies;
+    int64_t copies = degrees_.copies;
     if (degrees_.packs) {
       lose("packs of layers that pass through the devices",
            "ZeRO stage 3 with weights and optimizer state on the host, layer by layer");
       to.dp *= to.pp;
       to.pp = 1;
+      more_replicas_ = true;
     }
-    to_replicas(positions, "positions of samples split, cp");
+    if (!rules_.context) to_replicas(to.cp, "positions of samples split, cp");
+    if (!shares_positions(subject_.network, to.cp))
+      to_replicas(to.cp, "positions that are not a multiple of 2 x cp, cp");
     to_replicas(copies, "devices that do the same,");
     if (!rules_.tensor) to_replicas(to.tp, "tensor parallel, tp");
     if (!shares_heads(subject_.network, to.tp))
@@ -161,26 +176,66 @@ class Chooser {
       lose(fmt::format("{} stages on each group of the pipeline", to.interleave), "one each");
       to.interleave = 1;
     }
+    take_experts();
+    take_sequence();
     if (degrees_.share < 0.995)
       lose(fmt::format("{} % of the arithmetic is split in other ways, op by op",
                        std::max(1.0, std::round(100 * (1 - degrees_.share)))),
            "split like the rest");
     const auto used = static_cast<int64_t>(used_devices(subject_.strategy).size());
-    if (to.dp * to.tp * to.pp != used && !degrees_.packs)
+    if (to.devices() != used && !degrees_.packs)
       fail_unsupported(
-          "the plan's splits do not multiply to its {} devices (dp {}, tp {}, pp {}); plan with "
-          "--fix dp=...,tp=...,pp=...",
-          used, to.dp, to.tp, to.pp);
+          "the plan's splits do not multiply to its {} devices (dp {}, tp {}, pp {}, cp {}); what "
+          "{} can do is planned with --for {}",
+          used, to.dp, to.tp, to.pp, to.cp, rules_.name, rules_.target);
+  }
+
+  void take_experts() {
+    TargetSettings& to = choice_.settings;
+    if (to.ep > 1 && !rules_.experts) {
+      lose(fmt::format("experts shared out over replicas, ep {}", to.ep),
+           "all experts in every replica");
+      to.ep = 1;
+    }
+    if (subject_.without_slots != nullptr)
+      lose(fmt::format("slots for the rows of experts, {} times an even share",
+                       subject_.plan.model.expert_capacity),
+           "as many rows as are chosen, however uneven that is");
+  }
+
+  void take_sequence() {
+    TargetSettings& to = choice_.settings;
+    const bool wanted = degrees_.tp > 1 && !degrees_.packs && splits_norms(subject_, degrees_.cp);
+    // Beside tensor parts, experts want it.
+    to.sequence =
+        to.tp > 1 && (rules_.always_sequence || (rules_.sequence && (wanted || to.ep > 1)));
+    if (to.tp > 1 && wanted != to.sequence)
+      lose(wanted ? "norms split along positions over the tensor parts"
+                  : "norms in full on every tensor part",
+           wanted ? "in full on every part" : "split along positions");
   }
 
   void take_batch() {
     TargetSettings& to = choice_.settings;
+    const int64_t fewer = to.batch / to.dp * to.dp;
+    const std::string others =
+        fewer > 0 ? fmt::format("{} or {}", fewer, fewer + to.dp) : fmt::format("{}", to.dp);
+    if (to.batch % to.dp != 0 && more_replicas_) {
+      const int64_t wanted = to.dp;
+      do {
+        --to.dp;
+      } while (to.batch % to.dp != 0 || (to.dp % to.ep != 0 && to.dp > 1));
+      to.ep = std::min(to.ep, to.dp);
+      lose(fmt::format("all {} devices: {} samples cannot be shared out equally over {} replicas",
+                       wanted * to.devices() / to.dp, to.batch, wanted),
+           fmt::format("{} of them, the others are idle (--batch {} would use all)", to.devices(),
+                       others));
+    }
     if (to.batch % to.dp != 0)
       fail_unsupported(
           "{} samples cannot be shared out equally over {} replicas, as {} needs; plan with "
-          "another "
-          "--batch or --fix dp=N",
-          to.batch, to.dp, rules_.name);
+          "--batch {}",
+          to.batch, to.dp, rules_.name, others);
     if (!degrees_.even)
       lose("replicas have samples in proportion to how fast they are", "as many each");
     const int64_t each = to.batch / to.dp;
@@ -202,17 +257,20 @@ class Chooser {
 
   void take_weights() {
     TargetSettings& to = choice_.settings;
-    const int wanted = degrees_.packs ? 3 : to.dp > 1 ? lean_.zero : 0;
-    int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
+    const bool replicas = to.dp * to.cp > 1;
+    const int wanted = degrees_.packs ? 3 : replicas ? lean_.zero : 0;
+    const int needed =
+        std::max({wanted, to.cp > 1 ? *rules_.context : 0, to.ep > 1 ? *rules_.experts : 0});
+    const int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
     to.zero = 0;
     // The least stage that shares as much out; else the highest there is.
     for (int stage : rules_.zero)
-      if (stage <= most && (to.zero < wanted || stage <= wanted))
+      if (stage <= most && (to.zero < needed || stage <= wanted))
         to.zero = std::max(to.zero, stage);
     const auto all_zero = [stage = to.zero](Strategy& strategy) {
       for (Residency& home : strategy.weights) home.zero = static_cast<uint8_t>(stage);
     };
-    if (!degrees_.packs && to.dp > 1 && degrees_.zero != degrees_.zero_least)
+    if (!degrees_.packs && replicas && degrees_.zero != degrees_.zero_least)
       lose(fmt::format("ZeRO stage {} to {}, weight by weight", degrees_.zero_least, degrees_.zero),
            fmt::format("stage {} for all", to.zero), all_zero);
     else if (to.zero != wanted)
@@ -244,7 +302,7 @@ class Chooser {
       return;
     }
     // A replica alone shares nothing out, whatever the stage is called.
-    if (to.dp == 1 && rules_.host_alone) {
+    if (to.dp * to.cp == 1 && rules_.host_alone) {
       const int most = to.pp > 1 ? rules_.zero_with_pipeline : 3;
       if (weights && rules_.host_weights && rules_.host_weights_from <= most)
         to.zero = rules_.host_weights_from;
@@ -280,25 +338,10 @@ class Chooser {
     if (stages.within) lose("stages that end within a layer", "stages of whole layers");
   }
 
-  BaselineSpec spec_of(RecomputePolicy policy) const {
-    const TargetSettings& to = choice_.settings;
-    BaselineSpec spec;
-    spec.name = std::string(rules_.name);
-    spec.dp = to.dp;
-    spec.tp = to.tp;
-    spec.pp = to.pp;
-    spec.interleave = to.interleave;
-    spec.micro = to.micro;
-    spec.zero = to.dp > 1 ? to.zero : 0;
-    spec.recompute = policy;
-    spec.host_weights = to.host_weights;
-    spec.host_update = to.host_states > 0.5;
-    return spec;
-  }
-
   void take_blocks() {
     const TargetSettings& to = choice_.settings;
-    if (degrees_.packs || to.dp != degrees_.dp || to.accumulation != degrees_.micro_batches)
+    if (degrees_.packs || more_replicas_ || to.accumulation != degrees_.micro_batches ||
+        subject_.without_slots != nullptr)
       return take_policies({RecomputePolicy::None, RecomputePolicy::Full});
     const Strategy strategy = blocks_alike(subject_, to);
     try {
@@ -322,16 +365,21 @@ class Chooser {
   }
 
   void take_policies(const std::vector<RecomputePolicy>& policies) {
+    const Graph& network = subject_.without_slots && choice_.settings.ep == 1
+                               ? *subject_.without_slots
+                               : subject_.network;
     std::optional<Outcome> best;
     std::vector<MemoryAction> saved;
+    TargetSettings tried = choice_.settings;
     for (RecomputePolicy policy : policies) {
       try {
-        const PreparedStep step = prepare_step(subject_.network, spec_of(policy), subject_.machine,
-                                               subject_.plan.model.training);
+        tried.recompute = policy;
+        const PreparedStep step = prepare_step(network, spec_of_settings(tried, rules_),
+                                               subject_.machine, subject_.plan.model.training);
         const Outcome outcome = outcome_of(
             simulate_step(step.training, step.strategy, subject_.machine, subject_.cost));
         // What the plan does, if the target can say it.
-        const bool same = step.strategy.saved == subject_.strategy.saved;
+        const bool same = keep_the_same(step.strategy.saved, subject_.strategy.saved);
         const bool better =
             same || !best || (outcome.fits && !best->fits) ||
             (outcome.fits == best->fits &&
@@ -356,7 +404,7 @@ class Chooser {
   }
 
   void lose_actions(const std::vector<MemoryAction>& saved) {
-    if (subject_.strategy.packs || saved == subject_.strategy.saved) return;
+    if (subject_.strategy.packs || keep_the_same(saved, subject_.strategy.saved)) return;
     const std::string instead(rules_.by_block ? "what most bytes of its block do"
                                               : policy_words(choice_.settings.recompute));
     const auto keep = [](MemoryAction action) {
@@ -384,10 +432,29 @@ class Chooser {
   const Degrees degrees_;
   Lean lean_;
   bool prices_losses_ = true;
+  bool more_replicas_ = false;  // than the plan has
   TargetChoice choice_;
 };
 
 }  // namespace
+
+BaselineSpec spec_of_settings(const TargetSettings& to, const TargetRules& rules) {
+  BaselineSpec spec;
+  spec.name = std::string(rules.name);
+  spec.dp = to.dp;
+  spec.tp = to.tp;
+  spec.pp = to.pp;
+  spec.cp = to.cp;
+  spec.ep = to.ep;
+  spec.interleave = to.interleave;
+  spec.sequence_parallel = to.sequence;
+  spec.micro = to.micro;
+  spec.zero = to.dp * to.cp > 1 ? to.zero : 0;
+  spec.recompute = to.recompute;
+  spec.host_weights = to.host_weights;
+  spec.host_update = to.host_states > 0.5;
+  return spec;
+}
 
 TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules) {
   return Chooser(subject, rules).run();

@@ -24,6 +24,9 @@ struct ExportSubject {
   const Machine& machine;
   const CostModel& cost;
   Seconds step_time;  // of the plan, in the same simulator
+  // The network without slots for the rows of experts, if the plan's has them: other systems have
+  // no such slots.
+  const Graph* without_slots = nullptr;
 };
 
 // Something the plan decides and the settings do not say.
@@ -36,9 +39,10 @@ struct LostDecision {
   bool fits = true;
 };
 
-// micro x accumulation x dp = batch; dp x tp x pp devices.
+// micro x accumulation x dp = batch; dp x tp x pp x cp devices, of which ep divides dp.
 struct TargetSettings {
-  int64_t batch = 0, dp = 1, tp = 1, pp = 1, interleave = 1, ep = 1;
+  int64_t batch = 0, dp = 1, tp = 1, pp = 1, cp = 1, interleave = 1, ep = 1;
+  bool sequence = false;  // beside tp: norms are split along positions
   int64_t micro = 1, accumulation = 1;
   int zero = 0;
   RecomputePolicy recompute = RecomputePolicy::None;
@@ -52,7 +56,8 @@ struct TargetSettings {
   std::optional<int64_t> tokens = {};  // of a sample
 
   // Whether replicas hold parts of the weights or of their gradients only, or the host holds them.
-  bool shards_weights() const { return host_weights || (zero >= 2 && dp > 1); }
+  bool shards_weights() const { return host_weights || (zero >= 2 && dp * cp > 1); }
+  int64_t devices() const { return dp * tp * pp * cp; }
 };
 
 struct TargetChoice {
@@ -81,8 +86,15 @@ struct LayerStages {
 };
 LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave);
 
+// The settings as a strategy that windlass can simulate.
+BaselineSpec spec_of_settings(const TargetSettings& settings, const TargetRules& rules);
+
+// Whether the norms of the network are split along positions into more than `cp` parts, over those
+// that tensors have as well.
+bool splits_norms(const ExportSubject& subject, int64_t cp);
+
 // Of recompute policies that the target has, the plan's own is taken, else the fastest that fits.
-// Throws Error{Unsupported} if the samples cannot be shared out.
+// Throws Error{Unsupported} if the plan's replicas have unequal numbers of samples.
 TargetChoice choose_settings(const ExportSubject& subject, const TargetRules& rules);
 
 // "the plan takes 945 ms; as deepspeed settings 1.11 s, peak 19.8 GiB, fits", then what is lost, a

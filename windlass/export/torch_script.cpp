@@ -96,6 +96,7 @@ std::string head(const std::string& source, const TargetSettings& to,
 
 TargetRules torch_script_rules() {
   return {.name = "PyTorch",
+          .target = "pytorch",
           .tensor = false,
           .pipeline = false,
           .interleave = false,
@@ -108,6 +109,19 @@ TargetRules torch_script_rules() {
 }
 
 ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choice) {
+  if (subject.without_slots != nullptr) {
+    const PreparedStep step = prepare_step(*subject.without_slots,
+                                           spec_of_settings(choice.settings, torch_script_rules()),
+                                           subject.machine, subject.plan.model.training);
+    return torch_script({.plan = subject.plan,
+                         .network = *subject.without_slots,
+                         .training = step.training,
+                         .strategy = step.strategy,
+                         .machine = subject.machine,
+                         .cost = subject.cost,
+                         .step_time = subject.step_time},
+                        choice);
+  }
   ExportedText made;
   const TargetSettings& to = choice.settings;
   const TorchModules modules = torch_modules(subject, to);

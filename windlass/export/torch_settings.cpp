@@ -21,8 +21,9 @@ ExportedText torchtitan_settings(const TargetSettings& to) {
   if (to.clip_norm > 0) made.text += fmt::format("max_norm = {}\n", to.clip_norm);
   made.text += fmt::format(
       "\n[parallelism]\ndata_parallel_replicate_degree = {}\ndata_parallel_shard_degree = {}\n"
-      "tensor_parallel_degree = {}\npipeline_parallel_degree = {}\ncontext_parallel_degree = 1\n",
-      to.zero > 0 ? 1 : to.dp, to.zero > 0 ? to.dp : 1, to.tp, to.pp);
+      "tensor_parallel_degree = {}\npipeline_parallel_degree = {}\ncontext_parallel_degree = {}\n",
+      to.zero > 0 ? 1 : to.dp, to.zero > 0 ? to.dp : 1, to.tp, to.pp, to.cp);
+  if (to.cp > 1) made.text += "context_parallel_rotate_method = \"allgather\"\n";
   if (to.ep > 1) made.text += fmt::format("expert_parallel_degree = {}\n", to.ep);
   if (to.zero > 0)
     made.text +=
@@ -51,7 +52,7 @@ ExportedText torchtitan_settings(const TargetSettings& to) {
 
 ExportedText accelerate_settings(const TargetSettings& to) {
   ExportedText made;
-  const int64_t processes = to.dp * to.tp;
+  const int64_t processes = to.devices();
   const bool sharded = to.zero > 0 && processes > 1;
   std::string& text = made.text;
   text = fmt::format("compute_environment: LOCAL_MACHINE\ndistributed_type: {}\n", sharded ? "FSDP"
@@ -69,11 +70,12 @@ ExportedText accelerate_settings(const TargetSettings& to) {
         "  fsdp_offload_params: {}\n  fsdp_activation_checkpointing: {}\n"
         "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n",
         to.zero == 3, to.host_weights, to.recompute != RecomputePolicy::None);
-  if (to.tp > 1)
+  if (to.tp * to.cp > 1)
     text += fmt::format(
         "parallelism_config:\n  parallelism_config_dp_replicate_size: {}\n"
         "  parallelism_config_dp_shard_size: {}\n  parallelism_config_tp_size: {}\n",
         sharded ? 1 : to.dp, sharded ? to.dp : 1, to.tp);
+  if (to.cp > 1) text += fmt::format("  parallelism_config_cp_size: {}\n", to.cp);
   made.notes.push_back(
       fmt::format("in code: Accelerator(gradient_accumulation_steps={}), a loader "
                   "with batches of {} samples",
@@ -105,11 +107,15 @@ ExportedText trainer_settings(const TargetSettings& to) {
     json["gradient_checkpointing"] = true;
     json["gradient_checkpointing_kwargs"] = {{"use_reentrant", false}};
   }
-  if (to.tp > 1) json["parallelism_config"] = {{"tp_size", to.tp}, {"dp_replicate_size", to.dp}};
+  if (to.tp * to.cp > 1)
+    json["parallelism_config"] = {{"tp_size", to.tp},
+                                  {"dp_replicate_size", to.zero > 0 ? 1 : to.dp},
+                                  {"dp_shard_size", to.zero > 0 ? to.dp : 1}};
+  if (to.cp > 1) json["parallelism_config"]["cp_size"] = to.cp;
   made.notes.push_back(
-      fmt::format("TrainingArguments(**json.load(...)) on {} processes: {} samples "
-                  "x {} x {} replicas = {}",
-                  to.dp * to.tp, to.micro, to.accumulation, to.dp, to.batch));
+      fmt::format("TrainingArguments(**json.load(...)) on {} processes: micro-batch {} x "
+                  "accumulation {} x {} replicas = {} samples a step",
+                  to.devices(), to.micro, to.accumulation, to.dp, to.batch));
   made.text = json.dump(2) + "\n";
   return made;
 }
@@ -119,6 +125,7 @@ const std::vector<SettingsExporter>& settings_exporters() {
       {"deepspeed",
        "DeepSpeed's JSON",
        {.name = "DeepSpeed",
+        .target = "deepspeed",
         .interleave = false,
         .zero_with_pipeline = 1,
         .part_of_states = false,
@@ -127,41 +134,53 @@ const std::vector<SettingsExporter>& settings_exporters() {
       {"megatron",
        "arguments of Megatron-LM",
        {.name = "Megatron-LM",
+        .target = "megatron",
         .zero_with_pipeline = 3,
         .selective = true,
+        .sequence = true,
         .host_weights = false,
-        .host_alone = true},
+        .host_alone = true,
+        .context = 0,
+        .experts = 0},
        megatron_settings},
       {"torchtitan",
        "TOML of torchtitan",
        {.name = "torchtitan",
+        .target = "torchtitan",
         .zero = {0, 2, 3},
+        .always_sequence = true,
         .part_of_states = false,
         .host_states_from = 2,
         .host_weights_from = 2,
-        .host_together = true},
+        .host_together = true,
+        .context = 2,
+        .experts = 2},
        torchtitan_settings},
       {"accelerate",
        "YAML of Hugging Face accelerate",
        {.name = "accelerate",
+        .target = "accelerate",
         .pipeline = false,
         .interleave = false,
         .zero = {0, 2, 3},
         .part_of_states = false,
         .host_states_from = 2,
         .host_weights_from = 2,
-        .host_together = true},
+        .host_together = true,
+        .context = 2},
        accelerate_settings},
       {"trainer",
        "TrainingArguments of Hugging Face transformers, as JSON",
        {.name = "Trainer",
+        .target = "trainer",
         .pipeline = false,
         .interleave = false,
         .zero = {0, 2, 3},
         .part_of_states = false,
         .host_states_from = 2,
         .host_weights_from = 2,
-        .host_together = true},
+        .host_together = true,
+        .context = 2},
        trainer_settings},
   };
   return kExporters;

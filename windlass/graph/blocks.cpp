@@ -109,9 +109,8 @@ uint64_t structure_hash(const Graph& graph, size_t first, size_t last) {
       hasher.add(type_hash(tensor.type)).add(static_cast<uint64_t>(tensor.role));
       if (tensor.producer.valid() && tensor.producer.index() >= first) {
         hasher.add(static_cast<uint64_t>(tensor.producer.index() - first));
-        // The outputs of an op are numbered one after the other.
-        const TensorId first_output = graph[tensor.producer].outputs.front();
-        hasher.add(static_cast<uint64_t>(int64_t{id.value} - int64_t{first_output.value}));
+        const auto& outputs = graph[tensor.producer].outputs;
+        hasher.add(static_cast<uint64_t>(std::ranges::find(outputs, id) - outputs.begin()));
       } else if (tensor.constant >= 0) {
         const auto& values = graph.constants[static_cast<size_t>(tensor.constant)].values;
         hasher.add(static_cast<uint64_t>(values.size()));

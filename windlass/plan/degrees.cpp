@@ -73,7 +73,17 @@ void add_splits(const TrainingGraph& training, const BatchAxes& batch, const Str
   // Replicas that share the experts have samples of their own elsewhere.
   degrees.dp *= most->first[kExperts];
   if (degrees.dp % degrees.ep != 0) degrees.ep = 1;
-  degrees.share = work[most->first] / all;
+  // The experts of an op are on the replicas that have its samples elsewhere.
+  const auto alike = [](const OpDegrees& parts) {
+    return std::tuple(parts[kSamples] * parts[kExperts], parts[kChannels], parts[kPositions],
+                      parts[kCopies]);
+  };
+  double like_most = 0;
+  for (const auto& [parts, share] : work)
+    if (alike(parts) == alike(most->first) &&
+        (parts[kExperts] == 1 || parts[kExperts] == degrees.ep))
+      like_most += share;
+  degrees.share = like_most / all;
 }
 
 void add_saved(const TrainingGraph& training, const Strategy& strategy, Degrees& degrees) {

@@ -85,6 +85,10 @@ struct FixedDecisions {
   }
 };
 
+// Throws Error{Input} if no strategy for the network and machine can have these degrees: it says
+// why, and which could be had.
+void check_fixed(const FixedDecisions& fixed, const Graph& network, const Machine& machine);
+
 struct SearchOptions {
   // A cap, after which the best so far is returned, and stages say what was cut. What is found does
   // not depend on it unless it cuts: stages have an effort, not a time. Measuring is no search: it

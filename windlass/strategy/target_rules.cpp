@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "windlass/strategy/context_parallel.h"
+
 namespace windlass {
 
 bool shares_heads(const Graph& network, int64_t tp) {
@@ -11,6 +13,10 @@ bool shares_heads(const Graph& network, int64_t tp) {
     const int64_t groups = network[op.inputs[1]].type.shape[1];
     return heads % tp == 0 && (groups % tp == 0 || tp % groups == 0);
   });
+}
+
+bool shares_positions(const Graph& network, int64_t cp) {
+  return cp == 1 || positions_of(network) % (2 * cp) == 0;
 }
 
 }  // namespace windlass

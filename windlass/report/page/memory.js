@@ -58,7 +58,8 @@ function memorySvg(chart, width) {
   // Its words stand where the mark of the peak does not.
   const atLeft = peakX > left + 120 || peakX > (left + width - right) / 2;
   if (near)
-    root.append(svg('line', { class: 'limit', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
+    root.append(svg('line', { class: 'limit-halo', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
+      svg('line', { class: 'limit', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
       svg('text', { class: 'limit-text', x: atLeft ? left + 8 : width - right - 4, y: y(memory.limit) + 15, 'text-anchor': atLeft ? 'start' : 'end' }, 'limit ' + formatBytes(memory.limit)));
   else
     root.append(svg('text', { class: 'limit-text', x: width - right, y: 11, 'text-anchor': 'end' }, `limit ${formatBytes(memory.limit)}, above the chart`));

@@ -244,10 +244,11 @@ std::string page_verdict(const PagePlan& plan, const Degrees& degrees) {
   const StepFacts& facts = report.facts;
   if (report.failure) {
     const MemoryFailure& failure = *report.failure;
-    std::string text =
-        fmt::format("Does not fit: {} on {} lacks {} on {}, beyond its limit of {}.", facts.model,
-                    devices_of_plan(plan), format_bytes(failure.missing), failure.memory,
-                    format_bytes(failure.limit));
+    std::string text = fmt::format(
+        "Does not fit: {} on {} stops at the limit of {} on {}, where it would take {} "
+        "more to go on.",
+        facts.model, devices_of_plan(plan), format_bytes(failure.limit), failure.memory,
+        format_bytes(failure.missing));
     if (failure.minimum_limit)
       text += fmt::format(" The same strategy runs with a limit of {} on each device.",
                           format_bytes(*failure.minimum_limit));

@@ -17,7 +17,7 @@ function tiles(plan) {
     [formatBytes(fullest.peak), 'peak of the fullest device', `${formatPercent(fullest.peak / fullest.limit)} of ${formatBytes(fullest.limit)}`],
     [formatPercent(plan.mfu), 'MFU', `HFU ${formatPercent(plan.hfu)}, of ${digits(plan.peak_flops / 1e12)} TFLOPS ${plan.precision}`],
     [formatCount(plan.parameters), 'parameters', `${digits(fullest.peak / Math.max(1, plan.parameters))} bytes each at the peak of a device`]];
-  if (plan.failure) list.splice(2, 0, [formatBytes(plan.failure.missing), 'missing', 'on ' + plan.failure.memory]);
+  if (plan.failure) list.splice(2, 0, [formatBytes(plan.failure.missing), 'missing', `on ${plan.failure.memory} where it stops`]);
   return el('div', { class: 'tiles' }, ...list.map(([value, label, note]) => el('div', { class: 'tile' + (label === 'missing' ? ' bad' : '') },
     el('div', { class: 'value' }, value), el('div', { class: 'label' }, label), note ? el('div', { class: 'note' }, note) : null)));
 }

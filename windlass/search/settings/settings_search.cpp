@@ -8,14 +8,18 @@
 #include "windlass/base/error.h"
 #include "windlass/base/text.h"
 #include "windlass/search/book/ledger.h"
+#include "windlass/strategy/context_parallel.h"
 
 namespace windlass {
 namespace {
 
 constexpr int64_t kMostTensorParts = 16;
+// Shorter parts of sequences are tried only if the user asks for them.
+constexpr int64_t kFewestPositionsOfPart = 2048;
 
 struct Shape {
-  int64_t dp = 1, tp = 1, pp = 1, interleave = 1, micro_batches = 1;
+  int64_t dp = 1, tp = 1, pp = 1, cp = 1, ep = 1, interleave = 1, micro_batches = 1;
+  bool sequence = false;
   Nanoseconds time = 0;  // with nothing against full memory
 };
 
@@ -46,16 +50,19 @@ std::vector<Remedy> remedies_of(const SettingsGrid& grid, const Shape& shape) {
   std::vector<RecomputePolicy> policies = {RecomputePolicy::None};
   if (rules.selective) policies.push_back(RecomputePolicy::Selective);
   policies.push_back(RecomputePolicy::Full);
+  const int64_t replicas = shape.dp * shape.cp;
+  const int least = std::max(shape.cp > 1 ? *rules.context : 0, shape.ep > 1 ? *rules.experts : 0);
   std::vector<Remedy> list;
   for (int host = 0; host < 3; ++host)
     for (RecomputePolicy policy : policies)
       for (int zero : rules.zero) {
-        if (zero > 0 && (shape.dp == 1 || (shape.pp > 1 && zero > rules.zero_with_pipeline)))
+        if (zero > 0 && (replicas == 1 || (shape.pp > 1 && zero > rules.zero_with_pipeline)))
           continue;
+        if (zero < least) continue;
         if ((host >= 1 && !rules.host_states) || (host == 2 && !rules.host_weights)) continue;
         if (host == 1 && rules.host_together) continue;
         // A replica alone shares nothing out: the stage is a word of the settings only.
-        const int stage = shape.dp > 1 || !rules.host_alone ? zero
+        const int stage = replicas > 1 || !rules.host_alone ? zero
                           : shape.pp > 1                    ? rules.zero_with_pipeline
                                                             : 3;
         if (host >= 1 && stage < rules.host_states_from) continue;
@@ -74,6 +81,9 @@ BaselineSpec spec_of_shape(const SettingsGrid& grid, const Shape& shape, const R
   };
   if (grid.name == "megatron") {
     add("dp", shape.dp), add("tp", shape.tp), add("pp", shape.pp);
+    if (shape.cp > 1) add("cp", shape.cp);
+    if (shape.ep > 1) add("ep", shape.ep);
+    if (shape.sequence) add("sequence-parallel", "on");
   } else if (shape.pp > 1) {
     add("stages", shape.pp);
   }
@@ -137,18 +147,51 @@ class SettingsSearch {
     for (int64_t tp = 1; tp <= std::min(rules.tensor ? kMostTensorParts : 1, devices); ++tp) {
       if (!shares_heads(ledger_.problem().network, tp)) continue;
       for (int64_t pp = grid_.least_pp; pp <= (rules.pipeline ? devices / tp : 1); ++pp) {
-        const int64_t dp = devices / (tp * pp);
-        if (dp * tp * pp != devices || samples % dp != 0) continue;
-        if (!open(fixed.dp, dp) || !open(fixed.tp, tp) || !open(fixed.pp, pp)) continue;
-        for (int64_t parts : ledger_.micro_batches(samples / dp)) {
-          if (samples % (dp * parts) != 0 || !ledger_.can_cut(parts)) continue;
-          shapes.push_back({dp, tp, pp, 1, parts});
-          if (pp > 1 && rules.interleave && parts % pp == 0)
-            shapes.push_back({dp, tp, pp, 2, parts});
+        for (const int64_t cp : contexts(devices / (tp * pp))) {
+          const int64_t dp = devices / (tp * pp * cp);
+          if (dp * tp * pp * cp != devices || samples % dp != 0) continue;
+          if (!open(fixed.dp, dp) || !open(fixed.tp, tp) || !open(fixed.pp, pp)) continue;
+          add_shapes({.dp = dp, .tp = tp, .pp = pp, .cp = cp}, shapes);
         }
       }
     }
     return shapes;
+  }
+
+  // Into how many parts sequences may be split.
+  std::vector<int64_t> contexts(int64_t most) const {
+    const Graph& network = ledger_.problem().network;
+    const int64_t fixed = ledger_.options().fixed.cp;
+    std::vector<int64_t> list;
+    for (int64_t cp = 1; cp <= (grid_.rules.context ? most : 1); cp *= 2)
+      if (cp == 1 ||
+          (shares_positions(network, cp) && positions_of(network) / cp >= kFewestPositionsOfPart))
+        list.push_back(cp);
+    if (fixed == 0) return list;
+    if (fixed > 1 && (!grid_.rules.context || !shares_positions(network, fixed))) return {};
+    return {fixed};
+  }
+
+  // With every number of micro-batches.
+  void add_shapes(Shape shape, std::vector<Shape>& shapes) {
+    const TargetRules& rules = grid_.rules;
+    const int64_t samples = ledger_.batch().samples;
+    shape.ep = std::max<int64_t>(1, ledger_.options().fixed.ep);
+    if (shape.dp % shape.ep != 0) return;
+    for (int64_t parts : ledger_.micro_batches(samples / shape.dp)) {
+      if (samples % (shape.dp * parts) != 0 || !ledger_.can_cut(parts)) continue;
+      shape.micro_batches = parts;
+      for (const bool sequence : {false, true}) {
+        if (sequence ? shape.tp == 1 || !(rules.sequence || rules.always_sequence)
+                     : shape.tp > 1 && (rules.always_sequence || shape.ep > 1))
+          continue;
+        shape.sequence = sequence;
+        shape.interleave = 1;
+        shapes.push_back(shape);
+        shape.interleave = 2;
+        if (shape.pp > 1 && rules.interleave && parts % shape.pp == 0) shapes.push_back(shape);
+      }
+    }
   }
 
   // None: the user decided otherwise, or the network or the machine does not allow it.
@@ -211,6 +254,24 @@ std::vector<SettingsGrid> usual_grids(size_t devices) {
 
 SearchResult search_settings(const Problem& problem, const SearchOptions& options,
                              const TargetRules& rules) {
+  const FixedDecisions& fixed = options.fixed;
+  if (fixed.ep > 1 && !rules.experts)
+    fail_input("--fix ep={}: settings of {} do not split experts over devices", fixed.ep,
+               rules.name);
+  if (fixed.cp > 1 && !rules.context)
+    fail_input("--fix cp={}: settings of {} do not split the positions of samples", fixed.cp,
+               rules.name);
+  if (fixed.ep > 1 && problem.with_slots != nullptr) {
+    SearchResult result = search_settings({.network = *problem.with_slots,
+                                           .machine = problem.machine,
+                                           .training = problem.training,
+                                           .cost = problem.cost,
+                                           .reprice = problem.reprice,
+                                           .measuring = problem.measuring},
+                                          options, rules);
+    result.in_slots = true;
+    return result;
+  }
   Ledger ledger(problem, options);
   SettingsSearch({rules}, ledger).run(kAllSettings);
   SearchResult result = ledger.finish();
