@@ -106,9 +106,6 @@ class Walks {
     WalkOptions options;
     options.mix = mix();
     options.chains = kChains;
-    // With more effort than usual, to the end.
-    constexpr int kPatience = 1;
-    if (ledger_.options().effort <= 1) options.patience = kPatience;
     const auto tasks = static_cast<double>(cut.evaluator->tasks());
     options.proposals = static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort);
     options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);

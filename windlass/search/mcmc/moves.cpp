@@ -180,17 +180,11 @@ bool Moves::change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal) {
   const auto& list = options(size)[op];
   if (list.size() < 2) return false;
   const int32_t option = draw_of(list, rng);
-  return set_alike(strategy, op, option, draw_blocks(rng), proposal);
-}
-
-// An op, and those of its kind in a run of blocks and on groups of the same size.
-bool Moves::set_alike(Strategy& strategy, size_t op, int32_t sharding,
-                      std::pair<size_t, size_t> blocks, Proposal& proposal) const {
-  const size_t size = group_size(strategy, op);
+  const auto [first, last] = draw_blocks(rng);
   bool changed = false;
   for (size_t other : alike_[static_cast<size_t>(kind_of_[op])])
-    if (blocks.first <= other && other < blocks.second && group_size(strategy, other) == size)
-      changed |= set_sharding(strategy, other, sharding, proposal);
+    if (first <= other && other < last && group_size(strategy, other) == size)
+      changed |= set_sharding(strategy, other, option, proposal);
   return changed;
 }
 
@@ -229,16 +223,9 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
   const size_t size = group_size(strategy, op);
   const auto& list = options(size)[op];
   bool changed = false;
-  // What one of many equal blocks gains is little.
-  constexpr double kAllBlocks = 0.5;
-  const bool all = repeats(op) && rng.chance(kAllBlocks);
-  const std::pair<size_t, size_t> blocks = all ? draw_blocks(rng) : std::pair(size_t{0}, size_t{0});
-  const auto set = [&](size_t at, int32_t sharding) {
-    return all && repeats(at) ? set_alike(strategy, at, sharding, blocks, proposal)
-                              : set_sharding(strategy, at, sharding, proposal);
-  };
   // Half of the time with a new sharding, else with the one it has.
-  if (rng.chance(0.5) && !list.empty()) changed = set(op, draw_of(list, rng));
+  if (rng.chance(0.5) && !list.empty())
+    changed = set_sharding(strategy, op, draw_of(list, rng), proposal);
   for (int step = 0; step < kMostSteps && rng.chance(kGoesOn); ++step) {
     if (edges_of_[op].empty()) break;
     const size_t e = draw_of(edges_of_[op], rng);
@@ -251,7 +238,7 @@ bool Moves::propagate(Strategy& strategy, Rng& rng, Proposal& proposal) {
     const auto& fits =
         rng.chance(kAnyhow) ? options(size)[other] : matching(e, forward, strategy.ops[op], size);
     if (fits.empty()) break;
-    changed |= set(other, draw_of(fits, rng));
+    changed |= set_sharding(strategy, other, draw_of(fits, rng), proposal);
     op = other;
   }
   return changed;

@@ -3,8 +3,7 @@
 // clang-format off
 //   one op         another sharding of its group
 //   ops alike      the same for all ops of the same kind and shapes, or for those in a run of blocks
-//   propagation    an op's sharding is carried on to its neighbours, so that nothing moves between;
-//                  in networks of many equal blocks half of the time in all of them, or in a run of them
+//   propagation    an op's sharding is carried on to its neighbours, so that nothing moves between
 //   one tensor     keep, gather again, recompute, offload (or compress, if allowed)
 //   tensors alike  the same for its counterparts in all blocks, or for a run of blocks
 //   exchange       two tensors swap what becomes of them
@@ -70,8 +69,6 @@ class Moves {
   bool change_op(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool change_ops_alike(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool propagate(Strategy& strategy, Rng& rng, Proposal& proposal);
-  bool set_alike(Strategy& strategy, size_t op, int32_t sharding, std::pair<size_t, size_t> blocks,
-                 Proposal& proposal) const;
   bool change_tensor(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool change_tensors_alike(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool exchange(Strategy& strategy, Rng& rng, Proposal& proposal);
@@ -79,11 +76,6 @@ class Moves {
   bool move_border(Strategy& strategy, Rng& rng, Proposal& proposal);
   bool change_pace(Strategy& strategy, Rng& rng, Proposal& proposal);
   MemoryAction draw_action(size_t s, Rng& rng) const;
-  // Whether there are many ops like it.
-  bool repeats(size_t op) const {
-    constexpr size_t kMany = 8;
-    return alike_[static_cast<size_t>(kind_of_[op])].size() >= kMany;
-  }
   const std::vector<int32_t>& matching(size_t edge, bool forward, int32_t sharding, size_t size);
   std::pair<size_t, size_t> draw_blocks(Rng& rng) const;
 

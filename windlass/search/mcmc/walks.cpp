@@ -8,9 +8,6 @@
 namespace windlass {
 namespace {
 
-// Of the energy: what a round has to be below to have gained something.
-constexpr double kGain = 0.999;
-
 // A chain with everything that it does not share.
 struct Walker {
   std::unique_ptr<Moves> moves;
@@ -46,8 +43,6 @@ WalkResult walk(const TrainingGraph& training, const Machine& machine,
     return static_cast<size_t>(best - walkers.begin());
   };
   const int rounds = std::max(1, options.rounds);
-  double before = walkers[best_of_all()].chain->best_energy();
-  int in_vain = 0;
   for (int round = 0; round < rounds; ++round) {
     if (options.stop && options.stop()) {
       result.stopped = true;
@@ -77,10 +72,6 @@ WalkResult walk(const TrainingGraph& training, const Machine& machine,
       result.simulated += walker.judge->simulated();
     }
     if (options.progress) options.progress(result.proposals, result.simulated, energy);
-    const bool gained = energy < kGain * before || !walkers[best].chain->valid();
-    in_vain = gained ? 0 : in_vain + 1;
-    before = std::min(before, energy);
-    if (options.patience > 0 && in_vain >= options.patience) break;
   }
   const size_t best = best_of_all();
   result.best = walkers[best].chain->best();

@@ -18,7 +18,6 @@ struct WalkOptions {
                                             {.hot = 2e-2, .cold = 1e-4}};
   int chains = 4;
   int rounds = 4;           // after each of which chains that lag behind go on from the best
-  int patience = 0;         // rounds without a gain after which all end; 0: none
   int64_t proposals = 0;    // of each chain, in all rounds
   int64_t simulations = 0;  // of each chain: no more than this
   int threads = 0;          // 0: all cores. The result does not depend on it
