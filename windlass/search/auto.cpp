@@ -15,6 +15,8 @@ namespace {
 // And of the search for what needs least.
 constexpr double kRungEfforts[] = {1, 0.4, 0.2};
 constexpr double kLaterEffort = 0.12, kLeastEffort = 0.5;
+// Searches after this one go on from the structures of the plans beside them alone.
+constexpr size_t kLastStructures = 4;
 
 // Which methods run.
 struct Breadth {
@@ -75,13 +77,15 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   const auto search = [&](Ledger& ledger, const RungPlace& place, double& effort) {
     const auto at = static_cast<size_t>(place.before);
     const bool first = at == 0, early = at < std::size(kRungEfforts);
+    const bool fits = ledger.fits();
     const double share = early ? kRungEfforts[at] : kLaterEffort;
     effort = options.effort * (place.least ? kLeastEffort : share);
-    search_here(ledger,
-                {.whole = first,
-                 .structures = early || !place.alike,
-                 .packs = (early && !first) || place.packs},
-                facts);
+    search_here(
+        ledger,
+        {.whole = first,
+         .structures = early || !fits || place.least || (at < kLastStructures && !place.alike),
+         .packs = (early && !first) || place.packs},
+        facts);
   };
   return with_facts(search_ladder(problem, options, search), problem, options, facts);
 }

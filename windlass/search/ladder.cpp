@@ -36,8 +36,9 @@ class Ladder {
       : search_(search),
         asked_(problem.machine.devices[0].limit.value),
         effort_(options.effort),
+        below_(options.below),
         machine_(problem.machine),
-        options_(options),
+        options_(without_below(options)),
         problem_{problem.network, machine_,        problem.training,
                  problem.cost,    problem.reprice, problem.measuring},
         book_(problem_, options_) {}
@@ -46,11 +47,23 @@ class Ladder {
     const std::optional<Rung> found = climb();
     set_limit(asked_);
     options_.effort = effort_;
+    options_.below = below_;
     if (book_.interrupted() || !runs_) return cut_short(found);
     return found ? answer(*found) : book_.finish();
   }
 
  private:
+  // Rungs are the same whatever else is known.
+  static SearchOptions without_below(SearchOptions options) {
+    options.below.reset();
+    return options;
+  }
+
+  // Whether a plan that takes at least as long is known: so do those of all lower rungs.
+  bool beaten(const Rung& rung) const {
+    return below_ && rung.time < kForever && step_time(problem_, rung.time) >= *below_;
+  }
+
   void set_limit(int64_t limit) {
     for (Device& device : machine_.devices) device.limit = Bytes(limit);
   }
@@ -62,6 +75,7 @@ class Ladder {
     if (!runs_ || book_.late() || high.limit <= asked_)
       return runs_ ? std::optional(high) : std::nullopt;
     while (!near(low, high) && !book_.late()) {
+      if (beaten(high)) return std::nullopt;
       const int64_t limit = middle_of(low, high);
       const Rung middle = between(low, high, limit);
       if (middle.time == kForever) {
@@ -197,6 +211,7 @@ class Ladder {
   const SearchRung& search_;
   const int64_t asked_;
   const double effort_;
+  const std::optional<Seconds> below_;
   Machine machine_;        // its limits are those of the rung
   SearchOptions options_;  // its effort is that of the rung
   const Problem problem_;

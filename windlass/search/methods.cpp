@@ -57,6 +57,7 @@ SearchResult on_both_networks(const Problem& problem, const SearchOptions& optio
   rest.starts.clear();  // are for the other network
   std::optional<SearchResult> plain;
   if (options.fixed.ep == 0) {
+    rest.experts_split = true;
     plain = method(problem, options);
     rest.time_limit = Seconds(std::max(0.0, options.time_limit.value - plain->seconds.value));
     if (fits_somewhere(*plain)) rest.below = plain->step_time;

@@ -106,6 +106,9 @@ struct SearchOptions {
   FixedDecisions fixed = {};
   // A plan of the same step that is known: what takes as long is of no interest.
   std::optional<Seconds> below = {};
+  // Of structures, only those that split experts over replicas: the others were searched for
+  // before.
+  bool experts_split = false;
   std::optional<HarmonyMode> pack_mode = {};  // of packs of layers; none: whichever is faster
   std::vector<StartStrategy> starts = {};
   // Asked now and then: whether to return the best so far.

@@ -24,7 +24,10 @@ class Polish {
     Graph forward = training_.graph;
     forward.ops.resize(training_.forward_ops);
     const std::vector<size_t> cuts = cut_points(forward);
+    list_edges();
     for (const Strategy& other : others) cross(other, cuts);
+    while (change_kinds()) {
+    }
     while (change_ops()) {
     }
     return time_;
@@ -86,35 +89,58 @@ class Polish {
     return chosen;
   }
 
-  // One round over all ops; whether anything helped.
-  bool change_ops() {
-    constexpr size_t kTries = 3;  // for each op
-    std::vector<std::vector<size_t>> edges_of(training_.forward_ops);
+  void list_edges() {
+    edges_of_.resize(training_.forward_ops);
     for (size_t e = 0; e < sharding_.edges.size(); ++e) {
-      edges_of[static_cast<size_t>(sharding_.edges[e].a)].push_back(e);
-      edges_of[static_cast<size_t>(sharding_.edges[e].b)].push_back(e);
+      edges_of_[static_cast<size_t>(sharding_.edges[e].a)].push_back(e);
+      edges_of_[static_cast<size_t>(sharding_.edges[e].b)].push_back(e);
     }
+    ops_of_.resize(sharding_.choices.size());
+    for (size_t i = 0; i < training_.forward_ops; ++i)
+      ops_of_[static_cast<size_t>(sharding_.kind_of[i])].push_back(i);
+  }
+
+  // One round over all kinds of ops, each changed in all blocks at once; whether anything helped.
+  bool change_kinds() {
     std::vector<int32_t> chosen = options_of(best_);
     bool helped = false;
-    for (size_t i = 0; i < training_.forward_ops; ++i) {
-      std::vector<std::pair<double, int32_t>> ranked;
-      for (size_t o = 0; o < sharding_.of(i).size(); ++o)
-        if (static_cast<int32_t>(o) != chosen[i])
-          ranked.emplace_back(sum_of(i, o, edges_of[i], chosen), static_cast<int32_t>(o));
-      const size_t tries = std::min(kTries, ranked.size());
-      std::ranges::partial_sort(ranked, ranked.begin() + static_cast<std::ptrdiff_t>(tries));
-      for (size_t t = 0; t < tries; ++t) {
-        if (done()) return false;
-        Strategy strategy = best_;
-        strategy.ops[i] =
-            index_of(strategy, sharding_.of(i)[static_cast<size_t>(ranked[t].second)]);
-        if (!try_strategy(std::move(strategy))) continue;
-        chosen[i] = ranked[t].second;
-        helped = true;
-        break;
-      }
-    }
+    for (const std::vector<size_t>& ops : ops_of_)
+      if (ops.size() > 1 && !done()) helped |= change(ops, chosen);
     return helped;
+  }
+
+  // One round over all ops; whether anything helped.
+  bool change_ops() {
+    std::vector<int32_t> chosen = options_of(best_);
+    bool helped = false;
+    for (size_t i = 0; i < training_.forward_ops && !done(); ++i) helped |= change({i}, chosen);
+    return helped && !done();
+  }
+
+  // Ops of one kind with another option, the most promising ones by their sums first.
+  bool change(const std::vector<size_t>& ops, std::vector<int32_t>& chosen) {
+    constexpr size_t kTries = 3;
+    std::vector<std::pair<double, int32_t>> ranked;
+    for (size_t o = 0; o < sharding_.of(ops[0]).size(); ++o) {
+      const auto option = static_cast<int32_t>(o);
+      if (std::ranges::all_of(ops, [&](size_t i) { return chosen[i] == option; })) continue;
+      double sum = 0;
+      for (size_t i : ops) sum += sum_of(i, o, edges_of_[i], chosen);
+      ranked.emplace_back(sum, option);
+    }
+    const size_t tries = std::min(kTries, ranked.size());
+    std::ranges::partial_sort(ranked, ranked.begin() + static_cast<std::ptrdiff_t>(tries));
+    for (size_t t = 0; t < tries; ++t) {
+      if (done()) return false;
+      Strategy strategy = best_;
+      const int32_t sharding =
+          index_of(strategy, sharding_.of(ops[0])[static_cast<size_t>(ranked[t].second)]);
+      for (size_t i : ops) strategy.ops[i] = sharding;
+      if (!try_strategy(std::move(strategy))) continue;
+      for (size_t i : ops) chosen[i] = ranked[t].second;
+      return true;
+    }
+    return false;
   }
 
   // What option o of op i adds to the sum of times, its neighbours as they are.
@@ -142,6 +168,8 @@ class Polish {
   Nanoseconds time_;
   const PolishOptions& options_;
   int64_t tried_ = 0;
+  std::vector<std::vector<size_t>> edges_of_;  // by forward op
+  std::vector<std::vector<size_t>> ops_of_;    // by kind
 };
 
 }  // namespace

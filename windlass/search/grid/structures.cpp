@@ -108,7 +108,8 @@ std::vector<int64_t> StructureQueue::expert_degrees(int64_t replicas) const {
   if (!has_expert_slots(network)) return {1};
   const int64_t experts = experts_of(network);
   std::vector<int64_t> degrees;
-  for (int64_t ep = ledger_.options().below ? 2 : 1; ep <= std::min(replicas, experts); ++ep)
+  for (int64_t ep = ledger_.options().experts_split ? 2 : 1; ep <= std::min(replicas, experts);
+       ++ep)
     if (replicas % ep == 0 && experts % ep == 0 && (fixed_.ep == 0 || fixed_.ep == ep))
       degrees.push_back(ep);
   return degrees;
@@ -159,8 +160,8 @@ std::vector<Structure> StructureQueue::measured(const Structure& structure) {
     return measure(structure);
   const BaselineSpec& spec = structure.spec;
   std::string name =
-      fmt::format("{} {} {} {} {} {}", spec.dp, spec.tp, spec.pp, structure.micro_batches,
-                  spec.sequence_parallel, ledger_.beside_answer());
+      fmt::format("{} {} {} {} {} {} {} {}", spec.dp, spec.tp, spec.pp, spec.cp, spec.ep,
+                  structure.micro_batches, spec.sequence_parallel, ledger_.beside_answer());
   for (DeviceId device : structure.devices) name += fmt::format(" {}", device.index());
   const auto known = memo_.measured.find(name);
   if (known != memo_.measured.end()) return known->second;

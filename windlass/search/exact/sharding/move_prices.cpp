@@ -48,8 +48,15 @@ double MovePrices::time_of(int32_t traffic) {
   return times_[at];
 }
 
-const MovePrices::Steps& MovePrices::steps_of(const TensorType& type, int32_t from, int32_t to) {
-  const auto [known, fresh] = steps_.try_emplace({type.shape, type.dtype, from, to});
+int32_t MovePrices::id_of(const TensorType& type) {
+  if (last_type_id_ >= 0 && last_type_ == type) return last_type_id_;
+  const auto next = static_cast<int32_t>(type_ids_.size());
+  last_type_ = type;
+  return last_type_id_ = type_ids_.try_emplace({type.shape, type.dtype}, next).first->second;
+}
+
+MovePrices::Steps& MovePrices::steps_of(const TensorType& type, int32_t from, int32_t to) {
+  const auto [known, fresh] = steps_.try_emplace({id_of(type), from, to});
   Steps& steps = known->second;
   if (!fresh) return steps;
   const RedistributionOutline plan =
@@ -66,20 +73,20 @@ const MovePrices::Steps& MovePrices::steps_of(const TensorType& type, int32_t fr
 
 double MovePrices::time(const TensorType& type, int32_t from, int32_t to) {
   if (from == to || from < 0 || to < 0) return 0;
-  const Steps& steps = steps_of(type, from, to);
-  return steps.collectives + (steps.pairwise ? copy_time(type, steps) : 0);
+  Steps& steps = steps_of(type, from, to);
+  if (!steps.pairwise) return steps.collectives;
+  if (steps.copied < 0) steps.copied = copy_time(type, steps);
+  return steps.collectives + steps.copied;
 }
 
 double MovePrices::least_time(const TensorType& type, int32_t from, int32_t to) {
   if (from == to || from < 0 || to < 0) return 0;
-  const Steps& steps = steps_of(type, from, to);
+  Steps& steps = steps_of(type, from, to);
   if (!steps.pairwise) return steps.collectives;
-  const auto [known, fresh] =
-      least_.try_emplace({type.shape, type.dtype, steps.now, steps.to}, 0.0);
-  if (fresh)
-    known->second =
+  if (steps.least < 0)
+    steps.least =
         least_copy_time(type, pieces_of(type.shape, steps.now), pieces_of(type.shape, steps.to));
-  return steps.collectives + known->second;
+  return steps.collectives + steps.least;
 }
 
 double MovePrices::least_copy_time(const TensorType& type, const Pieces& from,

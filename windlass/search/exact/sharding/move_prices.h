@@ -5,8 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "windlass/base/hash.h"
 #include "windlass/cost/routes.h"
 #include "windlass/task/tables.h"
 
@@ -38,8 +41,10 @@ class MovePrices {
     double collectives = 0;
     bool pairwise = false;
     int32_t now = -1, to = -1;
+    double least = -1, copied = -1;  // of the pairwise copies, once they were asked for
   };
-  const Steps& steps_of(const TensorType& type, int32_t from, int32_t to);
+  int32_t id_of(const TensorType& type);
+  Steps& steps_of(const TensorType& type, int32_t from, int32_t to);
   double least_copy_time(const TensorType& type, const Pieces& from, const Pieces& to) const;
   const Pieces& pieces_of(const Shape& shape, int32_t layout);
   // Of copying pieces: what there is whatever the size, and what a byte of an element takes.
@@ -65,9 +70,19 @@ class MovePrices {
   std::vector<uint32_t> touched_;
   double latency_ = 0;
   std::map<std::pair<Shape, int32_t>, Pieces> pieces_;
-  using MoveKey = std::tuple<Shape, DType, int32_t, int32_t>;
-  std::map<MoveKey, Steps> steps_;
-  std::map<MoveKey, double> least_;
+  struct MoveKey {
+    int32_t type = 0, from = 0, to = 0;  // type: of type_ids_
+    bool operator==(const MoveKey&) const = default;
+  };
+  struct HashKey {
+    size_t operator()(const MoveKey& key) const {
+      return Hasher().add(key.type).add(key.from).add(key.to).result();
+    }
+  };
+  std::unordered_map<MoveKey, Steps, HashKey> steps_;
+  std::map<std::pair<Shape, DType>, int32_t> type_ids_;
+  TensorType last_type_;  // that was asked for
+  int32_t last_type_id_ = -1;
   // By shape and layouts in which every axis that is cut evenly has the least size that can be cut
   // so: most tensors of a network are alike then.
   std::map<std::tuple<Shape, int32_t, int32_t>, CopyTime> copies_;
