@@ -7,6 +7,8 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 JOBS ?= $(shell nproc)
+# One more than cores: tests of ranks mostly wait for each other.
+TESTS_AT_ONCE = $(shell expr $(JOBS) + 1)
 FUZZ_SECONDS ?= 5
 FUZZ_TARGET ?=
 FUZZ_SEED ?= 0
@@ -112,7 +114,7 @@ test-release test-asan test-asan-whole test-tsan: test-%:
 	@echo "== $*"
 	@$(CONFIGURE) $* $(if $(wildcard build/$*/build.ninja),,-DWINDLASS_WERROR=$(WERROR))
 	@cmake --build --preset $* --parallel $(JOBS)
-	@ctest --preset $* --parallel $(JOBS)
+	@ctest --preset $* --parallel $(TESTS_AT_ONCE)
 
 # Of the release tree what drives the program, compares with PyTorch, or has optimised code and memory as its subject.
 # The other unit tests run under sanitizers.
@@ -120,7 +122,7 @@ test-sample:
 	@echo "== release"
 	@$(CONFIGURE) release $(if $(wildcard build/release/build.ninja),,-DWINDLASS_WERROR=$(WERROR))
 	@cmake --build --preset sample --parallel $(JOBS)
-	@ctest --preset sample --parallel $(JOBS)
+	@ctest --preset sample --parallel $(TESTS_AT_ONCE)
 
 # From the tree of the sanitizers.
 test-fuzz:

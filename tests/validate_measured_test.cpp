@@ -3,11 +3,14 @@
 #include "tests/run_program.h"
 #include <gmock/gmock.h>
 
+#include "windlass/base/test_effort.h"
+
 namespace windlass {
 namespace {
 
 // Times are the host's business; bytes are not.
 TEST(ValidateMeasuredSlow, PeaksAreThoseOfTheRun) {
+  if (hurried()) GTEST_SKIP() << "takes a minute: make test-slow";
   const ProgramResult result = run_windlass(
       {"validate", "--measured", "--only", "gpt2", "--steps", "1", "--rounds", "1", "--json"});
   ASSERT_TRUE(result.exit_code == 0 || result.exit_code == 3) << result.err;

@@ -21,6 +21,7 @@
 #include "windlass/graph/expert_slots.h"
 #include "windlass/report/json.h"
 #include "windlass/report/trace.h"
+#include "windlass/run/step_calibration.h"
 #include "windlass/search/exact/sharding/sharding_problem.h"
 
 namespace windlass {
@@ -137,11 +138,16 @@ void export_plan(const ExportFlags& flags) {
   if (flags.format == "dot")
     return write_out(flags, strategy_dot(loaded.training, loaded.strategy));
   if (flags.format == "memory-viz") return write_out(flags, memory_snapshot(step, training));
-  // Other settings have other kernels: beside measured prices, figures are compared with figures.
-  const auto cost = analytic_cost_model();
-  const CostModel& prices = pricing.reprice() ? *cost : pricing.cost();
+  // Other settings have other kernels: where those of the plan were measured, all go by what
+  // kernels like them took.
+  Machine machine = loaded.machine;
+  if (pricing.reprice()) {
+    StepCalibration seen(loaded.machine, pricing.cost());
+    seen.add(step.tasks, step.times);
+    machine = seen.apply(std::move(machine));
+  }
   const SimulatedStep priced =
-      simulate_step(loaded.training, loaded.strategy, loaded.machine, prices);
+      simulate_step(loaded.training, loaded.strategy, machine, pricing.cost());
   // Rows of experts lie in slots in windlass alone.
   std::optional<Model> plain;
   if (has_expert_slots(loaded.model.graph)) {
@@ -149,14 +155,16 @@ void export_plan(const ExportFlags& flags) {
     request.expert_capacity = 0;
     plain = load_model(request);
   }
-  const ExportSubject subject = {.plan = *loaded.plan,
-                                 .network = loaded.model.graph,
-                                 .training = loaded.training,
-                                 .strategy = loaded.strategy,
-                                 .machine = loaded.machine,
-                                 .cost = prices,
-                                 .step_time = priced.step_time(),
-                                 .without_slots = plain ? &plain->graph : nullptr};
+  const ExportSubject subject = {
+      .plan = *loaded.plan,
+      .network = loaded.model.graph,
+      .training = loaded.training,
+      .strategy = loaded.strategy,
+      .machine = machine,
+      .cost = pricing.cost(),
+      .step_time = priced.step_time(),
+      .measured_step = pricing.reprice() ? std::optional(step.step_time()) : std::nullopt,
+      .without_slots = plain ? &plain->graph : nullptr};
   if (flags.format == "pytorch") {
     const TargetChoice choice = choose_settings(subject, torch_script_rules());
     return tell(flags, subject, torch_script_rules(), choice, torch_script(subject, choice));

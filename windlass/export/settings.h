@@ -24,6 +24,8 @@ struct ExportSubject {
   const Machine& machine;
   const CostModel& cost;
   Seconds step_time;  // of the plan, in the same simulator
+  // By measured kernels; the time above, and what settings take, then goes by kernels like them.
+  std::optional<Seconds> measured_step = {};
   // The network without slots for the rows of experts, if the plan's has them: other systems have
   // no such slots.
   const Graph* without_slots = nullptr;

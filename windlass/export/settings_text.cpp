@@ -6,7 +6,11 @@ namespace windlass {
 
 std::string choice_text(const ExportSubject& subject, const TargetRules& rules,
                         const TargetChoice& choice) {
-  std::string text = fmt::format("the plan takes {} a step", format_seconds(subject.step_time));
+  std::string text = fmt::format("the plan takes {} a step",
+                                 format_seconds(subject.measured_step.value_or(subject.step_time)));
+  if (subject.measured_step)
+    text += fmt::format(" by its measured kernels, {} by kernels like them",
+                        format_seconds(subject.step_time));
   if (choice.step_time)
     text += fmt::format("; with these settings for {} {} are predicted, peak {}, {}", rules.name,
                         format_seconds(*choice.step_time), format_bytes(*choice.peak),
