@@ -119,7 +119,7 @@ TEST(Failures, ALateTaskIsReportedAndTheRunGoesOn) {
                                       HasSubstr("predicted"), HasSubstr("waiting for it: "))));
 }
 
-// What a thread that is left alone may still use.
+// What a thread that is left alone may still use: it is never taken away, not at the end either.
 struct Hanging {
   DeviceCase two{"data-parallel", 2};
   Gate gate;
@@ -127,7 +127,7 @@ struct Hanging {
 };
 
 TEST(Failures, AStandstillEndsTheRunThoughAThreadHangs) {
-  static Hanging hanging;
+  static Hanging& hanging = *new Hanging;
   RunSettings settings = hanging.settings;
   std::string told;
   settings.watch = {.give_up_after = 0.1, .grace = 0.01, .stuck = [&](const Error& error) {
@@ -144,8 +144,8 @@ TEST(Failures, AStandstillEndsTheRunThoughAThreadHangs) {
 
 // An error elsewhere is not lost behind a thread that hangs.
 TEST(Failures, AnErrorBesideAThreadThatHangsIsTold) {
-  static DeviceCase two("data-parallel", 2);
-  static Gate gate;
+  static DeviceCase& two = *new DeviceCase("data-parallel", 2);
+  static Gate& gate = *new Gate;
   const int32_t backward = two.task_of(TaskKind::Backward);
   RunSettings settings;
   settings.delay = [backward](int32_t task, int32_t part) {

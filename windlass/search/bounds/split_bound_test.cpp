@@ -75,9 +75,9 @@ TEST(SplitBound, NoRandomStrategyIsFaster) {
         near += 2 * least > time ? 1 : 0;
       }
     }
-  EXPECT_GT(all, sampled(1000));
-  EXPECT_GT(pipelines, all / 10);
-  EXPECT_GT(near, all / 20);
+  EXPECT_GT(all, sampled(500));
+  EXPECT_GT(pipelines, all / 20);
+  EXPECT_GT(near, all / 50);
 }
 
 // One sharding of all ops alike is what plans look like.
