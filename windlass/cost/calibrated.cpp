@@ -51,12 +51,16 @@ Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibr
   return analytic * ratio * all;
 }
 
+Bytes largest_operands(const Work& work) {
+  Bytes most;
+  for (const Kernel& kernel : work.kernels) most = std::max(most, kernel.read + kernel.written);
+  return most;
+}
+
 std::optional<Bytes> calibrated_workspace(const Work& work, const Calibration& calibration) {
   const auto found = calibration.workspace.find(calibrated_family(work));
   if (found == calibration.workspace.end()) return std::nullopt;
-  double operands = 0;
-  for (const Kernel& kernel : work.kernels)
-    operands = std::max(operands, static_cast<double>((kernel.read + kernel.written).value));
+  const double operands = static_cast<double>(largest_operands(work).value);
   const double most = std::min(9e18, std::ceil(found->second * operands));
   return Bytes(static_cast<int64_t>(most));
 }

@@ -153,9 +153,7 @@ class Calibrating {
         add(
             work, [this, measure] { return measure(request_.devices); },
             [measure](int devices) { return measure(devices).time; });
-        for (const Kernel& kernel : work.kernels)
-          timed_.back().operands = std::max(
-              timed_.back().operands, static_cast<double>((kernel.read + kernel.written).value));
+        timed_.back().operands = static_cast<double>(largest_operands(work).value);
       }
     }
   }

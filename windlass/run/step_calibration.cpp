@@ -23,9 +23,7 @@ void StepCalibration::add(const TaskGraph& tasks, const TaskTimes& measured) {
     if (family.empty() || analytic.value <= 0) continue;
     KernelTiming& timing = seen_[type][{family, analytic.value}];
     if (!first) continue;
-    double operands = 0;
-    for (const Kernel& kernel : work.kernels)
-      operands = std::max(operands, static_cast<double>((kernel.read + kernel.written).value));
+    const auto operands = static_cast<double>(largest_operands(work).value);
     if (operands > 0 && family != family_name(OpFamily::Convolution)) {
       double& share = workspace_[type][family];
       share = std::max(share, static_cast<double>(measured.workspace[i]) / operands);
