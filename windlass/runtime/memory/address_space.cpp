@@ -21,8 +21,6 @@ namespace windlass {
 namespace {
 
 constexpr size_t kPage = 4096, kLine = 64;
-// What is shorter goes where the least is left over: it must not lie across the room of others.
-constexpr size_t kManyPages = 16 * kPage;
 // Addresses of a segment: those of the pages allowed, several times, so that what is left between
 // ranges does not matter; within reason.
 constexpr size_t kLeastSegment = size_t{16} << 20, kMostSegment = size_t{1} << 36, kTimes = 4;
@@ -60,75 +58,34 @@ AddressSpace::Segment& AddressSpace::segment_of(const std::byte* address) {
   return *found;
 }
 
-void AddressSpace::insert(std::byte* begin, size_t size) {
-  idle_.emplace(begin, size);
-  idle_by_size_.emplace(size, begin);
-}
-
-void AddressSpace::erase(std::byte* begin, size_t size) {
-  idle_.erase(begin);
-  idle_by_size_.erase({size, begin});
-}
-
-// `bytes` of an idle range, from its beginning or up to its end; the rest stays idle.
-std::byte* AddressSpace::take(std::byte* begin, size_t size, size_t bytes, bool at_end) {
-  erase(begin, size);
-  std::byte* taken = at_end ? begin + (size - bytes) : begin;
-  if (size > bytes) insert(at_end ? begin : begin + bytes, size - bytes);
-  note_pages(taken, bytes);
-  allow(taken, bytes);
-  return taken;
-}
-
-std::byte* AddressSpace::reuse(size_t bytes) {
+std::byte* AddressSpace::take(size_t bytes) {
   bytes = round_up(bytes, kLine);
-  const auto shortest = idle_by_size_.lower_bound({bytes, nullptr});
-  if (shortest == idle_by_size_.end()) return nullptr;
-  const auto left = static_cast<size_t>(allowed_ - std::min(allowed_, resident_));
-  if (bytes < kManyPages || bytes + kPage <= left)
-    return take(shortest->second, shortest->first, bytes);
-  // Every page that is not there costs one that is: the range, and the end of it, where fewest are
-  // missing; of those the shortest.
-  auto best = shortest;
-  size_t fewest = SIZE_MAX;
-  bool at_end = false;
-  for (auto range = shortest; range != idle_by_size_.end() && fewest > 0; ++range)
-    for (const bool end : {false, true}) {
-      const size_t missing =
-          missing_pages(end ? range->second + (range->first - bytes) : range->second, bytes);
-      if (missing >= fewest) continue;
-      best = range;
-      fewest = missing;
-      at_end = end;
-    }
-  return take(best->second, best->first, bytes, at_end);
+  const auto found =
+      std::ranges::find_if(idle_, [&](const auto& range) { return range.second >= bytes; });
+  std::byte* begin = found == idle_.end() ? extend(bytes) : found->first;
+  if (begin == nullptr) return nullptr;
+  if (found != idle_.end()) {
+    const size_t left = found->second - bytes;
+    const auto next = idle_.erase(found);
+    if (left > 0) idle_.emplace_hint(next, begin + bytes, left);
+  }
+  note_pages(begin, bytes);
+  allow(begin, bytes);
+  return begin;
 }
 
-size_t AddressSpace::missing_pages(const std::byte* begin, size_t bytes) {
-  const Segment& segment = segment_of(begin);
-  const auto offset = static_cast<size_t>(begin - segment.begin);
-  size_t missing = 0;
-  for (size_t page = offset / kPage; page < round_up(offset + bytes, kPage) / kPage; ++page)
-    missing += page < segment.pages.size() && segment.pages[page] ? 0 : 1;
-  return missing;
-}
-
+// Behind the last range of a segment, together with what is idle there; not idle any more.
 std::byte* AddressSpace::extend(size_t bytes) {
-  bytes = round_up(bytes, kLine);
-  // Behind the last range of a segment, together with what is idle there.
   const auto try_in = [&](Segment& segment) -> std::byte* {
     std::byte* end = segment.begin + segment.used;
     auto last = idle_.lower_bound(end);
     const bool joins =
         last != idle_.begin() && segment.used > 0 && (--last, last->first + last->second == end);
-    std::byte* begin = joins ? last->first : end;
     const size_t known = joins ? last->second : 0;
-    if (bytes - std::min(bytes, known) > segment.size - segment.used) return nullptr;
-    if (known >= bytes) return take(begin, known, bytes);
-    if (joins) erase(begin, known);
+    if (bytes - known > segment.size - segment.used) return nullptr;
+    if (joins) idle_.erase(last);
     segment.used += bytes - known;
-    insert(begin, bytes);
-    return take(begin, bytes, bytes);
+    return end - known;
   };
   for (Segment& segment : segments_)
     if (std::byte* found = try_in(segment)) return found;
@@ -171,12 +128,11 @@ void AddressSpace::note_pages(std::byte* begin, size_t bytes) {
   if (resident_ > allowed_) drop_pages(resident_ - allowed_);
 }
 
-// Of the longest idle ranges, until there are so many bytes less, as far as there are any.
+// Of the last idle ranges, which are asked for last, until there are so many bytes less, as far as
+// there are any.
 void AddressSpace::drop_pages(int64_t bytes) {
-  for (auto range = idle_by_size_.rbegin(); range != idle_by_size_.rend() && bytes > 0; ++range) {
-    if (range->first < kPage) return;
-    bytes -= drop_pages_of(range->second, range->first, bytes);
-  }
+  for (auto range = idle_.rbegin(); range != idle_.rend() && bytes > 0; ++range)
+    if (range->second >= kPage) bytes -= drop_pages_of(range->first, range->second, bytes);
 }
 
 // Those that lie inside altogether, the last ones first, until they are `most` bytes. Returns the
@@ -205,19 +161,16 @@ void AddressSpace::give_back(std::byte* range, size_t bytes) {
   if (next != idle_.end() && next->first == range + size &&
       next->first < segment.begin + segment.size) {
     size += next->second;
-    erase(next->first, next->second);
-    next = idle_.lower_bound(range);
+    next = idle_.erase(next);
   }
   if (next != idle_.begin()) {
     const auto before = std::prev(next);
     if (before->first + before->second == range && before->first >= segment.begin) {
-      std::byte* begin = before->first;
-      size += before->second;
-      erase(begin, before->second);
-      range = begin;
+      before->second += size;
+      return;
     }
   }
-  insert(range, size);
+  idle_.emplace_hint(next, range, size);
 }
 
 void AddressSpace::trim() {

@@ -12,34 +12,51 @@ namespace {
 
 TEST(AddressSpace, NeighboursThatComeBackAreOneRange) {
   AddressSpace space(1 << 20);
-  std::byte* a = space.extend(100'000);
-  std::byte* b = space.extend(100'000);
-  std::byte* c = space.extend(64);
+  std::byte* a = space.take(100'000);
+  std::byte* b = space.take(100'000);
+  std::byte* c = space.take(64);
   ASSERT_TRUE(a != nullptr && b != nullptr && c != nullptr);
-  EXPECT_EQ(space.reuse(64), nullptr);
+  const size_t both = static_cast<size_t>(c - a);
   space.give_back(a, 100'000);
-  EXPECT_EQ(space.reuse(200'000), nullptr);
+  EXPECT_GT(space.take(both), c);  // not there yet
   space.give_back(b, 100'000);
-  EXPECT_EQ(space.reuse(200'000), a);
-  space.give_back(a, 200'000);
-  space.give_back(c, 64);
-  // What is idle at the end is made longer.
-  EXPECT_EQ(space.extend(400'000), a);
+  EXPECT_EQ(space.take(both), a);
+}
+
+TEST(AddressSpace, WhatIsIdleAtTheEndIsMadeLonger) {
+  AddressSpace space(1 << 20);
+  std::byte* a = space.take(100'000);
+  space.give_back(a, 100'000);
+  EXPECT_EQ(space.take(400'000), a);
+}
+
+TEST(AddressSpace, TheLowestRangeThatIsLongEnough) {
+  AddressSpace space(1 << 20);
+  std::byte* a = space.take(6400);
+  space.take(64);
+  std::byte* b = space.take(640);
+  space.take(64);
+  space.give_back(b, 640);
+  space.give_back(a, 6400);
+  EXPECT_EQ(space.take(640), a);
+  EXPECT_EQ(space.take(6400 - 640 + 64), b + 640 + 64);
+  EXPECT_EQ(space.take(6400 - 640), a + 640);
+  EXPECT_EQ(space.take(640), b);
 }
 
 TEST(AddressSpace, PagesAreKeptAsLongAsTheyAreAllowed) {
   constexpr int64_t kAllowed = 1 << 20;
   AddressSpace space(kAllowed);
-  std::byte* a = space.extend(kAllowed / 2);
+  std::byte* a = space.take(kAllowed / 2);
   std::memset(a, 1, kAllowed / 2);
   space.give_back(a, kAllowed / 2);
   EXPECT_EQ(space.resident(), kAllowed / 2);
-  std::byte* again = space.reuse(kAllowed / 2);
+  std::byte* again = space.take(kAllowed / 2);
   EXPECT_EQ(again, a);
   EXPECT_EQ(again[100], std::byte{1});  // nobody took it away
   // Twice as much is there than may be: what is idle goes.
   space.give_back(again, kAllowed / 2);
-  std::byte* more = space.extend(2 * kAllowed);
+  std::byte* more = space.take(2 * kAllowed);
   ASSERT_NE(more, nullptr);
   EXPECT_EQ(space.resident(), 2 * kAllowed);
   space.give_back(more, 2 * kAllowed);
@@ -74,8 +91,7 @@ TEST(AddressSpace, RandomRanges) {
       }
       if (held.size() > 40) continue;
       const auto bytes = static_cast<size_t>(rng.integer(1, rng.chance(0.25) ? 60'000 : 900));
-      std::byte* at = space.reuse(bytes);
-      if (at == nullptr) at = space.extend(bytes);
+      std::byte* at = space.take(bytes);
       ASSERT_NE(at, nullptr);
       ASSERT_EQ(reinterpret_cast<uintptr_t>(at) % 64, 0u);
       const auto mark = static_cast<std::byte>(rng.integer(0, 255));
@@ -86,7 +102,7 @@ TEST(AddressSpace, RandomRanges) {
       ASSERT_LE(space.resident(), std::max(kAllowed, pages + 3 * 4096 * 42));
     }
     for (const Held& range : held) space.give_back(range.at, range.bytes);
-    EXPECT_NE(space.reuse(1), nullptr);
+    EXPECT_NE(space.take(1), nullptr);
   }
 }
 

@@ -35,8 +35,7 @@ void* Arena::allocate(size_t bytes) {
          format_bytes(Bytes(size)), format_bytes(Bytes(limit_)), format_bytes(Bytes(live)),
          format_bytes(Bytes(size - (limit_ - live))), more);
   }
-  void* block = guarded_ ? take_guarded(size, bytes) : take_kept(size);
-  if (!guarded_ && block == nullptr) block = take_new(size);
+  void* block = guarded_ ? take_guarded(size, bytes) : take(size);
   if (block == nullptr)
     fail(ErrorKind::OutOfMemory, "{}: the system has no {} to give", name_,
          format_bytes(Bytes(size)));
@@ -57,9 +56,8 @@ void Arena::release(void* block) {
     if (!arena.guarded_->give_back(block, sizeof(Header), header->requested)) ++arena.damaged_;
     return;
   }
-  forbid(block, static_cast<size_t>(header->size));
-  arena.kept_[header->size].push_back(header);
-  arena.kept_bytes_ += header->size;
+  const auto size = static_cast<size_t>(header->size);
+  arena.space_.give_back(reinterpret_cast<std::byte*>(header), sizeof(Header) + size);
 }
 
 Arena& Arena::owner(void* block) { return *(static_cast<Header*>(block) - 1)->arena; }
@@ -71,52 +69,20 @@ void Arena::check_guards() const {
          damaged_, damaged_ == 1 ? "" : "s");
 }
 
-// Called with the lock held, like those below.
-void* Arena::take_kept(int64_t size) {
-  const auto found = kept_.find(size);
-  if (found == kept_.end() || found->second.empty()) return nullptr;
-  Header* header = found->second.back();
-  found->second.pop_back();
-  kept_bytes_ -= size;
-  allow(header + 1, static_cast<size_t>(size));
-  return header + 1;
-}
-
+// Called with the lock held.
 void* Arena::take_guarded(int64_t size, size_t bytes) {
   void* block = guarded_->take(sizeof(Header), bytes);
   if (block != nullptr) new (static_cast<Header*>(block) - 1) Header{this, size, bytes};
   return block;
 }
 
-// Where blocks of other sizes were before if it can be. Blocks that are kept for their size give
-// way when the memory is full, all of them: only with its neighbours is one of them room for a
-// larger one, and pages that would have to be taken elsewhere cost more than looking for a range.
-void* Arena::take_new(int64_t size) {
-  const size_t whole = sizeof(Header) + static_cast<size_t>(size);
-  std::byte* memory = space_.reuse(whole);
-  if (memory == nullptr && kept_bytes_ > 0 && size > limit_ - space_.resident()) {
-    drop_kept();
-    memory = space_.reuse(whole);
-  }
-  if (memory == nullptr) memory = space_.extend(whole);
+void* Arena::take(int64_t size) {
+  std::byte* memory = space_.take(sizeof(Header) + static_cast<size_t>(size));
   return memory == nullptr ? nullptr : new (memory) Header{this, size} + 1;
-}
-
-void Arena::drop_kept() {
-  for (const auto& [size, headers] : kept_)
-    for (Header* header : headers) put_back(header);
-  kept_.clear();
-  kept_bytes_ = 0;
-}
-
-void Arena::put_back(Header* header) {
-  const auto size = static_cast<size_t>(header->size);
-  space_.give_back(reinterpret_cast<std::byte*>(header), sizeof(Header) + size);
 }
 
 void Arena::trim() {
   const std::lock_guard lock(mutex_);
-  drop_kept();
   space_.trim();
 }
 

@@ -1,20 +1,16 @@
 // An arena: a memory with a limit. Every byte of it that somebody holds is counted.
 //
-// Blocks that come back are kept for the next request of the same size, until the memory is full:
-// then all of them are joined and given out again by length. The process never has more pages of
-// this memory than the limit says, but for those that blocks have in part; and they are kept
-// (address_space.h), so that a step costs few page faults or none.
+// The process never has more pages of this memory than the limit says, but for those that blocks
+// have in part; and they are kept (address_space.h), so that a step costs few page faults or none.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "windlass/runtime/memory/address_space.h"
 #include "windlass/runtime/memory/guarded_blocks.h"
@@ -31,7 +27,7 @@ struct ArenaStatistics {
 class Arena {
  public:
   // Sizes are rounded up to multiples of `unit`. `name` begins messages. With `guarded`, blocks
-  // notice misuse (guarded_blocks.h), and none is kept for later.
+  // notice misuse (guarded_blocks.h), and their pages are not kept.
   Arena(std::string name, int64_t limit, int64_t unit, bool guarded = false);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -50,7 +46,7 @@ class Arena {
   int64_t limit() const { return limit_; }
   // The peak counts from what is live now.
   void reset_peak();
-  // Gives what is kept back to the system.
+  // Gives pages that nobody uses back to the system.
   void trim();
   // Throws Error{Internal} if bytes beside a guarded block were found changed when it came back.
   void check_guards() const;
@@ -63,18 +59,13 @@ class Arena {
  private:
   struct Header;
   void* take_guarded(int64_t size, size_t bytes);
-  void* take_kept(int64_t size);
-  void* take_new(int64_t size);
-  void drop_kept();
-  void put_back(Header* header);
+  void* take(int64_t size);
 
   const std::string name_;
   const int64_t limit_;
   const int64_t unit_;
   mutable std::mutex mutex_;
   ArenaStatistics statistics_;
-  std::map<int64_t, std::vector<Header*>> kept_;  // by size
-  int64_t kept_bytes_ = 0;
   AddressSpace space_;
   std::function<std::string()> describe_;
   std::unique_ptr<GuardedBlocks> guarded_;
