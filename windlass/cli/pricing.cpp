@@ -67,7 +67,8 @@ Pricing::~Pricing() {
   const std::vector<MeasuredKernel> measured = profile_->measured();
   if (measured.empty()) return;
   std::vector<std::string> notes;
-  cache_->add(measured, open_runtime().libraries(), seconds_now(), notes);
+  cache_->add(measured, open_runtime().libraries(), profile_->others().share(), seconds_now(),
+              notes);
   print_notes(notes);
 }
 
@@ -81,9 +82,10 @@ Reprice Pricing::reprice() {
 
 std::string Pricing::provenance() const {
   if (!profile_) return cost_->provenance();
-  return fmt::format("{} kernels on this host{}, {} thread{}; copies at the machine's rate",
+  const OtherLoad& others = profile_->others();
+  return fmt::format("{} kernels on this host{}, {} thread{}{}; copies at the machine's rate",
                      kMeasured, remembered_ > 0 ? ", some by earlier runs" : "", threads_,
-                     threads_ == 1 ? "" : "s");
+                     threads_ == 1 ? "" : "s", others.noticed() ? ", while " + others.text() : "");
 }
 
 void Pricing::know(const std::vector<MeasuredKernel>& kernels) {

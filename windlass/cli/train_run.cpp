@@ -22,6 +22,7 @@
 #include "windlass/run/checkpoint.h"
 #include "windlass/run/checkpoint_folder.h"
 #include "windlass/run/event_file.h"
+#include "windlass/run/other_load.h"
 #include "windlass/run/runtime.h"
 #include "windlass/run/step_log.h"
 
@@ -167,7 +168,9 @@ class TrainingRun {
   }
 
   void one_step(Progress& progress) {
+    others_.begin();
     const TrainerStep done = trainer_->step();
+    others_.end();
     measured_.add(done.outcome);
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
     const double rate = static_cast<double>(prepared_.subject.facts.samples) / seconds;
@@ -295,12 +298,14 @@ class TrainingRun {
       ordered_json json = comparison_json(comparison);
       json["steps"] = trainer_->steps_done();
       if (overlap_.asked > 1) json["overlap"] = overlap_.json();
+      if (ranks_ == nullptr) json["other_load"] = others_.share();
       fmt::print("{}\n", json.dump());
       return;
     }
     fmt::print("\n{}", comparison_text(comparison));
     fmt::print("measured: median of the steps after the first; predicted: simulated, {}\n",
                prepared_.subject.facts.provenance);
+    if (ranks_ == nullptr && others_.noticed()) fmt::print("meanwhile {}\n", others_.text());
     if (overlap_.row)
       fmt::print("a step's time is from the end of the step before it to its own\n");
   }
@@ -313,6 +318,7 @@ class TrainingRun {
   const StepOverlap overlap_;
   std::unique_ptr<Training> trainer_;
   MeasuredSteps measured_;
+  OtherLoad others_;  // during steps
   std::optional<StepLog> log_;
   std::optional<EventFile> events_;
   std::string resumed_, evaluation_note_;

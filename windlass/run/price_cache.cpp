@@ -1,6 +1,7 @@
 #include "windlass/run/price_cache.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
 #include "windlass/base/version.h"
+#include "windlass/run/other_load.h"
 
 namespace windlass {
 namespace {
@@ -113,7 +115,8 @@ PriceFile price_file_from_json(std::string_view text, const std::string& where) 
     CachedPrice price = {{.kernel = bounded_text(entry, "kernel"),
                           .time_ns = entry.integer("time_ns", 1, kMostTime),
                           .workspace_bytes = entry.integer("workspace_bytes", 0, int64_t{1} << 60)},
-                         entry.integer("measured_s", 0, kMostTime)};
+                         entry.integer("measured_s", 0, kMostTime),
+                         entry.integer("others_percent", 0, 0, 100)};
     entry.finish();
     const std::string kernel = price.price.kernel;
     if (!prices.try_emplace(kernel, std::move(price)).second)
@@ -140,11 +143,13 @@ std::string price_file_to_json(const PriceFile& file) {
   for (const LibraryFile& library : file.libraries)
     json["libraries"].push_back(
         {{"path", library.path}, {"bytes", library.bytes}, {"modified_ns", library.modified}});
-  for (const CachedPrice& entry : file.prices)
+  for (const CachedPrice& entry : file.prices) {
     json["prices"].push_back({{"kernel", entry.price.kernel},
                               {"time_ns", entry.price.time_ns},
                               {"workspace_bytes", entry.price.workspace_bytes},
                               {"measured_s", entry.time}});
+    if (entry.others_percent > 0) json["prices"].back()["others_percent"] = entry.others_percent;
+  }
   return json.dump(0, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -184,7 +189,9 @@ PriceFile PriceCache::load(int64_t now, std::vector<std::string>& notes) const {
     if (file.libraries.empty() || look_at_libraries(paths) != file.libraries)
       fail_input("{}: was measured with libraries that are others now", path_);
     std::erase_if(file.prices, [&](const CachedPrice& price) {
-      return price.time < now - kMostPriceAge || price.time > now + kDay;
+      const bool busy = static_cast<double>(price.others_percent) >= 100 * OtherLoad::kNoticed;
+      return price.time < now - (busy ? kMostBusyPriceAge : kMostPriceAge) ||
+             price.time > now + kDay;
     });
     return file;
   } catch (const Error& error) {
@@ -202,16 +209,17 @@ std::vector<MeasuredKernel> PriceCache::read(int64_t now, std::vector<std::strin
 }
 
 void PriceCache::add(const std::vector<MeasuredKernel>& measured,
-                     const std::vector<std::string>& libraries, int64_t now,
+                     const std::vector<std::string>& libraries, double others, int64_t now,
                      std::vector<std::string>& notes) const try {
   // Somebody else may have written since it was read. What is no good has been told of then.
   std::vector<std::string> told;
   PriceFile file = load(now, told);
   file.libraries = look_at_libraries(libraries);
+  const auto percent = static_cast<int64_t>(std::lround(100 * std::clamp(others, 0.0, 1.0)));
   std::map<std::string, CachedPrice> prices;
   for (CachedPrice& price : file.prices) prices[price.price.kernel] = std::move(price);
   for (const MeasuredKernel& kernel : measured)
-    if (kernel.kernel.size() <= kLongestText) prices[kernel.kernel] = {kernel, now};
+    if (kernel.kernel.size() <= kLongestText) prices[kernel.kernel] = {kernel, now, percent};
   file.prices.clear();
   for (auto& [kernel, price] : prices) file.prices.push_back(std::move(price));
   if (file.prices.size() > kMostPrices) {

@@ -39,7 +39,8 @@ std::vector<LibraryFile> look_at_libraries(const std::vector<std::string>& paths
 
 struct CachedPrice {
   MeasuredKernel price;
-  int64_t time = 0;  // when it was measured: seconds since 1970
+  int64_t time = 0;            // when it was measured: seconds since 1970
+  int64_t others_percent = 0;  // of the processors, what other programs took meanwhile
   bool operator==(const CachedPrice&) const = default;
 };
 
@@ -53,6 +54,9 @@ struct PriceFile {
 inline constexpr int64_t kMostPriceBytes = int64_t{16} << 20;
 inline constexpr size_t kMostPrices = 20'000;
 inline constexpr int64_t kMostPriceAge = int64_t{30} * 24 * 3600;
+// Of those that were measured beside other programs (OtherLoad::noticed): a machine that is busy
+// now is likely to be so for a while, but not for days.
+inline constexpr int64_t kMostBusyPriceAge = 10 * 60;
 
 // Throws Error{Input} for what is not such a file, begins with `where`.
 PriceFile price_file_from_json(std::string_view text, const std::string& where);
@@ -70,10 +74,11 @@ class PriceCache {
 
   const std::string& path() const { return path_; }
   std::vector<MeasuredKernel> read(int64_t now, std::vector<std::string>& notes) const;
-  // Adds prices measured now with these libraries to those that are there. Makes the folder if
-  // it is missing. The newest are kept if there are too many.
+  // Adds prices measured now with these libraries, beside other programs that took so much of the
+  // host, to those that are there. Makes the folder if it is missing. The newest are kept if there
+  // are too many.
   void add(const std::vector<MeasuredKernel>& measured, const std::vector<std::string>& libraries,
-           int64_t now, std::vector<std::string>& notes) const;
+           double others, int64_t now, std::vector<std::string>& notes) const;
 
  private:
   // What is there, if it is good.

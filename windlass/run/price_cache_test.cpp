@@ -46,9 +46,9 @@ class PriceCaching : public testing::Test {
   PriceCache cache(int threads = 1, int devices = 2) const {
     return {(folder_ / "cache" / "windlass").string(), price_setting(threads, devices)};
   }
-  void add(const std::vector<MeasuredKernel>& prices, int64_t now = kNow) {
+  void add(const std::vector<MeasuredKernel>& prices, int64_t now = kNow, double others = 0) {
     std::vector<std::string> notes;
-    cache().add(prices, {library_}, now, notes);
+    cache().add(prices, {library_}, others, now, notes);
     EXPECT_THAT(notes, testing::IsEmpty());
   }
   // What is read without a word.
@@ -101,6 +101,16 @@ TEST_F(PriceCaching, OldPricesAndThoseOfTheFutureAreDropped) {
   EXPECT_TRUE(known(kNow - 10 * 24 * 3600).empty());
   add({}, kNow + kMostPriceAge + 50);
   EXPECT_THAT(get(cache().path()), testing::Not(HasSubstr("Conv 0")));
+}
+
+// For the next command, not for the next day.
+TEST_F(PriceCaching, PricesMeasuredBesideOtherProgramsAreKeptBriefly) {
+  add({conv_}, kNow, 0.4);
+  add({norm_}, kNow, 0.04);
+  EXPECT_EQ(known(kNow + kMostBusyPriceAge), (std::vector<MeasuredKernel>{conv_, norm_}));
+  EXPECT_EQ(known(kNow + kMostBusyPriceAge + 1), std::vector<MeasuredKernel>{norm_});
+  add({conv_}, kNow + 1, 0);  // measured again when it was quiet
+  EXPECT_EQ(known(kNow + kMostBusyPriceAge + 1), (std::vector<MeasuredKernel>{conv_, norm_}));
 }
 
 TEST_F(PriceCaching, AnotherLibraryMeansOtherPrices) {
@@ -195,7 +205,7 @@ TEST_F(PriceCaching, WhatIsNoFileIsNotWaitedFor) {
 TEST_F(PriceCaching, AFolderThatCannotBeMadeIsTold) {
   put((folder_ / "cache").string(), "in the way");
   std::vector<std::string> notes;
-  cache().add({conv_}, {library_}, kNow, notes);
+  cache().add({conv_}, {library_}, 0, kNow, notes);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_THAT(notes[0], HasSubstr("not kept"));
 }

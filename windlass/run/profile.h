@@ -14,6 +14,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/plan/plan.h"
 #include "windlass/run/kernel_run.h"
+#include "windlass/run/other_load.h"
 #include "windlass/run/runtime.h"
 #include "windlass/sim/simulate.h"
 #include "windlass/task/task_graph.h"
@@ -65,6 +66,8 @@ class KernelProfile {
   bool knows(const std::string& key) const { return prices_.contains(key); }
   // Time spent measuring.
   Seconds spent() const { return Seconds(static_cast<double>(spent_) * 1e-9); }
+  // What other programs took of the host meanwhile.
+  const OtherLoad& others() const { return others_; }
 
  private:
   // Calls visit(task, update op, elements, whether it is the first of the task) for each weight of
@@ -91,6 +94,7 @@ class KernelProfile {
   std::map<TaskKernels::Origin, const KernelPrice*> pieces_;
   bool prices_updates_ = true, prices_compression_ = true;
   Nanoseconds spent_ = 0;
+  OtherLoad others_;
 };
 
 }  // namespace windlass
