@@ -93,6 +93,7 @@ class DeviceLane {
   void post(int32_t job, Clock::time_point since);
   // Whether no job waits.
   bool idle();
+  bool computes() const { return kind_ == LaneKind::Compute; }
   // No job is begun any more.
   void close();
   // After close(): waits for the thread, or leaves it alone.

@@ -28,6 +28,12 @@ std::vector<Nanoseconds> predicted_times(const JobGraph& graph, const SimResult&
   return times;
 }
 
+JobGraph jobs_of(const TaskGraph& tasks, Program& program, const MemoryOrder& order,
+                 const Ownership& own) {
+  if (own.alone()) let_swaps_go_apart(program);
+  return make_jobs(tasks, program, order, own);
+}
+
 }  // namespace
 
 thread_local DeviceLane* Executor::State::this_lane = nullptr;
@@ -43,7 +49,7 @@ Executor::State::State(const TrainingGraph& training_graph, const TaskGraph& gra
       program(make_program(training_graph, machine, graph, given.sample_axes, row)),
       own(share_out(program, machine, given.ranks == nullptr ? 0 : given.ranks->rank(),
                     given.ranks == nullptr ? 1 : given.ranks->size())),
-      graph_of_jobs(make_jobs(graph, program, memory_order(graph, times, simulated), own)),
+      graph_of_jobs(jobs_of(graph, program, memory_order(graph, times, simulated), own)),
       beside(std::move(other)),
       left_of(static_cast<size_t>(row.steps)),
       watchdog(given.watch, predicted_times(graph_of_jobs, simulated)) {
@@ -136,6 +142,12 @@ void Executor::State::close() {
 
 void Executor::State::work(DeviceLane& lane, LaneWork& how, int32_t job, Clock::time_point ready) {
   this_lane = &lane;
+  // A system may let a thread that has become ready wait for the end of a slice, some milliseconds,
+  // where all cores compute. What moves data is soon done, and kernels wait for it.
+  if (!lane.computes())
+    --moves_ready;
+  else if (moves_ready > 0)
+    std::this_thread::yield();
   if (!failed) run_job(job, [&](const auto& what) { return how.run(what, ready); });
   while (lane.chained >= 0) {
     const int32_t chained = std::exchange(lane.chained, -1);
@@ -212,6 +224,7 @@ void Executor::State::dispatch(int32_t id) {
   ++active;
   if (chain(id)) return;
   const int32_t worker = graph_of_jobs.jobs[static_cast<size_t>(id)].worker;
+  if (!lanes[static_cast<size_t>(worker)]->computes()) ++moves_ready;
   const std::chrono::nanoseconds since(due[static_cast<size_t>(id)].load());
   lanes[static_cast<size_t>(worker)]->post(id, began + since);
 }

@@ -95,9 +95,10 @@ struct Executor::State {
   std::unique_ptr<std::atomic<int32_t>[]> asking;  // by job: memories that have not let it in
   // By job: when all that it waited for was there, by the clocks of devices.
   std::unique_ptr<std::atomic<Nanoseconds>[]> due;
-  std::vector<Nanoseconds> start, end;        // by job
-  std::atomic<int64_t> active = 0;            // jobs that are ready or run
-  std::atomic<int64_t> left = 0;              // jobs that have not ended
+  std::vector<Nanoseconds> start, end;   // by job
+  std::atomic<int64_t> active = 0;       // jobs that are ready or run
+  std::atomic<int64_t> moves_ready = 0;  // that no thread has begun, of lanes that do not compute
+  std::atomic<int64_t> left = 0;         // jobs that have not ended
   std::vector<std::atomic<int64_t>> left_of;  // by step of the row
   std::atomic<bool> failed = false;
   std::mutex mutex;  // of what ends a step

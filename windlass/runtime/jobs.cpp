@@ -82,17 +82,19 @@ class JobMaker {
   }
   const Slot& slot(size_t i) const { return program_.slots[static_cast<size_t>(slots_[i])]; }
 
-  int32_t worker(LaneId lane, int32_t memory) {
+  // `apart`: of a part, in the memory where it is done.
+  int32_t worker(LaneId lane, int32_t memory, bool apart) {
     // A process has no thread for devices that are not its own: it helps them on the lane's.
     const bool computes =
         tasks_[lane].kind == LaneKind::Compute && memory >= 0 && own_.has_memory(memory);
     const LaneKind kind =
         tasks_[lane].kind == LaneKind::Compute && !computes ? LaneKind::Send : tasks_[lane].kind;
-    const auto [entry, fresh] =
-        workers_.try_emplace(computes ? std::pair{-1, memory} : std::pair{lane.value, -1},
-                             static_cast<int32_t>(graph_.workers.size()));
+    const bool copies = apart && kind == tasks_[lane].kind && !computes;
+    const auto [entry, fresh] = workers_.try_emplace(
+        std::pair{computes ? -1 : lane.value, computes || copies ? memory : -1},
+        static_cast<int32_t>(graph_.workers.size()));
     const int32_t first = program_.first_memory[tasks_[tasks_[lane].team].memory.index()];
-    if (fresh) graph_.workers.push_back({kind, computes ? memory : first});
+    if (fresh) graph_.workers.push_back({kind, computes || copies ? memory : first});
     return entry->second;
   }
 
@@ -100,8 +102,9 @@ class JobMaker {
     const LaneId lane = tasks_.lanes_of(id)[0];
     for (size_t j = graph_.jobs.size(); j < sites_.size() && sites_[j].task == id; ++j) {
       jobs_of_[id.index()].push_back(static_cast<int32_t>(j));
-      graph_.jobs.push_back(
-          {.task = id, .part = sites_[j].part, .worker = worker(lane, sites_[j].memory)});
+      graph_.jobs.push_back({.task = id,
+                             .part = sites_[j].part,
+                             .worker = worker(lane, sites_[j].memory, sites_[j].part >= 0)});
     }
   }
 
@@ -215,7 +218,7 @@ class JobMaker {
   std::vector<std::vector<int32_t>> jobs_of_;                    // by task
   std::vector<std::vector<int32_t>> inherited_;                  // by task, of others' tasks
   std::vector<TaskId> last_on_;                                  // by lane
-  std::map<std::pair<int32_t, int32_t>, int32_t> workers_;       // by lane, or by memory
+  std::map<std::pair<int32_t, int32_t>, int32_t> workers_;       // by lane and memory, -1: any
   std::vector<std::vector<std::pair<int32_t, int32_t>>> lives_;  // by buffer: memory and life
 };
 

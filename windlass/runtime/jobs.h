@@ -1,5 +1,5 @@
 // Jobs: what a thread does at one time. A task that every device of a team does by itself is a job
-// for each of them; one that moves data between memories is one job for all. A job says what comes
+// for each of them; one that moves data between devices is one job for all. A job says what comes
 // after it, which gates let it in, and what it leaves behind.
 //
 // Of several processes each has the jobs that touch its own memories; one that touches those of
@@ -41,7 +41,8 @@ struct Job {
 // A thread: of a device, whose kernels it runs, or of a lane that moves data or updates on a host.
 struct Worker {
   LaneKind kind = LaneKind::Compute;
-  int32_t memory = 0;  // of Program::memories: whose it is; of a lane of several devices, the first
+  // Of Program::memories: whose it is; of a lane that several devices share, the first.
+  int32_t memory = 0;
 };
 
 struct JobGraph {

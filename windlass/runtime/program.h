@@ -208,4 +208,8 @@ struct Program {
 Program make_program(const TrainingGraph& training, const Machine& machine, const TaskGraph& tasks,
                      const std::vector<int32_t>& sample_axes, const RowShape& row = {});
 
+// Each device swaps what is its own by itself, on a thread of its own. For programs that one
+// process has alone: several tell each other what they swap as a whole.
+void let_swaps_go_apart(Program& program);
+
 }  // namespace windlass

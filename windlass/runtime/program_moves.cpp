@@ -98,6 +98,13 @@ void ProgramMaker::copy(TaskId id, const Use& to, Part& part) const {
   }
 }
 
+// Data that a task brings lies in all of a host.
+void let_swaps_go_apart(Program& program) {
+  for (ProgramTask& task : program.tasks)
+    if (task.kind == TaskKind::SwapIn || task.kind == TaskKind::SwapOut)
+      task.apart |= task.parts.size() > 1 && task.brings.empty();
+}
+
 const Use* ProgramMaker::find(TaskId id, UseKind kind, uint32_t index, int64_t member) const {
   for (const Use& use : tasks_.uses_of(id))
     if (use.kind == kind && use.index == index && held_.holders(use.buffer).contains(member))

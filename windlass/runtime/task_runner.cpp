@@ -89,7 +89,7 @@ void TaskRunner::run(TaskId id, int32_t part) {
     const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
     if (part <= 0 && counts(id))
       pacer_.count(traffic, program_.step_of(id));  // traffic is that of all members
-    if (paces_) pacer_.wait(traffic, begin);
+    if (paces_ && part <= 0) pacer_.wait(traffic, begin);
   } catch (...) {
     rethrow_within(label(id, at));
   }
@@ -132,8 +132,14 @@ void TaskRunner::run_part(TaskId id, const Part& part) {
 }
 
 void TaskRunner::allocate(const std::vector<int32_t>& slots) {
-  for (int32_t slot : slots)
-    if (own_.mine(slot) && !slots_.holds(slot)) slots_.allocate(slot);
+  for (int32_t slot : slots) {
+    if (!own_.mine(slot)) continue;
+    const auto memory = static_cast<size_t>(program_.slots[static_cast<size_t>(slot)].memory);
+    // What several devices bring to the same slot of a host the first of them takes.
+    std::unique_lock lock(host_mutex_, std::defer_lock);
+    if (!program_.memories[memory].device.valid()) lock.lock();
+    if (!slots_.holds(slot)) slots_.allocate(slot);
+  }
 }
 
 std::string TaskRunner::label(TaskId id, int32_t part) const {

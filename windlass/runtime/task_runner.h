@@ -89,7 +89,7 @@ class TaskRunner {
   bool paces_ = false;
   std::vector<StepRequest> requests_;                     // by step
   std::vector<std::vector<std::vector<double>>> losses_;  // by step, micro-batch and member
-  std::mutex watch_mutex_;
+  std::mutex watch_mutex_, host_mutex_;
   std::vector<std::atomic<double>> norms_;  // by step: all updates of it find the same
 };
 
