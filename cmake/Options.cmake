@@ -49,8 +49,9 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Sources that are compiled together look like headers to g++.
-  target_compile_options(windlass_options INTERFACE -Wno-subobject-linkage)
+  # Sources that are compiled together look like headers to g++. It need not tidy up its memory before it has a
+  # GB: a twentieth of the time.
+  target_compile_options(windlass_options INTERFACE -Wno-subobject-linkage --param=ggc-min-heapsize=1000000)
 endif()
 
 # A faster linker, where it is installed: for tests, and for all programs of a sanitizer's tree.

@@ -24,6 +24,7 @@ function(windlass_test_program target)
   # What is tested is optimised; to optimise the tests themselves takes longer than they run.
   target_compile_options(${target} PRIVATE -O0)
   target_link_options(${target} PRIVATE ${WINDLASS_TEST_LINK})
+  windlass_link_first(${target} ${arg_LIBRARIES})
   windlass_test_places()
   target_link_libraries(${target} PRIVATE windlass_test_places)
   if(WINDLASS_SANITIZE)
@@ -98,7 +99,9 @@ function(windlass_test_tool name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LIBRARIES")
   add_executable(windlass_${name} "${CMAKE_SOURCE_DIR}/tests/tools/${name}.cpp")
   target_link_libraries(windlass_${name} PRIVATE windlass_options ${arg_LIBRARIES})
+  target_compile_options(windlass_${name} PRIVATE -O0)
   target_link_options(windlass_${name} PRIVATE ${WINDLASS_TEST_LINK})
+  windlass_link_first(windlass_${name} ${arg_LIBRARIES})
 endfunction()
 
 # tests/*_test.py: checks against PyTorch and ONNX in Python. Exit code 77 means skipped.

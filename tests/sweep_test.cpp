@@ -45,7 +45,7 @@ TEST(SweepSlow, EveryModelUnderEveryBaseline) {
   const auto cost = analytic_cost_model();
   int done = 0, too_large = 0, impossible = 0, no_packs = 0;
   const std::vector<std::string> names = zoo_names();
-  const int stride = thorough() ? 1 : 4;
+  const int stride = thorough() ? 1 : 8;
   for (size_t at = 0; at < names.size(); at += static_cast<size_t>(stride)) {
     const std::string& name = names[at];
     ModelOptions options;

@@ -1,7 +1,7 @@
 // Attention, elementwise, layout, lookup, reduction, routing and loss kernels against autograd.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "windlass/base/philox.h"
 #include "windlass/runtime/kernels/autograd_peer.h"

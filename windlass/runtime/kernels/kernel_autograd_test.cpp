@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "windlass/runtime/kernels/autograd_peer.h"
 

@@ -3,7 +3,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "windlass/graph/differentiate.h"
 #include "windlass/runtime/kernels/random.h"
