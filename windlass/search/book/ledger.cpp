@@ -13,6 +13,10 @@ constexpr size_t kFrugal = 8;
 // A little slower ones may become faster when some of what they give up is kept.
 constexpr double kPromising = 1.3;
 
+struct KnownBound {
+  std::optional<Seconds> least;
+};
+
 }  // namespace
 
 Ledger::Ledger(const Problem& problem, const SearchOptions& options)
@@ -137,15 +141,20 @@ void Ledger::report() {
 
 void Ledger::report(SearchProgress progress) {
   if (!options_.progress) return;
-  if (!bound_) bound_ = work_bound(problem_, options_);
   progress.tried += tried();
   if (elsewhere_best_) {
     const Seconds other = step_time(problem_, *elsewhere_best_);
     progress.best = progress.best ? std::min(*progress.best, other) : other;
   }
   progress.seconds = Seconds(seconds());
-  progress.bound = bound_;
+  progress.bound = bound();
   options_.progress(progress);
+}
+
+Seconds Ledger::bound() {
+  std::optional<Seconds>& least = kept<KnownBound>().least;
+  if (!least) least = work_bound(problem_, options_);
+  return *least;
 }
 
 std::vector<int64_t> Ledger::micro_batches(int64_t most) const {

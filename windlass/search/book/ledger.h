@@ -100,6 +100,8 @@ class Ledger {
   bool may_measure(int64_t micro_batches);
   void report();
   void report(SearchProgress progress);
+  // work_bound(), found once for a book and its branches.
+  Seconds bound();
 
   // --- micro-batches
   // Powers of two and, if there is an only one, that; up to `most`.
@@ -202,7 +204,6 @@ class Ledger {
   std::vector<Point> points_;
   std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
   Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
-  std::optional<Seconds> bound_;  // of the work, if progress is shown
 };
 
 // Methods: each adds what it finds.

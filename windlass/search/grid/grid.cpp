@@ -259,7 +259,7 @@ SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
   run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   return result;
 }
 

@@ -173,7 +173,7 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
   run_walks(ledger, facts);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   result.proposals = facts.proposals;
   return result;
 }
