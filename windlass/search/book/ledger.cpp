@@ -223,11 +223,20 @@ void Ledger::add_point(const Strategy& strategy, const Evaluation& free) {
 }
 
 void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
-  if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
+  const auto same_cut = [](int64_t micro) {
+    return [micro](const Entry& entry) { return entry.micro_batches == micro; };
+  };
+  if (frugal_.size() >= kFrugal && frugal_.back().time <= peak &&
+      std::ranges::any_of(frugal_, same_cut(micro_batches)))
+    return;
   const auto at =
       std::ranges::upper_bound(frugal_, peak, {}, [](const Entry& entry) { return entry.time; });
   frugal_.insert(at, {strategy, micro_batches, peak});
-  if (frugal_.size() > kFrugal) frugal_.pop_back();
+  for (size_t i = frugal_.size(); frugal_.size() > kFrugal && i-- > 0;) {
+    const auto last = frugal_.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find_if(frugal_.begin(), last, same_cut(last->micro_batches)) != last)
+      frugal_.erase(last);
+  }
 }
 
 Evaluation Ledger::evaluate_free(const Strategy& strategy, int64_t micro_batches) {

@@ -141,7 +141,7 @@ class Ledger {
   bool beaten(Nanoseconds time) const { return time >= ceiling(); }
   // Those that fit, the fastest first; of equal times and cuts one. At most kEntries.
   const std::vector<Entry>& entries() const { return entries_; }
-  // Those that need least memory, if nothing fits.
+  // Those that need least memory, if nothing fits; of each number of micro-batches at least one.
   const std::vector<Entry>& frugal() const { return frugal_; }
   // Whether something would be faster than the best if memory were no matter.
   bool memory_binds() const;
