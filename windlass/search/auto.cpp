@@ -2,6 +2,7 @@
 // All write into one book, so that the answer is the best of everything that was simulated.
 
 #include <iterator>
+#include <utility>
 
 #include "windlass/search/book/ledger.h"
 #include "windlass/search/grid/subsets.h"
@@ -54,10 +55,8 @@ void search_here(Ledger& ledger, const Breadth& breadth, SearchResult& facts) {
   if (breadth.packs || !ledger.fits()) try_packs(ledger);
 }
 
-SearchResult with_facts(SearchResult result, const Problem& problem, const SearchOptions& options,
-                        const SearchResult& facts) {
+SearchResult with_facts(SearchResult result, const SearchResult& facts) {
   // The bound of the exact search is for strategies without a pipeline: it says nothing of others.
-  result.lower_bound = work_bound(problem, options);
   take_exact_facts(result, facts);
   result.objective = result.objective_bound = std::nullopt;
   result.proposals = facts.proposals;
@@ -72,7 +71,9 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
     Ledger ledger(problem, options);
     consider_starts(ledger);
     search_here(ledger, {}, facts);
-    return with_facts(ledger.finish(), problem, options, facts);
+    SearchResult result = ledger.finish();
+    result.lower_bound = ledger.bound();
+    return with_facts(std::move(result), facts);
   }
   const auto search = [&](Ledger& ledger, const RungPlace& place, double& effort) {
     const auto at = static_cast<size_t>(place.before);
@@ -87,7 +88,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
          .packs = (early && !first) || place.packs},
         facts);
   };
-  return with_facts(search_ladder(problem, options, search), problem, options, facts);
+  return with_facts(search_ladder(problem, options, search), facts);
 }
 
 }  // namespace windlass

@@ -48,8 +48,11 @@ class Ladder {
     set_limit(asked_);
     options_.effort = effort_;
     options_.below = below_;
-    if (book_.interrupted() || !runs_) return cut_short(found);
-    return found ? answer(*found) : book_.finish();
+    SearchResult result = book_.interrupted() || !runs_ ? cut_short(found)
+                          : found                       ? answer(*found)
+                                                        : book_.finish();
+    result.lower_bound = book_.bound();
+    return result;
   }
 
  private:

@@ -14,12 +14,6 @@ namespace {
 // Blocks of fewer ops are single layers, not worth a checkpoint each.
 constexpr size_t kSmallestBlock = 4;
 
-Graph forward_part(const TrainingGraph& training) {
-  Graph graph = training.graph;
-  graph.ops.resize(training.forward_ops);
-  return graph;
-}
-
 // The repeated block with most ops in all.
 const Block* main_block(const std::vector<Block>& blocks) {
   const Block* best = nullptr;
@@ -205,7 +199,7 @@ std::vector<size_t> cut_ends(const Graph& forward) {
 
 std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
   if (count == 1) return {training.forward_ops};
-  const Graph forward = forward_part(training);
+  const Graph& forward = training.graph;  // whose first ops are those
   const std::vector<Block> blocks = find_blocks(forward);
   if (const Block* block = main_block(blocks)) {
     const auto repetitions = static_cast<size_t>(block->repetitions);
@@ -226,12 +220,10 @@ std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
   return balance(cuts, weights_of_ops(training), count);
 }
 
-size_t most_pieces(const TrainingGraph& training) {
-  return cut_ends(forward_part(training)).size();
-}
+size_t most_pieces(const TrainingGraph& training) { return cut_ends(training.graph).size(); }
 
 Checkpoints block_checkpoints(const TrainingGraph& training) {
-  const Graph forward = forward_part(training);
+  const Graph& forward = training.graph;  // whose first ops are those
   const std::vector<Block> blocks = find_blocks(forward);
   Checkpoints result;
   size_t least = 0;  // ops of the smallest repeated block
@@ -279,7 +271,7 @@ Checkpoints block_checkpoints(const TrainingGraph& training) {
 }
 
 Checkpoints sqrt_checkpoints(const TrainingGraph& training) {
-  const Graph forward = forward_part(training);
+  const Graph& forward = training.graph;  // whose first ops are those
   const SegmentFinder finder(training, forward);
   const size_t cuts = finder.candidates(0, training.forward_ops).size() + 1;
   const auto count =

@@ -1,7 +1,9 @@
 // Templates: an op and its backward op under a sharding.
 
 #include <algorithm>
+#include <unordered_map>
 
+#include "windlass/base/hash.h"
 #include "windlass/graph/coupled.h"
 #include "windlass/task/lower.h"
 #include "windlass/task/tables.h"
@@ -16,7 +18,46 @@ LoopBlocks loop_blocks(const LoopNest& nest, const Sharding& sharding) {
   return blocks;
 }
 
+// The tensors are of the same types, and the same ones are there.
+bool types_alike(const Graph& graph, const std::vector<TensorId>& a,
+                 const std::vector<TensorId>& b) {
+  return std::ranges::equal(a, b, [&](TensorId x, TensorId y) {
+    return x.valid() == y.valid() && (!x.valid() || graph[x].type == graph[y].type);
+  });
+}
+
+bool ops_alike(const Graph& graph, const Op& a, const Op& b) {
+  return a.kind == b.kind && a.attrs == b.attrs && a.saved == b.saved &&
+         types_alike(graph, a.inputs, b.inputs) && types_alike(graph, a.outputs, b.outputs) &&
+         types_alike(graph, a.auxiliaries, b.auxiliaries);
+}
+
 }  // namespace
+
+void Tables::find_models() {
+  const Graph& graph = training_.graph;
+  // Loops may be given by op, and sizes of another micro-batch may differ where these do not.
+  const bool own = graph.loops != nullptr || training_.unequal;
+  const auto alike = [&](OpId a, OpId b) {
+    const OpId back_a = backward_of_[a.index()], back_b = backward_of_[b.index()];
+    return !own && ops_alike(graph, graph[a], graph[b]) && back_a.valid() == back_b.valid() &&
+           (!back_a.valid() || ops_alike(graph, graph[back_a], graph[back_b]));
+  };
+  std::unordered_map<uint64_t, std::vector<OpId>> models;
+  for (size_t i = 0; i < training_.forward_ops; ++i) {
+    const Op& op = graph.ops[i];
+    Hasher hasher;
+    hasher.add(static_cast<uint64_t>(op.kind)).add(hash_attrs(op.attrs));
+    for (TensorId id : op.inputs)
+      if (id.valid())
+        for (int64_t size : graph[id].type.shape) hasher.add(size);
+    std::vector<OpId>& list = models[hasher.result()];
+    const auto known =
+        std::ranges::find_if(list, [&](OpId other) { return alike(other, OpId(i)); });
+    model_.push_back(known != list.end() ? *known : OpId(i));
+    if (known == list.end()) list.emplace_back(i);
+  }
+}
 
 const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
   for (const Made& known : op_index_[at(op)]) {
@@ -28,8 +69,14 @@ const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
 }
 
 const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
-  templates_.push_back(
-      make(sized_->graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
+  const OpId model = model_[op.index()];
+  if (model == op) {
+    templates_.push_back(
+        make(sized_->graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
+  } else {
+    templates_.push_back(this->op(model, sharding, group));
+    name_tensors(op, templates_.back());
+  }
   op_index_[at(op)].push_back({sharding, group, &templates_.back()});
   return templates_.back();
 }
@@ -78,14 +125,39 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group, i
   if (backward.valid() && !view)
     result.backward_work =
         price(graph[backward], nest, sharding, group, member, result.backward_exchange);
+  name_tensors(self, result);
   return result;
+}
+
+// What an op reads and makes, by its places among the op's operands.
+void Tables::name_tensors(OpId id, OpTemplate& made) const {
+  const Graph& graph = sized_->graph;
+  const Op& op = graph[id];
+  const OpId backward = backward_of_[id.index()];
+  for (size_t i = 0; i < made.all_reads.size(); ++i) {
+    ReadTemplate& read = made.all_reads[i];
+    read.tensor =
+        (i < made.read_count ? op : graph[backward]).inputs[static_cast<size_t>(read.index)];
+  }
+  for (size_t i = 0; i < made.all_results.size(); ++i) {
+    ResultTemplate& result = made.all_results[i];
+    const auto at = static_cast<size_t>(result.index);
+    TensorId& tensor = result.buffer.tensor;
+    if (i < made.result_count) {
+      tensor = (result.kind == UseKind::Output ? op.outputs : op.auxiliaries)[at];
+      const bool saved = facts_.saved_index[tensor.index()] >= 0;
+      result.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
+    } else {
+      tensor = graph[backward].outputs[at];
+      result.update = facts_.term_of[tensor.index()];
+      result.buffer.kind = result.update < 0 ? BufferKind::Transient : BufferKind::WeightGradient;
+    }
+  }
 }
 
 ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand,
                               int32_t group) const {
   ResultTemplate made;
-  made.buffer.kind = BufferKind::Transient;
-  made.buffer.tensor = tensor;
   made.buffer.bytes = allocated(operand.elements * facts_.element_size[tensor.index()]);
   made.buffer.group = group;
   made.buffer.layout = made.layout = operand.layout;
@@ -100,16 +172,13 @@ void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const 
       written[static_cast<size_t>(input)] = true;
   for (size_t i = 0; i < op.inputs.size(); ++i)
     if (op.inputs[i].valid())
-      made.all_reads.push_back(
-          {op.inputs[i], static_cast<int32_t>(i), written[i], made.inputs()[i]});
+      made.all_reads.push_back({{}, static_cast<int32_t>(i), written[i], made.inputs()[i]});
   made.read_count = made.all_reads.size();
   const auto results = [&](const std::vector<TensorId>& ids, const OperandTemplate* operands,
                            UseKind kind) {
     for (size_t i = 0; i < ids.size(); ++i) {
       if (!ids[i].valid()) continue;
-      const bool saved = facts_.saved_index[ids[i].index()] >= 0;
       ResultTemplate& added = made.all_results.emplace_back(result(ids[i], operands[i], group));
-      added.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
       added.kind = kind;
       added.index = static_cast<int32_t>(i);
     }
@@ -123,16 +192,14 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
   const size_t gradients = backward.inputs.size() - backward.saved.size();
   for (size_t i = 0; i < gradients; ++i)
     if (backward.inputs[i].valid())
-      made.all_reads.push_back(
-          {backward.inputs[i], static_cast<int32_t>(i), false, made.output_gradients()[i]});
+      made.all_reads.push_back({{}, static_cast<int32_t>(i), false, made.output_gradients()[i]});
   made.gradient_read_count = made.all_reads.size() - made.read_count;
   for (size_t i = 0; i < backward.saved.size(); ++i) {
-    const TensorId tensor = backward.inputs[gradients + i];
-    if (!tensor.valid()) continue;
+    if (!backward.inputs[gradients + i].valid()) continue;
     // Partial results are of use when they are combined; what a piece keeps for itself is its own.
     OperandTemplate want = made.saved(backward.saved[i]);
     if (backward.saved[i].source == SavedRef::Source::Output) want.layout = settled(want.layout);
-    made.all_reads.push_back({tensor, static_cast<int32_t>(gradients + i), false, want});
+    made.all_reads.push_back({{}, static_cast<int32_t>(gradients + i), false, want});
   }
   for (size_t i = 0; i < backward.outputs.size(); ++i) {
     const TensorId tensor = backward.outputs[i];
@@ -140,8 +207,6 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
     ResultTemplate& added =
         made.all_results.emplace_back(result(tensor, made.input_gradients()[i], group));
     added.index = static_cast<int32_t>(i);
-    added.update = facts_.term_of[tensor.index()];
-    if (added.update >= 0) added.buffer.kind = BufferKind::WeightGradient;
   }
 }
 

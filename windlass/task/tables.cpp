@@ -71,6 +71,7 @@ Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const 
   for (size_t i = training.forward_ops; i < training.graph.ops.size(); ++i)
     if (const OpId forward = training.graph.ops[i].forward; forward.valid())
       backward_of_[forward.index()] = OpId(i);
+  find_models();
 }
 
 int32_t Tables::intern(const Layout& layout) {

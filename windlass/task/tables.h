@@ -219,6 +219,8 @@ class Tables {
   const OpTemplate& find_op(OpId op, int32_t sharding, int32_t group);
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group, int32_t member);
+  void find_models();
+  void name_tensors(OpId id, OpTemplate& made) const;
   void list_operands(const Op& op, int32_t group, OpTemplate& made) const;
   void list_backward(const Op& backward, int32_t group, OpTemplate& made);
   ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
@@ -243,6 +245,9 @@ class Tables {
   const Machine& machine_;
   TrafficPlanner planner_;
   std::vector<OpId> backward_of_;  // by forward op
+  // By forward op: the first one of which all is the same but for the tensors themselves: kind,
+  // attributes and types of both passes. So are loops, layouts and works under a sharding.
+  std::vector<OpId> model_;
   std::vector<Layout> layouts_;
   std::vector<bool> unequal_;  // parallel to layouts_
   std::vector<Sharding> shardings_;

@@ -13,6 +13,10 @@ constexpr size_t kFrugal = 8;
 // A little slower ones may become faster when some of what they give up is kept.
 constexpr double kPromising = 1.3;
 
+struct KnownBound {
+  std::optional<Seconds> least;
+};
+
 }  // namespace
 
 Ledger::Ledger(const Problem& problem, const SearchOptions& options)
@@ -137,15 +141,20 @@ void Ledger::report() {
 
 void Ledger::report(SearchProgress progress) {
   if (!options_.progress) return;
-  if (!bound_) bound_ = work_bound(problem_, options_);
   progress.tried += tried();
   if (elsewhere_best_) {
     const Seconds other = step_time(problem_, *elsewhere_best_);
     progress.best = progress.best ? std::min(*progress.best, other) : other;
   }
   progress.seconds = Seconds(seconds());
-  progress.bound = bound_;
+  progress.bound = bound();
   options_.progress(progress);
+}
+
+Seconds Ledger::bound() {
+  std::optional<Seconds>& least = kept<KnownBound>().least;
+  if (!least) least = work_bound(problem_, options_);
+  return *least;
 }
 
 std::vector<int64_t> Ledger::micro_batches(int64_t most) const {
@@ -214,11 +223,20 @@ void Ledger::add_point(const Strategy& strategy, const Evaluation& free) {
 }
 
 void Ledger::add_frugal(const Strategy& strategy, int64_t micro_batches, int64_t peak) {
-  if (frugal_.size() == kFrugal && frugal_.back().time <= peak) return;
+  const auto same_cut = [](int64_t micro) {
+    return [micro](const Entry& entry) { return entry.micro_batches == micro; };
+  };
+  if (frugal_.size() >= kFrugal && frugal_.back().time <= peak &&
+      std::ranges::any_of(frugal_, same_cut(micro_batches)))
+    return;
   const auto at =
       std::ranges::upper_bound(frugal_, peak, {}, [](const Entry& entry) { return entry.time; });
   frugal_.insert(at, {strategy, micro_batches, peak});
-  if (frugal_.size() > kFrugal) frugal_.pop_back();
+  for (size_t i = frugal_.size(); frugal_.size() > kFrugal && i-- > 0;) {
+    const auto last = frugal_.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find_if(frugal_.begin(), last, same_cut(last->micro_batches)) != last)
+      frugal_.erase(last);
+  }
 }
 
 Evaluation Ledger::evaluate_free(const Strategy& strategy, int64_t micro_batches) {

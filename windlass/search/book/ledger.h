@@ -100,6 +100,8 @@ class Ledger {
   bool may_measure(int64_t micro_batches);
   void report();
   void report(SearchProgress progress);
+  // work_bound(), found once for a book and its branches.
+  Seconds bound();
 
   // --- micro-batches
   // Powers of two and, if there is an only one, that; up to `most`.
@@ -139,7 +141,7 @@ class Ledger {
   bool beaten(Nanoseconds time) const { return time >= ceiling(); }
   // Those that fit, the fastest first; of equal times and cuts one. At most kEntries.
   const std::vector<Entry>& entries() const { return entries_; }
-  // Those that need least memory, if nothing fits.
+  // Those that need least memory, if nothing fits; of each number of micro-batches at least one.
   const std::vector<Entry>& frugal() const { return frugal_; }
   // Whether something would be faster than the best if memory were no matter.
   bool memory_binds() const;
@@ -202,7 +204,6 @@ class Ledger {
   std::vector<Point> points_;
   std::optional<Nanoseconds> elsewhere_best_;  // in the book that this is a branch of
   Nanoseconds ceiling_ = std::numeric_limits<Nanoseconds>::max();
-  std::optional<Seconds> bound_;  // of the work, if progress is shown
 };
 
 // Methods: each adds what it finds.

@@ -331,7 +331,7 @@ void ChainSolver::sort_stream() {
 // The points of the list from an index on and of the stream, both by bytes, without those that
 // another one beats.
 void ChainSolver::merge(List& list, size_t from) {
-  room_.resize(list.size() - from + stream_.size());
+  room_.resize(std::max(room_.size(), list.size() - from + stream_.size()));
   Entry* out = room_.data();
   int64_t beaten_by = from > 0 ? list[from - 1].time : INT64_MAX;
   const auto put = [&](const Entry& entry) {

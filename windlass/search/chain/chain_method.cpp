@@ -150,7 +150,7 @@ SearchResult search_chain(const Problem& problem, const SearchOptions& options) 
   Ledger ledger(problem, options);
   run_chain(ledger);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   return result;
 }
 

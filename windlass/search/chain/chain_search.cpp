@@ -23,16 +23,47 @@ constexpr double kHopeless = 1.1;
 // Backward ops ahead that offloaded tensors are fetched where memory is short.
 constexpr int32_t kLatePrefetch = 2;
 
+// Solved chains without their floors, by all that is in them.
+using SolvedChains = std::map<std::vector<int64_t>, std::shared_ptr<const ChainSolver>>;
+
+std::vector<int64_t> content_of(const Chain& chain, int64_t resolution) {
+  std::vector<int64_t> list = {resolution, chain.in_flight, chain.link_unit, chain.unit_time,
+                               chain.most_units};
+  for (const ChainBlock& block : chain.blocks) {
+    const auto options = static_cast<int64_t>(block.options.size());
+    list.insert(list.end(), {options, block.input, block.pass, block.pass_bytes});
+    for (const ChainOption& option : block.options)
+      list.insert(list.end(), {option.forward, option.backward, option.kept, option.forward_bytes,
+                               option.backward_bytes, option.sent, option.sends_output ? 1 : 0,
+                               option.first ? 1 : 0, option.again ? 1 : 0});
+  }
+  return list;
+}
+
 class Planner {
  public:
+  // `solved`: chains that were solved before, and where this one's go.
   Planner(const TrainingGraph& training, const Strategy& base, Evaluator& evaluator,
-          const ChainSearchOptions& options, int64_t resolution = kResolution)
+          const ChainSearchOptions& options, int64_t resolution, SolvedChains& solved)
       : base_(base), profile_(profile_chain(training, base, evaluator, options)) {
     for (const GroupChain& group : profile_.groups) {
       int64_t all = 0;
       for (const ChainBlock& block : group.chain.blocks) all += block.options.front().kept;
-      solvers_.emplace_back(group.chain, ChainSolverOptions{.resolution = all / resolution,
-                                                            .longest_pass = kLongestPass});
+      Chain chain = group.chain;
+      chain.floor = 0;
+      auto& solver = solved[content_of(chain, all / resolution)];
+      if (!solver)
+        solver = std::make_shared<const ChainSolver>(
+            chain,
+            ChainSolverOptions{.resolution = all / resolution, .longest_pass = kLongestPass});
+      solvers_.push_back(solver);
+      // What needs less than the floor needs that much: the fastest of it stays.
+      std::vector<ChainCost>& list = frontiers_.emplace_back();
+      for (const ChainCost& cost : solver->frontier()) {
+        const int64_t bytes = std::max(cost.bytes, group.chain.floor);
+        if (!list.empty() && list.back().bytes == bytes) list.pop_back();
+        list.push_back({cost.time, bytes});
+      }
     }
     at_start_ = evaluator.at_start();
   }
@@ -49,7 +80,7 @@ class Planner {
   const Strategy& base() const { return base_; }
   // Whether the chain decides about a saved tensor.
   const std::vector<bool>& decides() const { return profile_.decides; }
-  const std::vector<ChainCost>& frontier(size_t g) const { return solvers_[g].frontier(); }
+  const std::vector<ChainCost>& frontier(size_t g) const { return frontiers_[g]; }
 
   // What the step takes inside of the limits, without the schedule.
   Nanoseconds time_at(const std::vector<int64_t>& limits) const {
@@ -67,10 +98,12 @@ class Planner {
     for (size_t g = 0; g < solvers_.size(); ++g) {
       const auto& list = frontier(g);
       const auto at = chosen(g, limits[g]);
-      const auto index = static_cast<size_t>(at - list.begin());
+      // Points below the floor are before those of the list.
+      const auto index =
+          static_cast<size_t>(at - list.begin()) + solvers_[g]->frontier().size() - list.size();
       point.bytes = std::max(point.bytes, at->bytes);
       slowest = std::max(slowest, at->time - list.back().time);
-      apply_schedule(profile_.groups[g], solvers_[g].schedule(index), point.saved);
+      apply_schedule(profile_.groups[g], solvers_[g]->schedule(index), point.saved);
     }
     point.time += slowest * base_.micro_batches;
     return point;
@@ -85,7 +118,8 @@ class Planner {
 
   Strategy base_;
   const ChainProfile profile_;
-  std::vector<ChainSolver> solvers_;
+  std::vector<std::shared_ptr<const ChainSolver>> solvers_;
+  std::vector<std::vector<ChainCost>> frontiers_;  // parallel: bytes ascending, above the floors
   BytesAtStart at_start_;
 };
 
@@ -236,6 +270,7 @@ struct ChainMemo::Table {
   // Strategy, whether tensors may be sent, resolution.
   using Key = std::tuple<uint64_t, bool, int64_t>;
   std::map<Key, std::shared_ptr<const Planner>> planners;
+  SolvedChains solved;
 };
 
 ChainMemo::ChainMemo() : table_(std::make_unique<Table>()) {}
@@ -246,12 +281,12 @@ namespace {
 std::shared_ptr<const Planner> planner_of(const TrainingGraph& training, const Strategy& base,
                                           Evaluator& evaluator, const ChainSearchOptions& options,
                                           int64_t resolution) {
-  const auto make = [&] {
-    return std::make_shared<const Planner>(training, base, evaluator, options, resolution);
-  };
-  if (options.memo == nullptr) return make();
-  auto& known = options.memo->table().planners[{strategy_hash(base), options.send, resolution}];
-  if (!known) known = make();
+  ChainMemo own;
+  ChainMemo::Table& table = (options.memo != nullptr ? *options.memo : own).table();
+  auto& known = table.planners[{strategy_hash(base), options.send, resolution}];
+  if (!known)
+    known = std::make_shared<const Planner>(training, base, evaluator, options, resolution,
+                                            table.solved);
   return known;
 }
 
@@ -259,7 +294,8 @@ std::shared_ptr<const Planner> planner_of(const TrainingGraph& training, const S
 
 std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Strategy& base,
                                        Evaluator& evaluator, const ChainSearchOptions& options) {
-  const Planner planner(training, base, evaluator, options);
+  SolvedChains solved;
+  const Planner planner(training, base, evaluator, options, kResolution, solved);
   std::vector<int64_t> limits;
   for (size_t g = 0; g < planner.groups(); ++g)
     for (const ChainCost& cost : planner.frontier(g)) limits.push_back(cost.bytes);

@@ -237,6 +237,37 @@ TEST(ChainSearch, KeepsEverythingIfItFits) {
   EXPECT_EQ(bench.evaluator().evaluations(), 1);
 }
 
+// Strategies whose chains are equal but for their floors share what was solved.
+TEST(ChainSearch, IsTheSameWithWhatWasSolvedBefore) {
+  const Case c = {"gpt2:layers=6", 16, "4x3090", "data-parallel"};
+  ChainMemo memo;
+  int found = 0;
+  for (const double share : {0.8, 0.5}) {
+    Bench free(c);
+    const Machine machine = free.limited(share);
+    Bench bench(c, &machine);
+    const Problem& problem = bench.problem();
+    for (const int zero : {0, 1, 2, 3})
+      for (const bool host_update : {false, true}) {
+        Strategy base = bench.base();
+        for (Residency& weight : base.weights)
+          weight = {.zero = static_cast<uint8_t>(zero), .host_update = host_update};
+        EXPECT_EQ(
+            estimate_on_chain(problem, bench.training(), base, bench.evaluator(), {.memo = &memo}),
+            estimate_on_chain(problem, bench.training(), base, bench.evaluator()));
+        const auto shared =
+            best_on_chain(problem, bench.training(), base, bench.evaluator(), {.memo = &memo});
+        const auto alone = best_on_chain(problem, bench.training(), base, bench.evaluator());
+        ASSERT_EQ(shared.has_value(), alone.has_value());
+        if (!alone) continue;
+        ++found;
+        EXPECT_EQ(shared->time, alone->time);
+        EXPECT_EQ(shared->strategy.saved, alone->strategy.saved);
+      }
+  }
+  EXPECT_GT(found, 8);
+}
+
 TEST(ChainSearch, CompressesOnlyIfAllowed) {
   const Case c = {"gpt2:layers=6", 4, "4x3090", "single"};
   Bench free(c);

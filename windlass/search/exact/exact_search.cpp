@@ -23,7 +23,7 @@ constexpr double kHidden = 0.9;  // of the traffic of weights, in the second sol
 // At the usual effort: pairs of options that are priced, cells of one solve; what each counts.
 constexpr double kMostPrices = 2e7, kMostCells = 4e8;
 constexpr double kPriceUnits = 0.1, kCellUnits = 0.005;
-constexpr double kAskEvery = 1024;  // prices
+constexpr int64_t kAskEvery = 1024;  // prices
 
 class ExactSearch {
  public:
@@ -37,14 +37,14 @@ class ExactSearch {
 
   void run() {
     // Prices at most; the rest of the effort is for solving and simulating.
-    const double most = kMostPrices * ledger_.options().effort;
-    double asked = 0;
+    const auto most = static_cast<int64_t>(kMostPrices * ledger_.options().effort);
+    int64_t asked = 0;
     const ShardingProblem sharding = make_sharding_problem(
         cut_.training, problem().machine, problem().cost, cuts_,
         {.devices = devices_, .out_of_time = [&] {
-           return ++asked > most || (std::fmod(asked, kAskEvery) == 0 && ledger_.interrupted());
+           return ++asked > most || (asked % kAskEvery == 0 && ledger_.interrupted());
          }});
-    ledger_.charge(kPriceUnits * asked);
+    ledger_.charge(kPriceUnits * static_cast<double>(asked));
     if (!sharding.complete) ledger_.cut_short(false);
     solve(sharding);
     try_baselines();

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
@@ -43,9 +44,12 @@ class GridSearch {
       const Nanoseconds before = ledger_.ceiling();
       const int64_t chains = chains_;
       const size_t first = waiting_.size();
+      std::set<int> resting;
       for (const BaselineSpec& spec : homes(structure.spec)) {
         if (ledger_.over()) break;
-        by_chain(spec, structure);
+        // Weights that rest on hosts travel twice, which takes longer than updates on devices.
+        if (spec.host_weights && resting.contains(spec.zero)) continue;
+        if (by_chain(spec, structure) && !spec.host_update) resting.insert(spec.zero);
       }
       // The most promising one at once: what it finds spares most of the others.
       search_best_waiting(first);
@@ -84,23 +88,27 @@ class GridSearch {
     Evaluation plain = {};
   };
 
-  // Saved tensors as the chain search says, if keeping them all does not fit.
-  void by_chain(const BaselineSpec& spec, const Structure& structure) {
+  // Saved tensors as the chain search says, if keeping them all does not fit. Whether it does, or
+  // there is nothing to win.
+  bool by_chain(const BaselineSpec& spec, const Structure& structure) {
     const std::optional<Strategy> named =
         ledger_.named(spec, structure.micro_batches, structure.devices);
-    if (!named) return;
+    if (!named) return false;
     std::vector<Considered> list;
     for (const Borders& borders : structure.cuts) {
       Considered& entry = list.emplace_back(Considered{*named});
       dress(structure, borders, entry.strategy);
       entry.plain = ledger_.consider(entry.strategy, structure.micro_batches);
-      if (entry.plain.fits) return;
+      if (entry.plain.fits) return true;
     }
     add_smaller(list, structure.micro_batches);
+    const bool beaten = std::ranges::all_of(
+        list, [&](const Considered& entry) { return ledger_.beaten(entry.plain.free_time); });
     for (Considered& entry : list) {
-      if (ledger_.over()) return;
+      if (ledger_.over()) break;
       wait(std::move(entry), structure.micro_batches);
     }
+    return beaten;
   }
 
   // A chain that may be worth solving: by what it says at a coarse resolution.
@@ -259,7 +267,7 @@ SearchResult search_grid(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
   run_subsets(ledger, promising_subsets(ledger), {.ceiling = ledger.ceiling()}, facts);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   return result;
 }
 

@@ -58,14 +58,15 @@ class Walks {
     const std::vector<Ledger::Entry> entries =
         ledger_.fits() ? ledger_.entries() : ledger_.frugal();
     if (entries.empty() || (ledger_.options().below && !ledger_.fits())) return;
-    // The cut of the best one; others have to be nearly as good.
-    constexpr double kNear = 1.05;
-    constexpr size_t kMostCuts = 2;
+    // The cut of the best one; others have to be nearly as good. Peaks say less about limits than
+    // times about times.
+    const double near_best = ledger_.fits() ? 1.05 : 1.5;
+    const size_t most_cuts = ledger_.fits() ? 2 : 8;
     std::vector<int64_t> cuts;
     for (const Ledger::Entry& entry : entries) {
       const bool near =
-          static_cast<double>(entry.time) <= kNear * static_cast<double>(entries.front().time);
-      if (near && cuts.size() < kMostCuts &&
+          static_cast<double>(entry.time) <= near_best * static_cast<double>(entries.front().time);
+      if (near && cuts.size() < most_cuts &&
           std::ranges::find(cuts, entry.micro_batches) == cuts.end())
         cuts.push_back(entry.micro_batches);
     }
@@ -173,7 +174,7 @@ SearchResult search_mcmc(const Problem& problem, const SearchOptions& options) {
   SearchResult facts;
   run_walks(ledger, facts);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   result.proposals = facts.proposals;
   return result;
 }

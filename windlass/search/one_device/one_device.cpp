@@ -192,7 +192,7 @@ SearchResult search_one_device(const Problem& problem, const SearchOptions& opti
   Ledger ledger(problem, options);
   run_one_device(ledger);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   return result;
 }
 

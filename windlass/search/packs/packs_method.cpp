@@ -122,7 +122,7 @@ SearchResult search_harmony(const Problem& problem, const SearchOptions& options
   Ledger ledger(problem, options);
   run_packs(ledger);
   SearchResult result = ledger.finish();
-  result.lower_bound = work_bound(problem, options);
+  result.lower_bound = ledger.bound();
   return result;
 }
 

@@ -251,18 +251,30 @@ class Builder {
     return std::nearbyint(sides.times * total);
   }
 
+  // By sharding: the number of its pair of layouts, of `count`.
+  static std::vector<size_t> layouts_of(const Side& side, size_t& count) {
+    std::map<std::pair<int32_t, int32_t>, size_t> numbers;
+    std::vector<size_t> result;
+    for (size_t i = 0; i < side.value.size(); ++i)
+      result.push_back(
+          numbers.try_emplace({side.value[i], side.gradient[i]}, numbers.size()).first->second);
+    count = numbers.size();
+    return result;
+  }
+
   std::vector<TimeBytes> edge_table(size_t from, size_t to, const EdgeLook& look) {
     const EdgeSides sides = sides_of(look, from, to);
     const Side &u = sides.from, &v = sides.to;
     const bool saved = !sides.weight && facts_.saved_index[sides.tensor.index()] >= 0 &&
                        reads_saved(to, sides.tensor);
-    // Layouts repeat: times by those of both sides, exact and not.
-    std::map<std::tuple<int32_t, int32_t, int32_t, int32_t, bool>, double> known;
+    // Layouts repeat: times by those of both sides, exact and not; negative: not asked for yet.
+    size_t rows = 0, columns = 0;
+    const std::vector<size_t> row = layouts_of(u, rows), column = layouts_of(v, columns);
+    std::vector<double> known(2 * rows * columns, -1);
     const auto time = [&](size_t i, size_t j, bool exactly) {
-      const auto [entry, fresh] =
-          known.try_emplace({u.value[i], v.value[j], u.gradient[i], v.gradient[j], exactly}, 0.0);
-      if (fresh) entry->second = edge_time(sides, i, j, exactly);
-      return entry->second;
+      double& entry = known[2 * (row[i] * columns + column[j]) + (exactly ? 1 : 0)];
+      if (entry < 0) entry = edge_time(sides, i, j, exactly);
+      return entry;
     };
     std::vector<TimeBytes> cells;
     cells.reserve(u.value.size() * v.value.size());
