@@ -19,6 +19,13 @@ bool scattered(OpFamily family) {
 
 Bytes moved(const Kernel& kernel) { return kernel.read + kernel.written; }
 
+// Matrix units want channels last, tensors have them second: a kernel before and one after the
+// convolution transpose operands and results. Convolutions in many groups run without these units.
+bool is_transposed(const Kernel& kernel, const DeviceType& device) {
+  return kernel.family == OpFamily::Convolution && kernel.batch == 1 &&
+         has_matrix_units(device, kernel.precision);
+}
+
 class Analytic : public CostModel {
  public:
   explicit Analytic(const AnalyticOptions& options) : options_(options) {}
@@ -92,6 +99,7 @@ class Analytic : public CostModel {
                                                                share(kernel, device, options_)));
     const FlopsPerSecond scalar = peak_of(device, Precision::Fp32) * options_.pointwise_share;
     busy = std::max(busy, Flops(kernel.pointwise) / scalar);
+    if (is_transposed(kernel, device)) busy += memory_time(kernel, device) * 2;
     if (kernel.compression) busy = busy * options_.compression_passes;
     return busy + device.launch_overhead * options_.kernel_tail * kernel.launches;
   }

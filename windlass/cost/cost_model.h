@@ -20,6 +20,9 @@ struct HostCosts {
   Seconds forward_op;   // on an op of the forward pass, views around it included, and again on each
                         // op that is recomputed
   Seconds backward_op;  // on an op of the backward pass
+  // On a convolution of the forward pass, if it is more than on another op; in the backward pass as
+  // many times that as there on another one.
+  Seconds convolution_op;
   Seconds cast;         // on a conversion of types, and on the sum of two gradients
   Seconds collective;   // on a transfer between devices
   Seconds micro_batch;  // on each micro-batch beside its ops
@@ -74,7 +77,7 @@ struct AnalyticOptions {
   double matrix_share = 0.78;
   double vector_share = 0.85;
   // Of these, what convolutions and fused attention reach.
-  double convolution_share = 0.85;
+  double convolution_share = 0.95;
   double attention_share = 0.70;
   // How much faster 3 x 3 convolutions of stride 1 are by Winograd's algorithm: where there are no
   // matrix units for the precision, on devices of at least so much fp32 peak.

@@ -79,7 +79,7 @@ struct Units {
       : units(parallel_units(device)),
         peak(peak_of(device, precision).value),
         fp32(peak_of(device, Precision::Fp32).value),
-        matrix(peak > 1.5 * fp32),
+        matrix(has_matrix_units(device, precision)),
         matrix_share(device.matrix_share) {}
 
   // `share` is that of tiled products, `outputs_filled` that of the units without tiles.
@@ -103,6 +103,10 @@ FlopsPerSecond peak_of(const DeviceType& device, Precision precision) {
   if (found != device.peak.end()) return found->second;
   const FlopsPerSecond fp32 = device.peak.at(Precision::Fp32);
   return precision == Precision::Fp64 ? fp32 / 2 : fp32;
+}
+
+bool has_matrix_units(const DeviceType& device, Precision precision) {
+  return peak_of(device, precision).value > 1.5 * peak_of(device, Precision::Fp32).value;
 }
 
 double parallel_units(const DeviceType& device) {

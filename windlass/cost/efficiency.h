@@ -8,6 +8,9 @@ namespace windlass {
 // Rate for a precision; a device that does not list it runs fp64 at half of fp32, others as fp32.
 FlopsPerSecond peak_of(const DeviceType& device, Precision precision);
 
+// Whether it multiplies a precision by units of its own, which are faster than those for fp32.
+bool has_matrix_units(const DeviceType& device, Precision precision);
+
 // Parts of a device that work on a tile each (SMs, cores), from its data sheet: 7 times the fourth
 // root of fp32 TFLOPS times GB/s. Within 20 % of the true number of SMs for V100, 2080 Ti, A100,
 // 3090, 4090 and H100, twice that of the 1080 Ti.

@@ -85,6 +85,7 @@ Runner parse(std::string_view text) {
     HostCosts costs;
     host.read("forward_op", costs.forward_op);
     host.read("backward_op", costs.backward_op);
+    host.read("convolution_op", costs.convolution_op);
     host.read("cast", costs.cast);
     host.read("collective", costs.collective);
     host.read("micro_batch", costs.micro_batch);
@@ -116,6 +117,9 @@ Runner parse(std::string_view text) {
     device.read("overlaps_reduction", runner.overlaps_reduction);
     device.read("overlaps_copies", runner.overlaps_copies);
     device.read("copy_share", runner.copy_share, 0.01);
+    device.read("fuses_attention", runner.fuses_attention);
+    device.read("fuses_tanh_gelu", runner.fuses_tanh_gelu);
+    device.read("fuses_rms_norm", runner.fuses_rms_norm);
     device.read("fuses_scores", runner.fuses_scores);
   });
   top.finish();
@@ -154,6 +158,7 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
     json["host"] = nlohmann::ordered_json::object();
     put("host", "forward_op", host.forward_op.value, 0.0);
     put("host", "backward_op", host.backward_op.value, 0.0);
+    put("host", "convolution_op", host.convolution_op.value, 0.0);
     put("host", "cast", host.cast.value, 0.0);
     put("host", "collective", host.collective.value, 0.0);
     put("host", "micro_batch", host.micro_batch.value, 0.0);
@@ -180,6 +185,9 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
   put("device", "overlaps_reduction", runner.overlaps_reduction, plain.overlaps_reduction);
   put("device", "overlaps_copies", runner.overlaps_copies, plain.overlaps_copies);
   put("device", "copy_share", runner.copy_share, plain.copy_share);
+  put("device", "fuses_attention", runner.fuses_attention, plain.fuses_attention);
+  put("device", "fuses_tanh_gelu", runner.fuses_tanh_gelu, plain.fuses_tanh_gelu);
+  put("device", "fuses_rms_norm", runner.fuses_rms_norm, plain.fuses_rms_norm);
   put("device", "fuses_scores", runner.fuses_scores, plain.fuses_scores);
   json["sources"] = runner.sources;
   return json;

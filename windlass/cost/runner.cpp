@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "windlass/graph/autocast.h"
+#include "windlass/graph/fuse.h"
 
 namespace windlass {
 namespace {
@@ -24,6 +25,9 @@ bool is_windlass(const Runner& runner) {
 
 Graph graph_under(const Runner& runner, const Graph& graph, std::optional<DType> dtype) {
   Graph result = graph;
+  if (!runner.fuses_attention) unfuse_attention(result);
+  if (!runner.fuses_tanh_gelu) unfuse_tanh_gelu(result);
+  if (!runner.fuses_rms_norm) unfuse_rms_norms(result);
   if (runner.fuses_scores) fuse_scores(result);
   if (runner.autocast) {
     const bool narrow = dtype == DType::F16 || dtype == DType::BF16;

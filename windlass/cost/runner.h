@@ -57,6 +57,9 @@ struct Runner {
   // device: on others links also carry what devices send each other.
   bool overlaps_copies = true;
   double copy_share = 1;
+  bool fuses_attention = true;  // one kernel that keeps no matrix of scores
+  bool fuses_tanh_gelu = true;  // one kernel; else eight, four of which keep something
+  bool fuses_rms_norm = true;   // one kernel; else six, and conversions
   bool fuses_scores = false;  // scaling and masking of unfused attention's scores with its softmax
 
   std::map<std::string, std::string> sources = {};  // by constant, "host.forward_op"

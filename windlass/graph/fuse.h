@@ -31,4 +31,12 @@ int fuse_attention(Graph& graph);
 // probabilities for the backward pass. Returns how many there were.
 int unfuse_attention(Graph& graph);
 
+// Every tanh GELU as the eight ops that Hugging Face's NewGELUActivation runs one by one:
+// 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))). Returns how many there were.
+int unfuse_tanh_gelu(Graph& graph);
+
+// Every RmsNorm as the six ops that models write out, in fp32: square, mean, a small number added,
+// reciprocal root, and two products; 16-bit values are converted on both sides. Returns how many.
+int unfuse_rms_norms(Graph& graph);
+
 }  // namespace windlass

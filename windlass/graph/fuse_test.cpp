@@ -281,6 +281,22 @@ TEST(Fuse, AttentionCanBeTakenApart) {
   }
 }
 
+TEST(Fuse, ActivationsAndNormsCanBeTakenApart) {
+  Net n;
+  const TensorId x = n.binary(BinaryFn::Mul, n.input("x", {4, 8}), n.weight("in", {8}));
+  const TensorId gelu = n.unary(UnaryFn::GeluTanh, x);
+  const TensorId norm =
+      n.g.op(OpKind::RmsNorm, LayerNormAttrs{1, 1e-5, 0.5}, {gelu, n.weight("scale", {8})}, "norm");
+  Graph graph = n.finish(norm);
+  const std::vector<double> before = run(graph);
+  EXPECT_EQ(unfuse_tanh_gelu(graph), 1);
+  EXPECT_EQ(unfuse_rms_norms(graph), 1);
+  check_graph(graph);
+  EXPECT_EQ(count(graph, OpKind::RmsNorm), 0);
+  const std::vector<double> after = run(graph);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 1e-9) << i;
+}
+
 TEST(Fuse, AttentionWhoseProbabilitiesAreReadStays) {
   Net n;
   TensorId probabilities;

@@ -1,7 +1,8 @@
-// Attention taken apart: what training it costs without a fused kernel.
+// Attention and activations taken apart: what training them costs without a fused kernel.
 
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <tuple>
 
 #include "windlass/graph/fuse.h"
@@ -101,6 +102,71 @@ int unfuse_attention(Graph& graph) {
     if (attrs.dropout > 0)
       p = r.emit(OpKind::Dropout, DropoutAttrs{attrs.dropout}, {p}, op.name + ".dropout");
     r.replace(op, OpKind::MatMul, MatMulAttrs{}, {p, values});
+  }
+  r.finish();
+  return count;
+}
+
+int unfuse_tanh_gelu(Graph& graph) {
+  Rewriter r(graph);
+  const std::vector<Op> ops = graph.ops;
+  int count = 0;
+  for (const Op& op : ops) {
+    if (op.kind != OpKind::Unary || std::get<UnaryAttrs>(op.attrs).fn != UnaryFn::GeluTanh) {
+      r.keep(op);
+      continue;
+    }
+    ++count;
+    const TensorId x = op.inputs[0];
+    const auto unary = [&](UnaryFn fn, double alpha, double beta, TensorId of, const char* name) {
+      return r.emit(OpKind::Unary, UnaryAttrs{fn, alpha, beta}, {of}, op.name + name);
+    };
+    const TensorId cube = unary(UnaryFn::Affine, 0.044715, 0,
+                                unary(UnaryFn::Power, 3, 0, x, ".cube"), ".scaled_cube");
+    const TensorId sum =
+        r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Add}, {x, cube}, op.name + ".sum");
+    const TensorId inner =
+        unary(UnaryFn::Affine, std::sqrt(2 / std::numbers::pi), 0, sum, ".inner");
+    const TensorId gate =
+        unary(UnaryFn::Affine, 1, 1, unary(UnaryFn::Tanh, 0, 0, inner, ".tanh"), ".gate");
+    const TensorId half = unary(UnaryFn::Affine, 0.5, 0, x, ".half");
+    r.replace(op, OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {half, gate});
+  }
+  r.finish();
+  return count;
+}
+
+int unfuse_rms_norms(Graph& graph) {
+  Rewriter r(graph);
+  const std::vector<Op> ops = graph.ops;
+  int count = 0;
+  for (const Op& op : ops) {
+    if (op.kind != OpKind::RmsNorm) {
+      r.keep(op);
+      continue;
+    }
+    ++count;
+    const auto attrs = std::get<LayerNormAttrs>(op.attrs);
+    const DType dtype = r.tensor(op.inputs[0]).type.dtype;
+    const auto unary = [&](UnaryFn fn, double alpha, double beta, TensorId x, const char* name) {
+      return r.emit(OpKind::Unary, UnaryAttrs{fn, alpha, beta}, {x}, op.name + name);
+    };
+    const DType wide = element_bytes(dtype) < 4 ? DType::F32 : dtype;
+    TensorId x = op.inputs[0];
+    if (wide != dtype) x = r.emit(OpKind::Cast, CastAttrs{wide}, {x}, op.name + ".wide");
+    Ints axes;
+    for (auto axis = attrs.axis; axis < static_cast<int64_t>(r.shape(x).size()); ++axis)
+      axes.push_back(axis);
+    const TensorId mean = r.emit(OpKind::Reduce, ReduceAttrs{ReduceFn::Mean, axes, true},
+                                 {unary(UnaryFn::Square, 0, 0, x, ".square")}, op.name + ".mean");
+    const TensorId root = unary(UnaryFn::Rsqrt, 0, 0,
+                                unary(UnaryFn::Affine, 1, attrs.epsilon, mean, ".sum"), ".root");
+    TensorId y = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, root}, op.name + ".normed");
+    if (wide != dtype) y = r.emit(OpKind::Cast, CastAttrs{dtype}, {y}, op.name + ".narrow");
+    TensorId scale = op.inputs[1];
+    if (attrs.scale_offset != 0)
+      scale = unary(UnaryFn::Affine, 1, attrs.scale_offset, scale, ".scale");
+    r.replace(op, OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {y, scale});
   }
   r.finish();
   return count;

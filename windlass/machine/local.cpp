@@ -16,10 +16,10 @@ constexpr int64_t kMaxLocalDevices = 4096;
 constexpr Seconds kLaunchOverhead(1e-6);
 constexpr Seconds kOwnLatency(1e-6);  // of a copy between two kernels
 
-// Least of what one thread gets alone and its share when all devices are at work.
+// Least of what so many threads get alone and their share when all devices are at work.
 template <typename Rate>
-Rate share(Rate one, Rate all, int64_t devices) {
-  return std::min(one, all / static_cast<double>(devices));
+Rate share(Rate one, Rate all, int64_t threads, int64_t devices) {
+  return std::min(one * static_cast<double>(threads), all / static_cast<double>(devices));
 }
 
 // What training may use of the host: the system and other programs keep a sixteenth.
@@ -63,11 +63,12 @@ Machine local_machine(const LocalOptions& options) {
   DeviceType type;
   type.name = "cpu";
   type.memory = device_memory(options, host);
-  type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, all);
-  type.memory_bandwidth = share(host.triad_one, host.triad_all, all);
+  type.peak[Precision::Fp32] = share(host.peak_one, host.peak_all, options.threads, all);
+  type.memory_bandwidth = share(host.triad_one, host.triad_all, options.threads, all);
   type.launch_overhead = kLaunchOverhead;
   type.copies_itself = copies_itself;
-  type.source = "measured on this host: one thread, with as many at work as there are devices";
+  type.source =
+      "measured on this host: the threads of one device, with as many at work as there are devices";
   machine.device_types = {type};
 
   Node node;

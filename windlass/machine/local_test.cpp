@@ -36,6 +36,14 @@ TEST(Local, DevicesShareTheHost) {
   EXPECT_DOUBLE_EQ(one.nodes[0].peak.value, 300e9);
   EXPECT_TRUE(one.nodes[0].one_process);
 
+  // Of what one thread reaches, twice; of four, what all reach together.
+  const auto peak = [](int64_t threads) {
+    const Machine machine = local_machine({.threads = threads, .host = four_cores()});
+    return machine.device_types[0].peak.at(Precision::Fp32).value;
+  };
+  EXPECT_DOUBLE_EQ(peak(2), 200e9);
+  EXPECT_DOUBLE_EQ(peak(4), 300e9);
+
   const Machine four = local_machine({.devices = 4, .host = four_cores()});
   EXPECT_DOUBLE_EQ(four.device_types[0].peak.at(Precision::Fp32).value, 75e9);  // 300 / 4
   EXPECT_DOUBLE_EQ(four.device_types[0].memory_bandwidth.value, 7.5e9);         // 30 / 4

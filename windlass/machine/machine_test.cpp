@@ -147,7 +147,7 @@ TEST(Machine, NodesAreJoinedByTheNetwork) {
   EXPECT_EQ(machine.name, "8xa100-80g*4");
   EXPECT_EQ(machine.devices.size(), 32u);
   EXPECT_EQ(machine.nodes.size(), 4u);
-  EXPECT_DOUBLE_EQ(between(machine, 0, 31).bandwidth.value, 25e9);  // 200 Gb/s
+  EXPECT_DOUBLE_EQ(between(machine, 0, 31).bandwidth.value, 19.25e9);  // 154 Gb/s
   EXPECT_DOUBLE_EQ(between(machine, 0, 7).bandwidth.value, 220e9);
   // A node's own traffic does not take the network, though it would be fewer hops.
   const Route host = find_route(machine, machine.nodes[0].endpoint, machine.devices[0].endpoint);

@@ -127,7 +127,91 @@ CorrectionLine fit_peaks(const std::vector<double>& predicted,
                        .noise = 0.005});
 }
 
+constexpr double kSharpest = 30;  // beyond, the longer one is the sum
+
+// Of the time's logarithm by that of the host's factor; the device's has the rest.
+double host_weight(const BatchPoint& point, double host, double device) {
+  const double p = std::min(point.sharpness, kSharpest);
+  const double ratio = device * point.device.value / (host * point.host.value);
+  return 1 / (1 + std::pow(ratio, p));
+}
+
+double time_of(const BatchPoint& point, double host, double device) {
+  const double p = std::min(point.sharpness, kSharpest);
+  const double long_one = std::max(host * point.host.value, device * point.device.value);
+  const double short_one = std::min(host * point.host.value, device * point.device.value);
+  return long_one * std::pow(1 + std::pow(short_one / long_one, p), 1 / p);
+}
+
+bool has_parts(const BatchPoint& point) {
+  return point.host.value > 0 && point.device.value > 0 && point.sharpness > 0;
+}
+
+// Least squares of logarithms by Gauss and Newton, weighed against what is known before.
+CorrectionParts parts_through(const std::vector<MeasuredPoint>& measured,
+                              const std::vector<BatchPoint>& predicted, double noise) {
+  constexpr double kHost = 0.5, kDevice = 0.2;
+  constexpr int kRounds = 40;
+  const double weight = 1 / (noise * noise);
+  double host = 0, device = 0;  // logarithms
+  CorrectionParts parts;
+  parts.noise = noise;
+  for (int round = 0; round < kRounds; ++round) {
+    double a = 1 / (kHost * kHost), b = 0, c = 1 / (kDevice * kDevice);
+    double d = -host * a, e = -device * c;
+    parts.points = 0;
+    for (size_t i = 0; i < measured.size(); ++i) {
+      if (!measured[i].time) continue;
+      ++parts.points;
+      const double h = host_weight(predicted[i], std::exp(host), std::exp(device));
+      const double left = std::log(measured[i].time->value /
+                                   time_of(predicted[i], std::exp(host), std::exp(device)));
+      a += weight * h * h, b += weight * h * (1 - h), c += weight * (1 - h) * (1 - h);
+      d += weight * h * left, e += weight * (1 - h) * left;
+    }
+    const double determinant = a * c - b * b;
+    const auto step = [](double by) { return std::clamp(by, -0.5, 0.5); };
+    host += step((c * d - b * e) / determinant);
+    device += step((a * e - b * d) / determinant);
+    parts.host_variance = c / determinant;
+    parts.device_variance = a / determinant;
+    parts.covariance = -b / determinant;
+  }
+  parts.host = std::exp(host), parts.device = std::exp(device);
+  return parts;
+}
+
+// Once more with the noise that the first fit leaves, if that is more than usual.
+CorrectionParts fit_parts(const std::vector<MeasuredPoint>& measured,
+                          const std::vector<BatchPoint>& predicted) {
+  constexpr double kNoise = 0.02;
+  const CorrectionParts first = parts_through(measured, predicted, kNoise);
+  if (first.points < 3) return first;
+  double squares = 0;
+  for (size_t i = 0; i < measured.size(); ++i) {
+    if (!measured[i].time) continue;
+    const double left = first.at(predicted[i]) / measured[i].time->value - 1;
+    squares += left * left;
+  }
+  const double noise = std::sqrt(squares / static_cast<double>(first.points - 2));
+  return noise <= kNoise ? first : parts_through(measured, predicted, noise);
+}
+
 }  // namespace
+
+double CorrectionParts::at(const BatchPoint& predicted) const {
+  return time_of(predicted, host, device);
+}
+
+double CorrectionParts::range(const BatchPoint& predicted) const {
+  // Kernels of another batch or method are another mixture of what a device does well and badly,
+  // and how sharply host and device pass into each other is not known to more than this.
+  constexpr double kMixture = 0.04;
+  const double h = host_weight(predicted, host, device), d = 1 - h;
+  const double variance = h * h * host_variance + 2 * h * d * covariance + d * d * device_variance +
+                          noise * noise + kMixture * kMixture;
+  return 2 * std::sqrt(variance);
+}
 
 std::vector<MeasuredPoint> measured_from_csv(std::string_view text, const std::string& where) {
   try {
@@ -218,7 +302,10 @@ Correction fit_correction(const std::vector<MeasuredPoint>& measured,
     }
   }
   Correction result;
-  if (!times.empty()) result.time = fit_times(own_times, times);
+  if (!times.empty() && std::ranges::all_of(predicted, has_parts))
+    result.parts = fit_parts(measured, predicted);
+  else if (!times.empty())
+    result.time = fit_times(own_times, times);
   if (!peaks.empty()) result.peak = fit_peaks(own_peaks, peaks);
   return result;
 }
@@ -233,6 +320,7 @@ double CorrectionLine::range(double predicted) const {
 }
 
 std::optional<double> Correction::time_range(const BatchPoint& applied) const {
+  if (parts.points > 0 && has_parts(applied)) return parts.range(applied);
   if (time.points == 0) return std::nullopt;
   return time.range((applied.time.value - time.offset) / time.scale);
 }
@@ -246,7 +334,10 @@ BatchPoint Correction::applied(const BatchPoint& predicted, Bytes limit) const {
   if (!any()) return predicted;
   BatchPoint point = predicted;
   constexpr double kLeast = 1e-9;
-  if (time.points > 0) point.time = Seconds(std::max(kLeast, time.at(predicted.time.value)));
+  if (parts.points > 0 && has_parts(predicted))
+    point.time = Seconds(parts.at(predicted));
+  else if (time.points > 0)
+    point.time = Seconds(std::max(kLeast, time.at(predicted.time.value)));
   if (peak.points == 0) return point;
   const auto moved = [&](Bytes bytes) {
     return Bytes(std::max<int64_t>(0, std::llround(peak.at(static_cast<double>(bytes.value)))));

@@ -124,6 +124,55 @@ TEST(FewShot, RangesHoldTheTruth) {
   EXPECT_LT(errors[5][250], errors[2][250]);
 }
 
+// A framework's step: 5 ms of the host, 1 ms of the device a sample; the longer hides most of the
+// other.
+BatchPoint step_of(int64_t batch, double host, double device) {
+  BatchPoint point;
+  point.batch = batch;
+  point.host = Seconds(0.005 * host);
+  point.device = Seconds((0.001 + 0.001 * static_cast<double>(batch)) * device);
+  point.sharpness = 6;
+  point.time =
+      Seconds(std::pow(std::pow(point.host.value, 6) + std::pow(point.device.value, 6), 1.0 / 6));
+  return point;
+}
+
+// Hosts up to twice as fast or slow, devices by a quarter or so, noise of 1 %: each has its factor.
+// The three smallest batches say little of the device, five up to 16 samples enough.
+TEST(FewShot, HostsAndDevicesAreToldApart) {
+  Rng rng(5);
+  for (const size_t points : {2U, 3U, 5U}) {
+    int inside = 0, near = 0;
+    constexpr int kRounds = 400;
+    for (int round = 0; round < kRounds; ++round) {
+      const double host = std::exp(0.7 * rng.uniform(-1, 1)),
+                   device = std::exp(0.3 * rng.uniform(-1, 1));
+      std::vector<MeasuredPoint> measured;
+      std::vector<BatchPoint> predicted;
+      for (size_t i = 0; i < points; ++i) {
+        const int64_t batch = int64_t{1} << i;
+        predicted.push_back(step_of(batch, 1, 1));
+        measured.push_back(
+            {batch,
+             "plain",
+             {},
+             step_of(batch, host, device).time * (1 + 0.01 * rng.uniform(-1.7, 1.7))});
+      }
+      const Correction correction = fit_correction(measured, predicted);
+      ASSERT_EQ(correction.parts.points, points);
+      const double truth = step_of(64, host, device).time.value;
+      const BatchPoint far = correction.applied(step_of(64, 1, 1), Bytes(1));
+      const double error = std::abs(far.time.value / truth - 1);
+      if (error * truth <= *correction.time_range(far) * far.time.value) ++inside;
+      if (error < 0.08) ++near;
+    }
+    EXPECT_GE(inside, 9 * kRounds / 10) << points;
+    if (points == 5) {
+      EXPECT_GE(near, 9 * kRounds / 10);
+    }
+  }
+}
+
 TEST(FewShot, NothingMeasuredChangesNothing) {
   const BatchPoint point = Correction{}.applied(predicted_at(3), Bytes(1));
   EXPECT_TRUE(point.fits);

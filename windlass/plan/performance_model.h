@@ -25,6 +25,11 @@ struct BatchPoint {
   Seconds time;
   Bytes peak;
   PhasePeaks phases{};
+  // Where a framework's host is what a step may wait for: what the host takes to hand it out, and
+  // what it would take if the host took nothing; else 0.
+  Seconds host = {}, device = {};
+  // The p of time = (host^p + device^p)^(1/p): how much of the shorter one the longer one hides.
+  double sharpness = 0;
 
   double rate() const { return static_cast<double>(batch) / time.value; }  // samples a second
 };

@@ -107,14 +107,13 @@ ordered_json methods_json(const MethodsReport& report) {
       entry["depth"] = crossing_json(advice.depth, "pays_from_factor");
     }
     if (const Correction& by = curve.correction; by.any()) {
-      entry["correction"] = {{"times", by.time.points},
-                             {"time_scale", by.time.scale},
-                             {"time_offset_s", by.time.offset},
-                             {"time_noise", by.time.noise},
-                             {"peaks", by.peak.points},
-                             {"peak_scale", by.peak.scale},
-                             {"peak_offset_bytes", by.peak.offset},
-                             {"peak_noise", by.peak.noise}};
+      entry["correction"] = {
+          {"times", by.time.points},           {"time_scale", by.time.scale},
+          {"time_offset_s", by.time.offset},   {"time_noise", by.time.noise},
+          {"times_in_parts", by.parts.points}, {"host_scale", by.parts.host},
+          {"device_scale", by.parts.device},   {"peaks", by.peak.points},
+          {"peak_scale", by.peak.scale},       {"peak_offset_bytes", by.peak.offset},
+          {"peak_noise", by.peak.noise}};
     }
     auto& points = entry["points"] = ordered_json::array();
     for (size_t i = 0; i < curve.points.size(); ++i) points.push_back(point_json(curve, i));

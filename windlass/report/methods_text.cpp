@@ -95,11 +95,15 @@ std::string correction_lines(const MethodsReport& report) {
                           by.time.offset < 0 ? "-" : "+",
                           format_seconds(Seconds(std::abs(by.time.offset))), by.time.points,
                           best != nullptr ? range(by.time_range(*best)) : "");
+    if (by.parts.points > 0)
+      text += fmt::format("host x {:.3f}, device x {:.3f} by {} measured{}", by.parts.host,
+                          by.parts.device, by.parts.points,
+                          best != nullptr ? range(by.time_range(*best)) : "");
     if (by.peak.points > 0)
-      text += fmt::format("{}peak x {:.3f} {} {} by {} measured{}", by.time.points > 0 ? "; " : "",
-                          by.peak.scale, by.peak.offset < 0 ? "-" : "+",
-                          bytes_text(std::abs(by.peak.offset)), by.peak.points,
-                          best != nullptr ? range(by.peak_range(*best)) : "");
+      text += fmt::format("{}peak x {:.3f} {} {} by {} measured{}",
+                          by.time.points + by.parts.points > 0 ? "; " : "", by.peak.scale,
+                          by.peak.offset < 0 ? "-" : "+", bytes_text(std::abs(by.peak.offset)),
+                          by.peak.points, best != nullptr ? range(by.peak_range(*best)) : "");
     text += "\n";
   }
   return text.empty() ? "" : "\npredictions are moved by what was measured\n" + text;

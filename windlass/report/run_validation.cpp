@@ -30,18 +30,23 @@ struct Job {
   int64_t gpus = 0;
   double weight = 0;                    // how much work it is, about
   std::string runner = {}, dtype = {};  // of a FrameworkStep
-  int64_t sequence = 0;
+  std::optional<int64_t> sequence = {};
+  std::string optimizer = {};
+  bool fused_attention = true;
 
   auto key() const {
-    return std::tie(model, machine, strategy, batch, memory, runner, dtype, sequence);
+    return std::tie(model, machine, strategy, batch, memory, runner, dtype, sequence, optimizer,
+                    fused_attention);
   }
   bool operator<(const Job& other) const { return key() < other.key(); }
 };
 
 struct Figures {
-  double time = 0;   // s; of a FrameworkStep until the update begins
-  double kept = 0;   // bytes, worst device
-  double state = 0;  // bytes, average over the GPUs
+  double time = 0;                              // s
+  double pass = 0;                              // s until the update begins, of a FrameworkStep
+  std::map<CountedMemory, double> memory = {};  // bytes on the fullest card, of a FrameworkStep
+  double kept = 0;                              // bytes, worst device
+  double state = 0;                             // bytes, average over the GPUs
 };
 
 Job job_of(const ValidationRow& row, bool memory) {
@@ -90,6 +95,8 @@ std::vector<Job> jobs_of(const FrameworkStep& step) {
   job.runner = step.runner;
   job.dtype = step.dtype;
   job.sequence = step.sequence;
+  job.optimizer = step.optimizer;
+  job.fused_attention = step.fused_attention;
   job.weight = static_cast<double>(step.batch);
   if (step.less_model.empty()) return {job};
   Job less = job;
@@ -128,7 +135,9 @@ Figures run_framework(const Job& job) {
   options.batch = job.batch;
   options.sequence = job.sequence;
   options.dtype = weight_dtype(runner, dtype);
+  options.fuse = job.fused_attention;
   TrainingOptions training;
+  training.optimizer = *optimizer_from_name(job.optimizer);
   set_training(runner, training);
   const Machine machine = machine_under(runner, load_machine(job.machine));
   const PreparedStep prepared =
@@ -141,7 +150,20 @@ Figures run_framework(const Job& job) {
   for (size_t i = 0; i < step.tasks.size(); ++i)
     if (step.tasks.tasks[i].kind == TaskKind::Update) end = std::min(end, step.result.start[i]);
   Figures figures;
-  figures.time = static_cast<double>(end) * 1e-9;
+  figures.time = step.step_time().value;
+  figures.pass = static_cast<double>(end) * 1e-9;
+  for (size_t m = 0; m < step.tasks.memories.size(); ++m) {
+    const TeamId team = step.tasks.memories[m].team;
+    if (!team.valid()) continue;
+    const Bytes tensors(step.result.peaks[m].bytes);
+    const Bytes card = footprint(runner, machine, step.tasks[team].devices.front(), tensors);
+    const auto most = [&](CountedMemory counted, double bytes) {
+      figures.memory[counted] = std::max(figures.memory[counted], bytes);
+    };
+    most(CountedMemory::Allocated, static_cast<double>(tensors.value));
+    most(CountedMemory::Reserved, static_cast<double>(tensors.value) * runner.fragmentation);
+    most(CountedMemory::Card, static_cast<double>(card.value));
+  }
   return figures;
 }
 
@@ -208,9 +230,12 @@ double predict(const ValidationTable& table, const ValidationRow& row,
     case ValidatedFigure::LayerMemory:
       return (own.kept - figures.at(jobs[1]).kept) / static_cast<double>(kMiB.value);
     case ValidatedFigure::PassTime: {
-      const double less = jobs.size() > 1 ? figures.at(jobs[1]).time : 0;
-      return 1e3 * (own.time - less) / static_cast<double>(row.framework->layers);
+      const double less = jobs.size() > 1 ? figures.at(jobs[1]).pass : 0;
+      return 1e3 * (own.pass - less) / static_cast<double>(row.framework->layers);
     }
+    case ValidatedFigure::WholeTime: return 1e3 * own.time;
+    case ValidatedFigure::WholeMemory:
+      return own.memory.at(row.framework->counted) / static_cast<double>(kMiB.value);
   }
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
+#include "windlass/graph/differentiate.h"
 #include "windlass/graph/dtype.h"
 
 namespace windlass {
@@ -20,10 +21,19 @@ ValidatedFigure figure_from_name(const std::string& name) {
       {"kept-share", ValidatedFigure::KeptShare},
       {"layer-memory", ValidatedFigure::LayerMemory},
       {"pass-time", ValidatedFigure::PassTime},
+      {"whole-time", ValidatedFigure::WholeTime},
+      {"whole-memory", ValidatedFigure::WholeMemory},
   };
   const auto found = kNames.find(name);
   if (found == kNames.end()) fail_input("quantity \"{}\" is not known", name);
   return found->second;
+}
+
+CountedMemory counted_from_name(const std::string& name) {
+  if (name == "card") return CountedMemory::Card;
+  if (name == "reserved") return CountedMemory::Reserved;
+  if (name == "allocated") return CountedMemory::Allocated;
+  fail_input("\"counted\" is \"{}\", expected card, reserved or allocated", name);
 }
 
 constexpr int64_t kMost = 1 << 20;
@@ -39,9 +49,14 @@ ValidationRow read_framework_row(JsonObject row) {
   step.dtype = row.text("dtype");
   if (!dtype_from_name(step.dtype)) fail_input("\"dtype\" is \"{}\"", step.dtype);
   step.batch = row.integer("batch", 1, kMost);
-  step.sequence = row.integer("sequence", 1, kMost);
+  const int64_t sequence = row.integer("sequence", 0, 1, kMost);
+  if (sequence > 0) step.sequence = sequence;
   step.less_model = row.text("less_model", "");
   step.layers = row.integer("layers", 1, 1, kMost);
+  step.optimizer = row.text("optimizer", "adam");
+  if (!optimizer_from_name(step.optimizer)) fail_input("\"optimizer\" is \"{}\"", step.optimizer);
+  step.fused_attention = row.boolean("fused_attention", true);
+  step.counted = counted_from_name(row.text("counted", "card"));
   result.published = row.number("published", 0, 1e-12, 1e18);
   row.finish();
   return result;
@@ -98,7 +113,7 @@ ValidationTable read_validation(std::string_view name, std::string_view text) {
     table.figure = figure_from_name(top.text("quantity"));
     table.bar_mean = top.number("bar_mean", 0, 0, 1);
     table.bar_max = top.number("bar_max", 0, 0, 1);
-    const bool frameworks = table.figure == ValidatedFigure::PassTime;
+    const bool frameworks = table.figure >= ValidatedFigure::PassTime;
     for (JsonObject& row : top.objects("rows"))
       table.rows.push_back(frameworks ? read_framework_row(std::move(row))
                                       : read_row(std::move(row)));

@@ -38,14 +38,27 @@ enum class ValidatedFigure : uint8_t {
   KeptShare,    // % of the same without sequence parallelism and recomputation
   LayerMemory,  // MiB that one more layer keeps
   PassTime,     // ms of a forward and a backward pass, without the update; of a FrameworkStep
+  WholeTime,    // ms of the whole of a FrameworkStep
+  WholeMemory,  // MiB of the fullest card in a FrameworkStep
+};
+
+// What a figure of a card's memory counts.
+enum class CountedMemory : uint8_t {
+  Card,       // all that nvidia-smi shows
+  Reserved,   // what the allocator took: no context, no communicators
+  Allocated,  // what tensors and workspaces took of that
 };
 
 // A step as a framework takes it.
 struct FrameworkStep {
   std::string model, machine, runner, strategy, dtype;
-  int64_t batch = 1, sequence = 1;
-  std::string less_model;  // if it is of a few layers: the network without them
-  int64_t layers = 1;      // so many
+  int64_t batch = 1;
+  std::optional<int64_t> sequence = {};  // none: samples are no sequences
+  std::string less_model;                // if it is of a few layers: the network without them
+  int64_t layers = 1;                    // so many
+  std::string optimizer = "adam";
+  bool fused_attention = true;  // or in its parts, whatever the runner would do
+  CountedMemory counted = CountedMemory::Card;
 };
 
 struct ValidationRow {

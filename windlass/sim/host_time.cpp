@@ -42,6 +42,9 @@ Nanoseconds host_time(const TaskGraph& graph, TaskId id, const DeviceType& devic
     each = host.weight * static_cast<double>(weights_updated(graph, id));
   else if (task.kind == TaskKind::Backward && task.op.valid())
     each = host.backward_op;
+  if (work.kernels.front().family == OpFamily::Convolution &&
+      host.convolution_op.value > host.forward_op.value && host.forward_op.value > 0)
+    each = each * (host.convolution_op / host.forward_op);
   // An op of the library that launches again and again: a recurrent layer.
   constexpr int64_t kOfAnOp = 4;
   const int64_t more = std::max<int64_t>(0, launches_of(work) - kOfAnOp);

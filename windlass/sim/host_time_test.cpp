@@ -77,6 +77,17 @@ TEST_F(HostTime, FollowsTheCoresOfTheHost) {
   EXPECT_EQ(durations(), (std::vector<Nanoseconds>{6'000, 10'000}));
 }
 
+// Twice as long as other ops of its pass: issued at 20 and 60 us.
+TEST_F(HostTime, ConvolutionsTakeLonger) {
+  costs_.host.convolution_op = Seconds(20e-6);
+  Kernel convolution;
+  convolution.family = OpFamily::Convolution;
+  graph_.works.push_back({{convolution}});
+  add(TaskKind::Forward, 1'000, 2);
+  add(TaskKind::Backward, 1'000, 2);
+  EXPECT_EQ(durations(), (std::vector<Nanoseconds>{21'000, 40'000}));
+}
+
 // What libraries keep is there in every phase; it takes the place of what products would ask for.
 TEST_F(HostTime, LibrariesKeepTheirWorkspace) {
   costs_.library_workspace = Bytes(1000);

@@ -1,6 +1,7 @@
 #include "windlass/search/advice/memory_methods.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -53,6 +54,45 @@ std::string mixture_text(const TrainingGraph& training, const Strategy& strategy
   if (strategy.groups[0].size() > 1 && any([](const Residency& w) { return w.zero > 0; }))
     text += ", state shared out";
   return text;
+}
+
+// Prices without what the host takes, or of what the host takes alone.
+class PartOfCost : public CostModel {
+ public:
+  PartOfCost(const CostModel& cost, bool host) : cost_(cost), host_(host) {
+    if (const RunnerCosts* costs = cost.runner_costs()) runner_ = *costs;
+    if (!host) runner_.host = {};
+  }
+  Price price(const Work& work, const DeviceType& device) const override {
+    return host_ ? Price{} : cost_.price(work, device);
+  }
+  Price price_on_host(const Work& work, const Node& node) const override {
+    return cost_.price_on_host(work, node);
+  }
+  Seconds step_overhead(const DeviceType& device) const override {
+    return host_ ? cost_.step_overhead(device) : Seconds();
+  }
+  const RunnerCosts* runner_costs() const override { return &runner_; }
+  std::string provenance() const override { return cost_.provenance(); }
+
+ private:
+  const CostModel& cost_;
+  bool host_;
+  RunnerCosts runner_;
+};
+
+// The p of time = (a^p + b^p)^(1/p), by halving; many where the longer one is all of it.
+double sharpness_of(double time, double a, double b) {
+  constexpr double kMost = 64;
+  const double longer = std::max(a, b), rest = std::min(a, b) / longer;
+  double low = 1, high = kMost;
+  const auto at = [&](double p) { return longer * std::pow(1 + std::pow(rest, p), 1 / p); };
+  if (at(low) <= time) return low;
+  for (int i = 0; i < 50; ++i) {
+    const double middle = (low + high) / 2;
+    (at(middle) > time ? low : high) = middle;
+  }
+  return high;
 }
 
 class MethodSimulator {
@@ -120,6 +160,8 @@ class MethodSimulator {
       overhead =
           std::max(overhead, given.cost.step_overhead(given.machine.device_types[team.type]));
     point.time = Seconds(static_cast<double>(result.makespan) * 1e-9) + overhead;
+    if (given.cost.runner_costs() != nullptr && !problem_.measured.empty())
+      find_parts(tasks, overhead, point);
     for (size_t m = 0; m < tasks.memories.size(); ++m) {
       if (!tasks.memories[m].team.valid()) continue;
       point.peak = std::max(point.peak, Bytes(result.peaks[m].bytes));
@@ -130,6 +172,24 @@ class MethodSimulator {
         point.phases[p] = std::max(point.phases[p], Bytes(bytes[p]));
     }
     return point;
+  }
+
+  void find_parts(const TaskGraph& tasks, Seconds overhead, BatchPoint& point) const {
+    const BatchProblem& given = problem_.batch;
+    Simulator simulator;
+    const TaskTimes device =
+        price_tasks(tasks, given.machine, PartOfCost(given.cost, /*host=*/false));
+    const Nanoseconds makespan =
+        simulator.run(tasks, device, {.enforce_limits = point.fits}).makespan;
+    const TaskTimes host = price_tasks(tasks, given.machine, PartOfCost(given.cost, true));
+    std::vector<Nanoseconds> issued(tasks.teams.size());
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const Lane& lane = tasks[tasks.lanes_of(TaskId(i)).front()];
+      if (lane.kind == LaneKind::Compute) issued[lane.team.index()] += host.duration[i];
+    }
+    point.device = Seconds(static_cast<double>(makespan) * 1e-9);
+    point.host = Seconds(static_cast<double>(std::ranges::max(issued)) * 1e-9) + overhead;
+    point.sharpness = sharpness_of(point.time.value, point.host.value, point.device.value);
   }
 
   // As it is predicted, without what was measured.
