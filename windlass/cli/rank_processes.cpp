@@ -28,7 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 using RankClock = std::chrono::steady_clock;
 
-// How long ranks may take to end beyond the time-out, when one has failed.
+// How long ranks may take to end when one has said why it does; beyond the time-out, when one was
+// killed.
 constexpr double kEndSeconds = 10;
 
 // Of one start: the processes, and how they ended.
@@ -76,9 +77,11 @@ class RankProcesses {
       if (ended > 0 && running_.contains(ended)) {
         note_end(running_[ended], status);
         running_.erase(ended);
-        if (first_ != ExitCode::Done && !give_up)
-          give_up = RankClock::now() +
-                    std::chrono::milliseconds(static_cast<int64_t>(1e3 * (time_out + kEndSeconds)));
+        if (first_ == ExitCode::Done) continue;
+        const double patience = kEndSeconds + (WIFSIGNALED(status) ? time_out : 0);
+        const auto until =
+            RankClock::now() + std::chrono::milliseconds(static_cast<int64_t>(1e3 * patience));
+        give_up = std::min(give_up.value_or(until), until);
         continue;
       }
       if (InterruptScope::interrupted() && !told) {
@@ -135,6 +138,9 @@ std::unique_ptr<Ranks> join_others(double time_out, const std::string& bind) {
   if (!place) return nullptr;
   place->time_out = time_out;
   if (!bind.empty()) place->bind = bind;
+  place->stuck = [rank = place->rank](const Error& error) {
+    end_at_once(error.within(fmt::format("rank {}", rank)));
+  };
   return open_runtime().join(*place);
 }
 
