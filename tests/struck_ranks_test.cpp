@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -67,7 +68,7 @@ class StruckRanksSlow : public testing::TestWithParam<StruckRun> {
     return run("--hosts",
                {"--steps", "100000000", "--json", "--time-out", fmt::format("{}", kTimeOut),
                 "--checkpoints", kept_, "--checkpoint-every", "3", "--resume", kept_,
-                "--evaluate-every", "4", "--evaluate-batches", "1"});
+                "--eval-every", "4", "--eval-batches", "1"});
   }
 
   // Three of five in the first two seconds.
@@ -147,7 +148,10 @@ TEST_P(StruckRanksSlow, EndInTime) {
     SCOPED_TRACE(what);
     const std::optional<double> took =
         children ? strike_a_child(struck, signal, delay) : strike_one_of(struck, signal, delay);
-    if (length > 0 && took) fmt::print("{}: all ended after {:.1f} s\n", what, *took);
+    if (length > 0 && took) {
+      fmt::print("{}: all ended after {:.1f} s\n", what, *took);
+      std::fflush(stdout);  // what is left in it programs would print again
+    }
     EXPECT_LT(took.value_or(0), kTimeOut + kMoreSeconds);
     slowest = std::max(slowest, took.value_or(0));
   }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
@@ -30,7 +31,7 @@ using RankClock = std::chrono::steady_clock;
 
 // How long ranks may take to end when one has said why it does; beyond the time-out, when one was
 // killed.
-constexpr double kEndSeconds = 10;
+constexpr double kEndSeconds = 8;
 
 // Of one start: the processes, and how they ended.
 class RankProcesses {
@@ -73,10 +74,14 @@ class RankProcesses {
     std::optional<RankClock::time_point> give_up;
     while (!running_.empty()) {
       int status = 0;
-      const pid_t ended = waitpid(-1, &status, WNOHANG);
-      if (ended > 0 && running_.contains(ended)) {
-        note_end(running_[ended], status);
-        running_.erase(ended);
+      const pid_t changed = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (changed > 0 && running_.contains(changed)) {
+        if (WIFSTOPPED(status)) stopped_.insert(changed);
+        if (WIFCONTINUED(status)) stopped_.erase(changed);
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
+        note_end(running_[changed], status);
+        running_.erase(changed);
+        stopped_.erase(changed);
         if (first_ == ExitCode::Done) continue;
         const double patience = kEndSeconds + (WIFSIGNALED(status) ? time_out : 0);
         const auto until =
@@ -88,9 +93,12 @@ class RankProcesses {
         told = true;
         for (const auto& [child, rank] : running_) kill(child, SIGTERM);
       }
-      if (give_up && RankClock::now() > *give_up) {
+      // Who is stopped does not end, however long others wait.
+      const bool none_goes_on = stopped_.size() == running_.size();
+      if (give_up && (none_goes_on || RankClock::now() > *give_up)) {
         for (const auto& [child, rank] : running_)
-          fmt::print(stderr, "windlass: rank {} does not end, and is killed\n", rank);
+          fmt::print(stderr, "windlass: rank {} {}, and is killed\n", rank,
+                     stopped_.contains(child) ? "is stopped" : "does not end");
         lost_ += static_cast<int64_t>(running_.size());
         end_all(SIGKILL);
         break;
@@ -123,6 +131,7 @@ class RankProcesses {
   }
 
   std::map<pid_t, int64_t> running_;  // and their ranks
+  std::set<pid_t> stopped_;           // of these
   ExitCode first_ = ExitCode::Done;
   int64_t lost_ = 0;
 };
