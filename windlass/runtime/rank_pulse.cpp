@@ -20,18 +20,9 @@ constexpr double kReasonSeconds = 2;
 constexpr double kEndSeconds = 5;
 constexpr const char* kGoodbye = "goodbye";
 constexpr const char* kFailed = "failed";
-constexpr const char* kTwice = "twice";  // a rank that two processes say they are
 
 std::chrono::milliseconds pulse_pause(double s) {
   return std::chrono::milliseconds(static_cast<int64_t>(s * 1e3));
-}
-
-template <typename... Args>
-[[noreturn]] void fail_meeting(fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(ErrorKind::Runtime, fmt::format(format, std::forward<Args>(args)...));
-}
-[[noreturn]] void fail_twice(const std::string& which) {
-  fail_meeting("two processes were started as rank {}", which);
 }
 
 }  // namespace
@@ -57,15 +48,13 @@ void RankPulse::meet(double patience, bool fresh) {
 void RankPulse::wait_for_all(double patience, bool fresh) {
   const auto until = PulseClock::now() + pulse_pause(patience);
   const auto size_key = [](int32_t peer) { return fmt::format("size/{}", peer); };
-  if (board_->count(fmt::format("come/{}", rank_)) > 1 && fresh) {
-    board_->set(kTwice, std::to_string(rank_));
-    fail_twice(std::to_string(rank_));
-  }
+  if (board_->count(fmt::format("come/{}", rank_)) > 1 && fresh)
+    fail_meeting(fmt::format("two processes were started as rank {}", rank_));
   board_->set(size_key(rank_), std::to_string(size_));
   board_->set(key_of(rank_), "0");
   for (int32_t peer = 0; peer < size_; ++peer) {
     for (; !board_->has(key_of(peer)); ++rounds_) {
-      if (board_->has(kTwice)) fail_twice(board_->get(kTwice));
+      if (board_->has(kFailed)) throw Error(ErrorKind::Runtime, board_->get(kFailed));
       if (PulseClock::now() > until) fail_missing(patience);
       std::this_thread::sleep_for(pulse_pause(0.02));
       throw_if_failed();
@@ -73,8 +62,9 @@ void RankPulse::wait_for_all(double patience, bool fresh) {
     const std::string theirs = board_->get(size_key(peer));
     ++rounds_;
     if (theirs != std::to_string(size_))
-      fail_meeting("rank {} was started as one of {} ranks, this rank {} as one of {}", peer,
-                   theirs, rank_, size_);
+      windlass::fail(ErrorKind::Runtime,
+                     "rank {} was started as one of {} ranks, this rank {} as one of {}", peer,
+                     theirs, rank_, size_);
   }
 }
 
@@ -86,8 +76,14 @@ void RankPulse::fail_missing(double patience) {
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", peer);
       ++count;
     }
-  fail_meeting("rank{} {} of {} {} not come within {} s", count == 1 ? "" : "s", missing, size_,
-               count == 1 ? "has" : "have", patience);
+  fail_meeting(fmt::format("rank{} {} of {} {} not come within {} s", count == 1 ? "" : "s",
+                           missing, size_, count == 1 ? "has" : "have", patience));
+}
+
+// The others learn it here: whoever keeps the board may end before they have lost their patience.
+void RankPulse::fail_meeting(const std::string& message) {
+  board_->set(kFailed, message);
+  throw Error(ErrorKind::Runtime, message);
 }
 
 void RankPulse::begin() {

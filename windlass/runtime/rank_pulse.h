@@ -79,6 +79,7 @@ class RankPulse : public std::enable_shared_from_this<RankPulse> {
   void set_failure(const std::string& message, bool news);
   void wait_for_all(double patience, bool fresh);
   [[noreturn]] void fail_missing(double patience);
+  [[noreturn]] void fail_meeting(const std::string& message);
   // False: the board is gone.
   bool beat();
   void look_at(int32_t peer, double passed);
