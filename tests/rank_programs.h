@@ -49,6 +49,32 @@ inline void run_well(const Words& arguments) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
 }
 
+// A small run by a strategy, or, without one, by a plan of packs of layers that it makes in the
+// folder; kernels have one thread wherever they run, so that all sums have the same order.
+class SmallRun {
+ public:
+  SmallRun(const std::string& folder, int ranks, std::string strategy)
+      : plan_(folder + "/plan.json"),
+        ranks_(std::to_string(ranks)),
+        strategy_(std::move(strategy)) {
+    if (strategy_.empty())
+      run_well({"plan", kTiny, "--seq", "16", "--batch", "8", "--on", "local", "--devices", ranks_,
+                "--memory", "64MiB", "--search", "harmony", "-o", plan_});
+  }
+  // A process for each.
+  Words ranks(const Words& more) const { return words("--hosts", more); }
+  // All in one process.
+  Words alone(const Words& more) const { return words("--devices", more); }
+
+ private:
+  Words words(const std::string& way, const Words& more) const {
+    const Words count = strategy_.empty() && way == "--devices" ? Words{} : Words{way, ranks_};
+    const Words all = joined(joined(count, {"--threads", "1"}), more);
+    return strategy_.empty() ? training(plan_, all) : tiny(strategy_, all);
+  }
+  const std::string plan_, ranks_, strategy_;
+};
+
 // The processes that another one has started; none if the system does not say.
 inline std::vector<int> children_of(int process) {
   const std::string number = std::to_string(process);

@@ -403,7 +403,7 @@ def main():
             if options.pictures:
                 os.makedirs(options.pictures, exist_ok=True)
                 for name, case in cases.items():
-                    for look, width, theme in (("wide", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light")):
+                    for look, width, theme in (("wide", 1280, "light"), ("dark", 1280, "dark"), ("phone", 390, "light"), ("phone_dark", 390, "dark")):
                         page.size(width, 844)
                         open_page(page, case, theme)
                         time.sleep(0.5)

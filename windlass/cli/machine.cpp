@@ -31,7 +31,7 @@ using nlohmann::ordered_json;
 struct MachineVerb {
   MachineFlags flags;
   bool json = false;
-  double time_out = 30;  // of other processes
+  double time_out = kRankTimeOut;  // of other processes
   std::string bind;
 };
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
@@ -28,8 +29,9 @@ namespace {
 namespace fs = std::filesystem;
 using RankClock = std::chrono::steady_clock;
 
-// How long ranks may take to end beyond the time-out, when one has failed.
-constexpr double kEndSeconds = 10;
+// How long ranks may take to end when one has said why it does; beyond the time-out, when one was
+// killed.
+constexpr double kEndSeconds = 8;
 
 // Of one start: the processes, and how they ended.
 class RankProcesses {
@@ -72,22 +74,31 @@ class RankProcesses {
     std::optional<RankClock::time_point> give_up;
     while (!running_.empty()) {
       int status = 0;
-      const pid_t ended = waitpid(-1, &status, WNOHANG);
-      if (ended > 0 && running_.contains(ended)) {
-        note_end(running_[ended], status);
-        running_.erase(ended);
-        if (first_ != ExitCode::Done && !give_up)
-          give_up = RankClock::now() +
-                    std::chrono::milliseconds(static_cast<int64_t>(1e3 * (time_out + kEndSeconds)));
+      const pid_t changed = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED);
+      if (changed > 0 && running_.contains(changed)) {
+        if (WIFSTOPPED(status)) stopped_.insert(changed);
+        if (WIFCONTINUED(status)) stopped_.erase(changed);
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
+        note_end(running_[changed], status);
+        running_.erase(changed);
+        stopped_.erase(changed);
+        if (first_ == ExitCode::Done) continue;
+        const double patience = kEndSeconds + (WIFSIGNALED(status) ? time_out : 0);
+        const auto until =
+            RankClock::now() + std::chrono::milliseconds(static_cast<int64_t>(1e3 * patience));
+        give_up = std::min(give_up.value_or(until), until);
         continue;
       }
       if (InterruptScope::interrupted() && !told) {
         told = true;
         for (const auto& [child, rank] : running_) kill(child, SIGTERM);
       }
-      if (give_up && RankClock::now() > *give_up) {
+      // Who is stopped does not end, however long others wait.
+      const bool none_goes_on = stopped_.size() == running_.size();
+      if (give_up && (none_goes_on || RankClock::now() > *give_up)) {
         for (const auto& [child, rank] : running_)
-          fmt::print(stderr, "windlass: rank {} does not end, and is killed\n", rank);
+          fmt::print(stderr, "windlass: rank {} {}, and is killed\n", rank,
+                     stopped_.contains(child) ? "is stopped" : "does not end");
         lost_ += static_cast<int64_t>(running_.size());
         end_all(SIGKILL);
         break;
@@ -120,6 +131,7 @@ class RankProcesses {
   }
 
   std::map<pid_t, int64_t> running_;  // and their ranks
+  std::set<pid_t> stopped_;           // of these
   ExitCode first_ = ExitCode::Done;
   int64_t lost_ = 0;
 };
@@ -135,6 +147,9 @@ std::unique_ptr<Ranks> join_others(double time_out, const std::string& bind) {
   if (!place) return nullptr;
   place->time_out = time_out;
   if (!bind.empty()) place->bind = bind;
+  place->stuck = [rank = place->rank](const Error& error) {
+    end_at_once(error.within(fmt::format("rank {}", rank)));
+  };
   return open_runtime().join(*place);
 }
 

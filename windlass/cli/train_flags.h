@@ -34,7 +34,7 @@ struct TrainFlags {
 
   WatchOptions watch;
 
-  double time_out = 30;  // of other ranks
+  double time_out = kRankTimeOut;  // of other ranks
   int64_t restarts = 0;
   int64_t least_hosts = 0;  // that go on after a failure; 0: as many as before
   int32_t rehearse = 0;     // processes; 0: trains

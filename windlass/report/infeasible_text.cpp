@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/table.h"
+#include "windlass/report/labels.h"
 
 namespace windlass {
 namespace {
@@ -12,8 +13,8 @@ using nlohmann::ordered_json;
 
 std::string effect(const Advice& advice) {
   if (!advice.fits) return fmt::format("would need only {}", format_bytes(advice.least_limit));
-  return fmt::format("would fit: {} a step, {:.4g} samples/s", format_seconds(advice.step_time),
-                     static_cast<double>(advice.samples) / advice.step_time.value);
+  return fmt::format("would fit: {} a step, {} samples/s", format_seconds(advice.step_time),
+                     rate_label(static_cast<double>(advice.samples) / advice.step_time.value));
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include "windlass/report/labels.h"
 
 #include <array>
+#include <cmath>
 
 #include <fmt/format.h>
 
 #include "windlass/base/text.h"
+#include "windlass/base/units.h"
 
 namespace windlass {
 
@@ -55,6 +57,12 @@ std::string numbers_folded(std::string_view name) {
 
 std::string team_label(const TaskGraph& graph, TeamId team) {
   return team.valid() ? graph[graph[team].memory].name : "host";
+}
+
+std::string rate_label(double rate) {
+  constexpr double kWhole = 9999.5, kMost = 1e18;  // from where on four digits are not all
+  if (rate < kWhole || rate >= kMost) return fmt::format("{:.4g}", rate);
+  return format_integer(std::llround(rate));
 }
 
 std::string lane_label(const TaskGraph& graph, LaneId id) {

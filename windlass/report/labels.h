@@ -28,6 +28,9 @@ std::string numbers_folded(std::string_view name);
 // "gpu0..gpu7"; "host" where there is no team.
 std::string team_label(const TaskGraph& graph, TeamId team);
 
+// Samples a second: "39.73", "14,370".
+std::string rate_label(double rate);
+
 // "compute"; of a lane that sends to other devices also to whom.
 std::string lane_label(const TaskGraph& graph, LaneId lane);
 

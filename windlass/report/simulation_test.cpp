@@ -156,7 +156,7 @@ TEST(SimulationReport, SaysThatTheStartIsTooMuch) {
 TEST(SimulationReport, TextForPeople) {
   EXPECT_EQ(simulation_text(small_report(100)), R"(m on small, single
   step     20.0 ns
-  rate     1e+08 samples/s, 1,000,000,000 tokens/s
+  rate     100,000,000 samples/s, 1,000,000,000 tokens/s
   batch    2 samples
   devices  1
   from     simulated, analytic cost model, run by windlass

@@ -9,6 +9,7 @@
 
 #include "windlass/base/table.h"
 #include "windlass/base/text.h"
+#include "windlass/report/labels.h"
 
 namespace windlass {
 namespace {
@@ -245,7 +246,7 @@ std::string simulation_text(const SimulationReport& report, size_t top) {
     step += fmt::format(" ({} to {}, as the device was calibrated)",
                         format_seconds(facts.range->first), format_seconds(facts.range->second));
   table.add({"step", step});
-  std::string rate = fmt::format("{:.4g} samples/s", report.samples_per_second());
+  std::string rate = rate_label(report.samples_per_second()) + " samples/s";
   if (facts.tokens_per_sample)
     rate += fmt::format(
         ", {} tokens/s",

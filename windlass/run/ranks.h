@@ -10,7 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "windlass/base/error.h"
+
 namespace windlass {
+
+// Ranks that are lost are noticed, and all have ended, within half a minute.
+inline constexpr double kRankTimeOut = 20;
 
 // Where a process stands among those of a run, and how it meets them.
 struct RankPlace {
@@ -24,8 +29,13 @@ struct RankPlace {
   bool met = false;          // somebody else listens there already: torchrun's agent
   std::string bind = {};     // address of this process; empty: where the host's name leads
   std::string attempt = {};  // tells a start from those before it at the same place
-  // Seconds after which a rank that shows no sign of life counts as lost.
-  double time_out = 30;
+  // Seconds after which a rank that shows no sign of life counts as lost. All have ended some
+  // seconds later.
+  double time_out = kRankTimeOut;
+  // Called if the run has failed, and this process is at something that does not look for it: for
+  // some seconds it has not come to exchange anything, nor ended. Should end the process. Empty: it
+  // goes on until then.
+  std::function<void(const Error&)> stuck = {};
 
   bool alone() const { return ranks == 1; }
 };

@@ -29,11 +29,13 @@ struct HostAddresses {
   std::set<Address6> six;
 };
 
-bool look_up(const std::string& name, HostAddresses& found) {
+void look_up(const std::string& name, HostAddresses& found) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
-  if (getaddrinfo(name.c_str(), nullptr, &hints, &list) != 0) return false;
+  if (const int wrong = getaddrinfo(name.c_str(), nullptr, &hints, &list); wrong != 0)
+    fail(ErrorKind::Runtime, "{}: this host knows no address of that name ({})", name,
+         wrong == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(wrong));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
     if (one->ai_family == AF_INET) {
@@ -49,7 +51,6 @@ bool look_up(const std::string& name, HostAddresses& found) {
       found.six.insert(words);
     }
   }
-  return true;
 }
 
 // A filter of packets (man 7 socket, SO_ATTACH_FILTER): accepts those whose destination is one of
@@ -119,8 +120,7 @@ bool contains(const HostAddresses& addresses, const sockaddr_in6& address) {
 
 HostAddresses addresses_of(const std::vector<std::string>& names) {
   HostAddresses found;
-  for (const std::string& name : names)
-    if (!look_up(name, found)) fail(ErrorKind::Runtime, "{}: is no address that is known", name);
+  for (const std::string& name : names) look_up(name, found);
   return found;
 }
 
@@ -136,6 +136,8 @@ void for_sockets_at(int port, Visit&& visit) {
 }
 
 }  // namespace
+
+void check_addresses(const std::vector<std::string>& names) { addresses_of(names); }
 
 void accept_only_at(int port, const std::vector<std::string>& addresses) {
   const HostAddresses found = addresses_of(addresses);

@@ -6,6 +6,10 @@
 
 namespace windlass {
 
+// Throws Error{Runtime} naming the first that is no name or number of an address, as far as this
+// host knows.
+void check_addresses(const std::vector<std::string>& names);
+
 // The store of c10d listens on all addresses of its host, and has no setting for that. From now on
 // the port of this process takes only what is sent to one of the addresses (names or numbers of
 // IPv4 and IPv6): anything else is dropped by the system before a connection comes about. Throws

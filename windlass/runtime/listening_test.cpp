@@ -117,8 +117,8 @@ TEST(Listening, SaysWhereItCannot) {
     return {};
   };
   const Listener listener(AF_INET);
-  EXPECT_EQ(problem(listener.port(), "no.such.name.invalid"),
-            "no.such.name.invalid: is no address that is known");
+  EXPECT_TRUE(problem(listener.port(), "no.such.name.invalid")
+                  .starts_with("no.such.name.invalid: this host knows no address of that name ("));
   int port = 0;
   {
     const Listener gone(AF_INET);

@@ -5,7 +5,8 @@
 // cut off, does not: so each rank counts up a number on the board a few times a second, and one
 // whose number stands still for the time-out is lost. How long a kernel takes is nobody's concern.
 // The board itself may be kept by a rank that has stopped: a second thread looks whether the first
-// one, which asks the board, comes back.
+// one, which asks the board, comes back. That one also sees to it that the process does not outlive
+// a run that has failed, whatever it is at.
 #pragma once
 
 #include <atomic>
@@ -19,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "windlass/base/error.h"
+
 namespace windlass {
 
 // Notes that all ranks see. Calls may block while nobody answers, and throw if the board is gone.
@@ -28,24 +31,40 @@ class NoteBoard {
   virtual void set(const std::string& key, const std::string& text) = 0;
   virtual std::string get(const std::string& key) = 0;  // waits until it is there
   virtual bool has(const std::string& key) = 0;
+  virtual int64_t count(const std::string& key) = 0;  // how often it was called with this key
 };
 
 class RankPulse : public std::enable_shared_from_this<RankPulse> {
  public:
-  // `keeps_board`: the board ends with this rank, which therefore leaves last. `stop` is called
-  // once the run has failed, on any thread, while no lock is held: what waits for others must end.
-  RankPulse(int32_t rank, int32_t size, double time_out, std::shared_ptr<NoteBoard> board,
-            bool keeps_board, std::function<void()> stop);
+  struct Options {
+    double time_out = 20;
+    // Who is lost when the board does not answer.
+    std::string board = "rank 0, where all meet,";
+    // The board ends with this rank, which therefore leaves last.
+    bool keeps_board = false;
+    // Called once the run has failed, on any thread, while no lock is held: what waits for others
+    // must end.
+    std::function<void()> stop = {};
+    // Called if end() has not been some seconds later: this rank is at something that does not look
+    // whether the run has failed. Should end the process.
+    std::function<void(const Error&)> stuck = {};
+  };
+  RankPulse(int32_t rank, int32_t size, std::shared_ptr<NoteBoard> board, Options options);
 
-  // All ranks have set their keys.
+  // Returns when all ranks have come to the board. Throws Error{Runtime} naming those that do not
+  // within `patience` seconds, that two processes say they are, or that expect another number of
+  // ranks. `fresh`: the board has nothing of a start before this one.
+  void meet(double patience, bool fresh);
+  // All ranks have come.
   void begin();
-  // Says what has failed first, and goodbye. `stop` is not called any more.
+  // Says what has failed first, and goodbye. `stop` and `stuck` are not called any more.
   void end();
 
   void fail(const std::string& message) noexcept;
   void throw_if_failed();
-  // The connection to `peer` ("rank 3") is gone. It may have said why.
-  [[noreturn]] void throw_broken(const std::string& peer, const std::string& how);
+  // `message` is what is seen of a failure here: what another rank says of it within `patience`
+  // seconds is nearer to its reason.
+  [[noreturn]] void throw_failed(const std::string& message, double patience = 2);
 
   // Where a rank counts.
   static std::string key_of(int32_t rank);
@@ -58,22 +77,26 @@ class RankPulse : public std::enable_shared_from_this<RankPulse> {
 
   // The first one counts. Tells the others, if it is `news`.
   void set_failure(const std::string& message, bool news);
-  void beat();
+  void wait_for_all(double patience, bool fresh);
+  [[noreturn]] void fail_missing(double patience);
+  [[noreturn]] void fail_meeting(const std::string& message);
+  // False: the board is gone.
+  bool beat();
   void look_at(int32_t peer, double passed);
   void guard();
   void say_goodbye();
   double interval() const;
+  double parting_seconds();
 
   const int32_t rank_, size_;
-  const double time_out_;
   const std::shared_ptr<NoteBoard> board_;
-  const bool keeps_board_;
-  const std::function<void()> stop_;
+  const Options options_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<std::string> failure_;
-  bool unpublished_ = false, published_ = false, heard_ = false, closing_ = false;
+  std::string seen_here_;  // the same failure
+  bool unpublished_ = false, published_ = false, heard_ = false, closing_ = false, parted_ = false;
   std::mutex stopping_;           // while `stop` is called
   std::vector<Beat> last_beats_;  // of the thread that beats
   std::atomic<int64_t> rounds_ = 0;

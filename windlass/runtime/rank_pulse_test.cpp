@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <map>
 #include <stdexcept>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -29,6 +30,11 @@ class TestBoard final : public NoteBoard {
     come(lock);
     return notes_.contains(key);
   }
+  int64_t count(const std::string& key) override {
+    std::unique_lock lock(mutex_);
+    come(lock);
+    return ++counts_[key];
+  }
   void hang(bool whether) {
     const std::lock_guard lock(mutex_);
     hangs_ = whether;
@@ -47,24 +53,36 @@ class TestBoard final : public NoteBoard {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, std::string> notes_;
+  std::map<std::string, int64_t> counts_;
   bool hangs_ = false, gone_ = false;
 };
 
 // A rank, and when it was told to stop.
 struct TestRank {
   TestRank(int32_t rank, int32_t size, double time_out, const std::shared_ptr<TestBoard>& board)
-      : pulse(std::make_shared<RankPulse>(rank, size, time_out, board, false, [this] {
-          const std::lock_guard lock(mutex);
-          stopped = true;
-          changed.notify_all();
-        })) {
+      : pulse(std::make_shared<RankPulse>(rank, size, board, options(time_out))) {
     board->set(RankPulse::key_of(rank), "0");
   }
+  RankPulse::Options options(double time_out) {
+    RankPulse::Options made = {.time_out = time_out};
+    made.stop = [this] { note(stopped); };
+    made.stuck = [this](const Error& error) {
+      said = error.message();
+      note(stuck);
+    };
+    return made;
+  }
+  void note(bool& what) {
+    const std::lock_guard lock(mutex);
+    what = true;
+    changed.notify_all();
+  }
+  void wait_for(const bool& what) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return what; });
+  }
   std::string wait_for_failure() {
-    {
-      std::unique_lock lock(mutex);
-      changed.wait(lock, [&] { return stopped; });
-    }
+    wait_for(stopped);
     try {
       pulse->throw_if_failed();
     } catch (const Error& error) {
@@ -76,7 +94,8 @@ struct TestRank {
 
   std::mutex mutex;
   std::condition_variable changed;
-  bool stopped = false;
+  bool stopped = false, stuck = false;
+  std::string said;  // by the one that is stuck
   std::shared_ptr<RankPulse> pulse;
 };
 
@@ -91,7 +110,7 @@ TEST(RankPulse, TheReasonComesToAll) {
     EXPECT_EQ(rank->wait_for_failure(), "rank 1 has failed: the disk is full");
   // A connection that breaks afterwards is no news.
   try {
-    third.pulse->throw_broken("rank 1", "closed");
+    third.pulse->throw_failed("rank 1 is gone (closed)");
   } catch (const Error& error) {
     EXPECT_EQ(error.message(), "rank 1 has failed: the disk is full");
   }
@@ -141,11 +160,76 @@ TEST(RankPulse, ABrokenConnectionNamesItsRank) {
   TestRank first(0, 2, 60, board), second(1, 2, 60, board);
   first.pulse->begin();
   second.pulse->begin();
-  EXPECT_THROW(first.pulse->throw_broken("rank 1", "closed by peer"), Error);
+  EXPECT_THROW(first.pulse->throw_failed("rank 1 is gone (closed by peer)"), Error);
   EXPECT_EQ(first.wait_for_failure(), "rank 1 is gone (closed by peer)");
   EXPECT_EQ(second.wait_for_failure(), "rank 1 is gone (closed by peer)");
   first.pulse->end();
   second.pulse->end();
+}
+
+// Whoever is at something that does not look for it: what it has seen itself is told, if it has.
+TEST(RankPulse, WhoDoesNotEndIsEnded) {
+  const auto board = std::make_shared<TestBoard>();
+  TestRank busy(0, 2, 60, board), other(1, 2, 60, board);
+  for (TestRank* rank : {&busy, &other}) rank->pulse->begin();
+  other.pulse->fail("the disk is full");
+  other.pulse->end();
+  busy.wait_for(busy.stopped);
+  busy.pulse->fail("sum of gradients: rank 1 has failed: the disk is full");
+  busy.wait_for(busy.stuck);
+  EXPECT_EQ(busy.said, "sum of gradients: rank 1 has failed: the disk is full");
+  EXPECT_FALSE(other.stuck);
+  busy.pulse->end();
+}
+
+std::string end_of_meeting(RankPulse& pulse, double patience) {
+  try {
+    pulse.meet(patience, true);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "all are there";
+}
+
+// Ranks that meet, each by a thread of its own; by rank, what came of it.
+std::vector<std::string> ends_of_meeting(const std::vector<std::pair<int32_t, int32_t>>& ranks) {
+  const auto board = std::make_shared<TestBoard>();
+  std::vector<std::string> ends(ranks.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    threads.emplace_back([&, i] {
+      const auto pulse =
+          std::make_shared<RankPulse>(ranks[i].first, ranks[i].second, board, RankPulse::Options());
+      ends[i] = end_of_meeting(*pulse, 1);
+      pulse->end();
+    });
+  for (std::thread& thread : threads) thread.join();
+  return ends;
+}
+
+TEST(RankPulse, AllMeet) {
+  EXPECT_EQ(ends_of_meeting({{0, 2}, {1, 2}}), std::vector<std::string>(2, "all are there"));
+  EXPECT_EQ(ends_of_meeting({{0, 3}, {2, 3}}),
+            std::vector<std::string>(2, "rank 1 of 3 has not come within 1 s"));
+  EXPECT_EQ(ends_of_meeting({{1, 4}}),
+            std::vector<std::string>(1, "ranks 0, 2, 3 of 4 have not come within 1 s"));
+  EXPECT_EQ(ends_of_meeting({{0, 3}, {1, 3}, {1, 3}}),
+            std::vector<std::string>(3, "two processes were started as rank 1"));
+  EXPECT_EQ(ends_of_meeting({{0, 2}, {1, 3}})[0],
+            "rank 1 was started as one of 3 ranks, this rank 0 as one of 2");
+}
+
+// A rank that stops while it has the board keeps the others there.
+TEST(RankPulse, AMeetingThatHangsIsEnded) {
+  const auto board = std::make_shared<TestBoard>();
+  TestRank rank(0, 2, 0.3, board);
+  std::thread meeting([&] { EXPECT_EQ(end_of_meeting(*rank.pulse, 60), rank.said); });
+  board->hang(true);
+  rank.wait_for(rank.stuck);
+  EXPECT_EQ(rank.said, "rank 0, where all meet, is lost: no answer for 0.3 s");
+  board->hang(false);
+  meeting.join();
+  rank.pulse->end();
 }
 
 }  // namespace

@@ -33,11 +33,13 @@ using Gloo = c10d::ProcessGroupGloo;
 
 // Waiting for a message ends by a message, or because a rank is lost.
 constexpr Milliseconds kForEver = std::chrono::hours(24 * 365);
-// Programs may take their time to start, whatever the time-out.
-constexpr double kMeetSeconds = 30;
+// What programs may take to start, beyond the time-out.
+constexpr double kStartSeconds = 5;
 constexpr Milliseconds kPartingTime(1000);
-constexpr const char* kTwice = "twice";  // key: a rank that two processes say they are
 
+double seconds_since(SteadyClock::time_point begin) {
+  return std::chrono::duration<double>(SteadyClock::now() - begin).count();
+}
 Milliseconds milliseconds(double s) { return Milliseconds(static_cast<int64_t>(s * 1e3)); }
 
 template <typename... Args>
@@ -69,28 +71,59 @@ class StoreBoard final : public NoteBoard {
     return {bytes.begin(), bytes.end()};
   }
   bool has(const std::string& key) override { return store_->check({key}); }
+  int64_t count(const std::string& key) override { return store_->add(key, 1); }
 
  private:
   const Store meeting_, store_;
 };
 
+// Where a group finds the addresses of its members. The stores themselves serve nobody else of this
+// process while one waits, which would take its signs of life away; and a member that is lost ends
+// the wait.
+class PatientStore final : public c10d::PrefixStore {
+ public:
+  PatientStore(const std::string& name, c10::intrusive_ptr<c10d::Store> store,
+               std::shared_ptr<RankPulse> pulse)
+      : PrefixStore(name, std::move(store)), pulse_(std::move(pulse)) {}
+  std::vector<uint8_t> get(const std::string& key) override {
+    wait({key});
+    return PrefixStore::get(key);
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (; !check(keys); std::this_thread::sleep_for(Milliseconds(10))) pulse_->throw_if_failed();
+  }
+  void wait(const std::vector<std::string>& keys, const Milliseconds&) override { wait(keys); }
+
+ private:
+  const std::shared_ptr<RankPulse> pulse_;
+};
+
+// Ends the pulse, whatever else has come to be.
+struct OwnPulse {
+  ~OwnPulse() {
+    if (pulse) pulse->end();
+  }
+  RankPulse* operator->() const { return pulse.get(); }
+  std::shared_ptr<RankPulse> pulse;
+};
+
 class C10dRanks final : public Ranks {
  public:
   explicit C10dRanks(const RankPlace& place) : Ranks(place.rank, place.ranks), place_(place) {
-    const std::shared_ptr<NoteBoard> board = meet();
-    try {
-      group_ =
-          c10::make_intrusive<Gloo>(store_, place.rank, place.ranks, group_options(patience()));
-    } catch (const std::exception& error) {
-      fail_run("the ranks cannot connect: {}", reason_line(error.what()));
-    }
-    end_dead_connections(loops_, place.time_out);
-    const bool keeps = rank() == 0 && !place_.met && place_.file.empty();
-    pulse_ = std::make_shared<RankPulse>(rank(), size(), place.time_out, board, keeps,
-                                         [this] { abort_all(); });
+    meet();
     pulse_->begin();
+    const auto begin = SteadyClock::now();
+    try {
+      group_ = connect("all", rank(), size());
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      // Whoever is lost is known when it has been silent for so long.
+      const double left = patience() - seconds_since(begin);
+      pulse_->throw_failed(fmt::format("the ranks cannot connect: {}", reason_line(error.what())),
+                           left);
+    }
   }
-  ~C10dRanks() override { pulse_->end(); }
 
   void exchange(uint32_t tag, std::span<const Transfer> sends,
                 std::span<const Transfer> receives) override {
@@ -124,7 +157,7 @@ class C10dRanks final : public Ranks {
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
-        pulse_->throw_broken(fmt::format("rank {}", peer), reason_line(error.what()));
+        pulse_->throw_failed(fmt::format("rank {} is gone ({})", peer, reason_line(error.what())));
       }
       pulse_->throw_if_failed();
     } catch (...) {
@@ -141,23 +174,22 @@ class C10dRanks final : public Ranks {
     const auto place = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
     try {
       // Tags are those of groups of the whole run: the first member draws it.
-      const auto names = c10::make_intrusive<c10d::PrefixStore>(name, store_);
+      const Store names = c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse);
       if (place == 0) {
         const std::string number = std::to_string(store_->add("sums", 1));
-        names->set("number", {number.begin(), number.end()});
+        names->set("number", std::vector<uint8_t>(number.begin(), number.end()));
       }
       const std::vector<uint8_t> number = names->get("number");
       const auto tag =
           kSumTag + static_cast<uint32_t>(std::stoul(std::string(number.begin(), number.end())));
       come_together(members, tag);
-      auto group = c10::make_intrusive<Gloo>(names, place, static_cast<int>(members.size()),
-                                             group_options(place_.time_out));
-      end_dead_connections(loops_, place_.time_out);
+      auto group = connect(name, place, static_cast<int>(members.size()));
       return std::make_unique<C10dSums>(*this, members, tag, std::move(group));
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
-      fail_run("ranks {} cannot connect: {}", listed(members), reason_line(error.what()));
+      pulse_->throw_failed(
+          fmt::format("ranks {} cannot connect: {}", listed(members), reason_line(error.what())));
     }
   }
 
@@ -193,8 +225,8 @@ class C10dRanks final : public Ranks {
       try {
         group_->allreduce(tensors)->wait(kForEver);
       } catch (const std::exception& error) {
-        ranks_.pulse_->throw_broken(fmt::format("one of ranks {}", listed(members_)),
-                                    reason_line(error.what()));
+        ranks_.pulse_->throw_failed(fmt::format("one of ranks {} is gone ({})", listed(members_),
+                                                reason_line(error.what())));
       }
     }
 
@@ -234,90 +266,86 @@ class C10dRanks final : public Ranks {
     for (const Pending* one : under_way_) one->work->abort();
   }
 
-  // Notes the loop that serves the connections of the group.
-  c10::intrusive_ptr<Gloo::Options> group_options(double time_out) {
-    const auto options = Gloo::Options::create(milliseconds(time_out));
+  c10::intrusive_ptr<Gloo> connect(const std::string& name, int place, int count) {
+    const auto options = Gloo::Options::create(milliseconds(patience()));
     options->threads = 1;
     const std::set<int> before = event_loops();
-    options->devices = {place_.bind.empty() ? Gloo::createDefaultDevice()
-                                            : Gloo::createDeviceForHostname(place_.bind)};
-    loops_ = event_loops();
-    for (int other : before) loops_.erase(other);
-    return options;
+    try {
+      options->devices = {place_.bind.empty() ? Gloo::createDefaultDevice()
+                                              : Gloo::createDeviceForHostname(place_.bind)};
+    } catch (const std::exception& error) {
+      pulse_->throw_failed(fmt::format("rank {} cannot listen at {}: {}", rank(),
+                                       place_.bind.empty() ? "its host's name" : place_.bind,
+                                       reason_line(error.what())),
+                           0);
+    }
+    std::set<int> loops = event_loops();  // that serve the connections of the group
+    for (int other : before) loops.erase(other);
+    auto group = c10::make_intrusive<Gloo>(
+        c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse), place, count, options);
+    end_dead_connections(loops, place_.time_out);
+    return group;
   }
 
   // All come to the store; who does not is named.
-  std::shared_ptr<NoteBoard> meet() {
+  void meet() {
     // The store writes to ranks that are gone. A program that minds this signal keeps its way.
     struct sigaction pipe = {};
     if (sigaction(SIGPIPE, nullptr, &pipe) == 0 && pipe.sa_handler == SIG_DFL)
       std::signal(SIGPIPE, SIG_IGN);
-    const auto limit = milliseconds(patience());
-    const bool keeps = rank() == 0 && !place_.met;
+    const bool here = !place_.file.empty();
+    const bool keeps = rank() == 0 && !place_.met && !here;
     const std::string where =
-        place_.file.empty() ? fmt::format("{}:{}", place_.address, place_.port) : place_.file;
+        here ? place_.file : fmt::format("{}:{}", place_.address, place_.port);
+    const std::string keeper = place_.met ? "torchrun's agent" : "rank 0";
+    if (!here) check_addresses({place_.address});
+    if (!place_.bind.empty()) check_addresses({place_.bind});
     try {
-      if (place_.file.empty()) {
-        c10d::TCPStoreOptions options;
-        options.port = static_cast<uint16_t>(place_.port);
-        options.isServer = keeps;
-        options.waitWorkers = false;
-        options.timeout = limit;
-        without_libuv(options);
-        meeting_ = c10::make_intrusive<c10d::TCPStore>(place_.address, options);
-        if (keeps && !place_.bind.empty()) keep_to_own_addresses();
-      } else {
-        meeting_ = c10::make_intrusive<c10d::FileStore>(place_.file, place_.ranks);
-      }
-      meeting_->setTimeout(limit);
+      open_store(keeps, milliseconds(patience()));
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       if (keeps) fail_run("{}: cannot be listened on: {}", where, reason_line(error.what()));
-      fail_run("rank 0 was not met at {} within {} s: {}", where, patience(),
+      if (here) fail_run("{}: {}", where, reason_line(error.what()));
+      fail_run("{} was not met at {} within {} s: {}", keeper, where, patience(),
                reason_line(error.what()));
     }
     store_ = c10::make_intrusive<c10d::PrefixStore>("windlass/" + place_.attempt, meeting_);
-    const auto board = std::make_shared<StoreBoard>(meeting_, store_);
+    RankPulse::Options options = {.time_out = place_.time_out, .keeps_board = keeps};
+    options.stop = [this] { abort_all(); };
+    options.stuck = place_.stuck;
+    options.board = here ? "a rank that has the file where all meet" : keeper + ", where all meet,";
+    const std::string board = options.board;
+    pulse_.pulse = std::make_shared<RankPulse>(
+        rank(), size(), std::make_shared<StoreBoard>(meeting_, store_), std::move(options));
     try {
-      wait_for_all(*board, SteadyClock::now() + limit);
-      if (keeps && place_.file.empty() && !place_.bind.empty())
+      // An agent's store may still have what a start before this one has left.
+      pulse_->meet(patience(), !place_.met);
+      if (keeps && !place_.bind.empty())
         end_connections_elsewhere(place_.port, {place_.address, place_.bind});
     } catch (const Error&) {
       // The others find out by themselves, as long as the store is there.
-      if (keeps && place_.file.empty()) std::this_thread::sleep_for(kPartingTime);
+      if (keeps) std::this_thread::sleep_for(kPartingTime);
       throw;
     } catch (const std::exception& error) {
-      fail_run("{}: the meeting ended: {}", where, reason_line(error.what()));
+      fail_run("{} is gone: {} ({})", board, where, reason_line(error.what()));
     }
-    return board;
   }
 
-  // Each says how many it expects, and how often its number has come.
-  void wait_for_all(NoteBoard& board, SteadyClock::time_point until) {
-    const auto size_key = [](int32_t peer) { return fmt::format("size/{}", peer); };
-    // An agent's store may still have what a start before this one has left.
-    const bool twice = !place_.met && store_->add(fmt::format("come/{}", rank()), 1) > 1;
-    if (twice) {
-      board.set(kTwice, std::to_string(rank()));
-      fail_twice(std::to_string(rank()));
+  void open_store(bool keeps, Milliseconds limit) {
+    if (place_.file.empty()) {
+      c10d::TCPStoreOptions options;
+      options.port = static_cast<uint16_t>(place_.port);
+      options.isServer = keeps;
+      options.waitWorkers = false;
+      options.timeout = limit;
+      without_libuv(options);
+      meeting_ = c10::make_intrusive<c10d::TCPStore>(place_.address, options);
+      if (keeps && !place_.bind.empty()) keep_to_own_addresses();
+    } else {
+      meeting_ = c10::make_intrusive<c10d::FileStore>(place_.file, place_.ranks);
     }
-    board.set(size_key(rank()), std::to_string(size()));
-    board.set(RankPulse::key_of(rank()), "0");
-    for (int32_t peer = 0; peer < size(); ++peer) {
-      while (!board.has(RankPulse::key_of(peer))) {
-        if (board.has(kTwice)) fail_twice(board.get(kTwice));
-        if (SteadyClock::now() > until) fail_missing(board);
-        std::this_thread::sleep_for(Milliseconds(20));
-      }
-      const std::string theirs = board.get(size_key(peer));
-      if (theirs != std::to_string(size()))
-        fail_run("rank {} was started as one of {} ranks, this rank {} as one of {}", peer, theirs,
-                 rank(), size());
-    }
-  }
-  [[noreturn]] static void fail_twice(const std::string& which) {
-    fail_run("two processes were started as rank {}", which);
+    meeting_->setTimeout(limit);
   }
 
   // The store listens on all addresses.
@@ -332,29 +360,17 @@ class C10dRanks final : public Ranks {
           place_.address, place_.port, error.message());
     }
   }
-  [[noreturn]] void fail_missing(NoteBoard& board) {
-    std::string missing;
-    int count = 0;
-    for (int32_t peer = 0; peer < size(); ++peer)
-      if (!board.has(RankPulse::key_of(peer))) {
-        missing += fmt::format("{}{}", missing.empty() ? "" : ", ", peer);
-        ++count;
-      }
-    fail_run("rank{} {} of {} {} not come within {} s", count == 1 ? "" : "s", missing, size(),
-             count == 1 ? "has" : "have", patience());
-  }
-  double patience() const { return std::max(place_.time_out, kMeetSeconds); }
+  double patience() const { return place_.time_out + kStartSeconds; }
 
   const RankPlace place_;
   Store meeting_, store_;
-  std::set<int> loops_;  // of the group that was made last
   c10::intrusive_ptr<Gloo> group_;
   std::map<std::vector<int32_t>, int> groups_of_;      // by members: how many were made
   double offset_ = 0, clock_error_ = 0, aligned_ = 0;  // seconds
 
   std::mutex mutex_;
   std::vector<const Pending*> under_way_;
-  std::shared_ptr<RankPulse> pulse_;
+  OwnPulse pulse_;
 };
 
 }  // namespace

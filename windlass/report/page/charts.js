@@ -62,7 +62,7 @@ function drawFrontier(plan, other) {
   if (other) points.push({ ...frontierPoints(other).mine, name: other.path, fits: other.fits, number: 'B' });
   const holder = el('div', { class: 'chart', 'data-chart': 'frontier' });
   responsive(holder, width => holder.replaceChildren(frontierSvg(plan, mine, limit, points, width)));
-  const rows = [['this plan: ' + plan.strategy, formatSeconds(mine.y), formatBytes(mine.x),
+  const rows = [[el('td', { class: 'name' }, ...breakable('this plan: ' + plan.strategy)), formatSeconds(mine.y), formatBytes(mine.x),
     el('td', { class: plan.fits ? 'good' : 'bad' }, plan.fits ? 'fits' : 'does not fit')]];
   if (other) {
     const point = points[points.length - 1];
@@ -145,7 +145,8 @@ function mineLabel(px, py, marks, left, right, top, bottom) {
     const cost = covered + (outside ? 100 : 0);
     if (!best || cost < best.cost) best = { cost, box, x: px + dx, y: py + dy, anchor: dx > 0 ? 'start' : 'end' };
   }
-  return { box: best.box, node: svg('text', { class: 'strong haloed', x: best.x, y: best.y, 'text-anchor': best.anchor }, 'this plan') };
+  const [x1, y1, x2, y2] = best.box;
+  return { box: [x1 - 4, y1, x2 + 4, y2], node: svg('text', { class: 'strong haloed', x: best.x, y: best.y, 'text-anchor': best.anchor }, 'this plan') };
 }
 
 // Numbers beside marks, one label for those that lie together; where there is no room at the mark, a line leads to it.

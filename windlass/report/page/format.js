@@ -66,7 +66,7 @@ function responsive(element, draw) {
 
 // Text as nodes that may break before settings: names of models and strategies are long words.
 function breakable(text) {
-  return String(text).split(/,(?=[A-Za-z])/).flatMap((part, i) => i ? [',', el('wbr'), part] : [part]);
+  return String(text).split(/(?<=[,:])(?=[A-Za-z])/).flatMap((part, i) => i ? [el('wbr'), part] : [part]);
 }
 
 // A table with a caption for readers of the screen; columns starting with # are numbers, those with ~ are left out on phones.

@@ -255,9 +255,9 @@ std::string page_verdict(const PagePlan& plan, const Degrees& degrees) {
     return text;
   }
   std::string text =
-      fmt::format("Fits: {} trains on {} with {} sample{} a step in {}, {:.4g} samples/s",
-                  facts.model, devices_of_plan(plan), facts.samples, facts.samples == 1 ? "" : "s",
-                  format_seconds(report.step_time), report.samples_per_second());
+      fmt::format("Fits: {} trains on {} with {} sample{} a step in {}, {} samples/s", facts.model,
+                  devices_of_plan(plan), facts.samples, facts.samples == 1 ? "" : "s",
+                  format_seconds(report.step_time), rate_label(report.samples_per_second()));
   if (facts.tokens_per_sample)
     text += fmt::format(
         " ({} tokens/s)",

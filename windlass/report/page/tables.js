@@ -10,7 +10,7 @@ function drawLayers(plan) {
     return table('Packs of layers in the order they run', ['pack', 'pass', '#device', '#micro-batch', 'backward pass starts from'],
       plan.layers.map(row => [row.name, row.pass, row.device, row.microbatch, row.action || '-']));
   const staged = plan.layers.some(row => row.stage > 0);
-  const columns = ['layers', '#layers', 'split over devices', 'saved for the backward pass', 'weights'];
+  const columns = ['layers', '#count', 'split over devices', 'saved for the backward pass', 'weights'];
   const cells = (row, name) => [name, row.layers, row.split, savedText(row.saved), row.weights.join('; ') || '-'];
   // Rows of a second and third level are made when they are first asked for: models have thousands of ops.
   const folded = (label, make) => {
