@@ -180,7 +180,7 @@ TEST(MissingRanks, ARankThatNeverComesIsNamed) {
     const ProgramResult result = ranks[rank].wait();
     EXPECT_EQ(result.exit_code, 3);
     EXPECT_THAT(result.err,
-                AnyOf(HasSubstr("rank 1 of 3 has not come within 30 s"), HasSubstr("meeting")));
+                AnyOf(HasSubstr("rank 1 of 3 has not come within 25 s"), HasSubstr("meeting")));
   }
 }
 
