@@ -16,12 +16,18 @@ if("${program}" IS_NEWER_THAN "${listing}")
   file(WRITE "${listing}" "${text}")
 endif()
 
-# Suites that drive the program take ten times as long under a sanitizer. There they have a sixth of their cases,
-# unless everything is tried (windlass/base/test_effort.h). GoogleTest counts the cases of one suite in turn.
+# Suites that drive the program take ten times as long under a sanitizer. There they have a tenth of their cases, and
+# those of folders whose suites the release tree runs, too, a third, unless everything is tried
+# (windlass/base/test_effort.h). GoogleTest counts the cases of one suite in turn.
 # Threads of kernels that wait for work must not keep other tests from theirs: spinning takes three times the work.
 set(environment OMP_WAIT_POLICY=passive)
-if(sanitized AND prefix STREQUAL "tests" AND NOT DEFINED ENV{WINDLASS_THOROUGH})
-  list(APPEND environment GTEST_TOTAL_SHARDS=6 GTEST_SHARD_INDEX=0)
+set(shards "")
+if(sanitized AND NOT DEFINED ENV{WINDLASS_THOROUGH})
+  if(prefix STREQUAL "tests")
+    set(shards GTEST_TOTAL_SHARDS=10 GTEST_SHARD_INDEX=0)
+  elseif(prefix MATCHES "^(runtime|search)$")
+    set(shards GTEST_TOTAL_SHARDS=3 GTEST_SHARD_INDEX=0)
+  endif()
 endif()
 
 # "Suite." or "Suite/0.  # TypeParam = ...", then its cases: "  Case" or "  Case/0  # GetParam() = ...".
@@ -37,11 +43,15 @@ foreach(line IN LISTS lines)
       set(cost 0)
       if(suite MATCHES "Ranks|Hosts")
         set(cost 2000)
-      elseif(prefix STREQUAL "tests")
+      elseif(prefix STREQUAL "tests" OR suite MATCHES "EveryOp$|EveryMethod$|ManyDevices$|RunTasks$|^Export$")
         set(cost 50)
       endif()
-      set_tests_properties("${prefix}.${suite}" PROPERTIES COST ${cost} TIMEOUT 3600
-        ENVIRONMENT "${environment}")
+      # Suites by kind of op keep all kinds.
+      set(own "${environment}")
+      if(NOT suite MATCHES "^Kinds/")
+        list(APPEND own ${shards})
+      endif()
+      set_tests_properties("${prefix}.${suite}" PROPERTIES COST ${cost} TIMEOUT 3600 ENVIRONMENT "${own}")
     endif()
   elseif(suite MATCHES "Slow$")
     string(STRIP "${name}" name)
@@ -53,6 +63,6 @@ foreach(line IN LISTS lines)
       list(APPEND labels rest)
     endif()
     set_tests_properties("${prefix}.${suite}.${name}" PROPERTIES COST 100 TIMEOUT 3600
-      LABELS "${labels}" ENVIRONMENT "${environment}")
+      LABELS "${labels}" ENVIRONMENT "${environment};${shards}")
   endif()
 endforeach()
