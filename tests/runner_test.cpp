@@ -145,6 +145,32 @@ TEST(Runners, SearchIsUnderTheRunner) {
   EXPECT_LE(plan["lower_bound_s"].get<double>(), plan["step_time_s"].get<double>());
 }
 
+// Convolutions of an A100 have tf32 under PyTorch unasked, its matrix products if it is told to.
+TEST(Runners, Tf32IsAChoiceOfFrameworks) {
+  const ScratchFolder folder;
+  const auto step = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {model, "--batch", "64", "--on", "1xa100-40g", "--strategy", "single",
+                               "--runner", "pytorch-2"});
+    return simulated_json(more);
+  };
+  const auto time = [](const nlohmann::json& parsed) {
+    return parsed["step_time_s"].get<double>();
+  };
+  const nlohmann::json usual = step("vgg16", {}), off = step("vgg16", {"--tf32", "off"});
+  EXPECT_EQ(step("vgg16", {"--tf32", "convolutions"}), usual);
+  EXPECT_EQ(usual["runner"], "pytorch-2");
+  EXPECT_EQ(off["runner"], "pytorch-2 (tf32 off)");
+  EXPECT_GT(time(off), 1.5 * time(usual));
+  const nlohmann::json all = step("vit-b-16", {"--tf32", "all", "--save", folder / "plan.json"});
+  EXPECT_GT(time(step("vit-b-16", {})), 1.5 * time(all));
+  EXPECT_EQ(simulated_json({folder / "plan.json"})["runner"], "pytorch-2 (tf32 all)");
+  const ProgramResult refused =
+      run_windlass({"simulate", "vgg16", "--batch", "8", "--on", "1xa100-40g", "--strategy",
+                    "single", "--tf32", "all"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("give --runner as well"));
+}
+
 TEST(Runners, UnknownOnesAreRefused) {
   const ProgramResult result = run_windlass({"simulate", "mlp", "--batch", "8", "--on", "1x3090",
                                              "--strategy", "single", "--runner", "pytorhc"});

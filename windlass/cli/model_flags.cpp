@@ -39,6 +39,22 @@ void ModelFlags::add_runner_to(CLI::App& verb) {
               join(names, ", ") + ", or a JSON file")
       ->type_name("RUNNER")
       ->default_str("windlass");
+  // After --runner, whose value it changes: values are taken in this order.
+  verb.add_option_function<std::string>(
+          "--tf32",
+          [this](const std::string& name) {
+            if (is_windlass(request.runner))
+              fail_input("--tf32: is a choice of frameworks; give --runner as well");
+            const Tf32 tf32 = tf32_from_name(name).value();
+            if (tf32 == request.runner.tf32) return;
+            request.runner.tf32 = tf32;
+            request.runner.name += " (tf32 " + name + ")";
+            request.runner.sources["numbers.tf32"] = "--tf32 " + name;
+          },
+          "fp32 products that the runner computes in tf32, where a device has it: none, those of "
+          "convolutions and recurrent layers (what PyTorch does unasked), or all "
+          "(set_float32_matmul_precision(\"high\"))")
+      ->check(CLI::IsMember(tf32_names()));
 }
 
 void ModelFlags::add_to(CLI::App& verb, Runners runners) {

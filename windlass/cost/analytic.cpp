@@ -22,7 +22,7 @@ Bytes moved(const Kernel& kernel) { return kernel.read + kernel.written; }
 // Matrix units want channels last, tensors have them second: a kernel before and one after the
 // convolution transpose operands and results. Convolutions in many groups run without these units.
 bool is_transposed(const Kernel& kernel, const DeviceType& device) {
-  return kernel.family == OpFamily::Convolution && kernel.batch == 1 &&
+  return kernel.family == OpFamily::Convolution && !kernel.grouped &&
          has_matrix_units(device, kernel.precision);
 }
 
@@ -88,9 +88,19 @@ class Analytic : public CostModel {
     return std::max(sum, device.launch_overhead * launches);
   }
 
+  bool in_tf32(OpFamily family) const {
+    switch (options_.tf32) {
+      case Tf32::Off: return false;
+      case Tf32::Convolutions:
+        return family == OpFamily::Convolution || family == OpFamily::Recurrent;
+      case Tf32::All: return true;
+    }
+    return false;
+  }
+
   // All launches of a kernel on the device, as if the host were never late.
   Seconds kernel_time(Kernel kernel, const DeviceType& device, Efficiency& share) const {
-    if (options_.tf32 && kernel.precision == Precision::Fp32 &&
+    if (kernel.precision == Precision::Fp32 && in_tf32(kernel.family) &&
         device.peak.contains(Precision::Tf32))
       kernel.precision = Precision::Tf32;
     Seconds busy = memory_time(kernel, device);

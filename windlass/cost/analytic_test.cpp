@@ -72,12 +72,15 @@ TEST(Analytic, NoCutIsBetterThanTheLeastTime) {
     const DeviceType device = rng.chance(0.5) ? a100() : cpu();
     Kernel whole = product(m, n, k, precision, batch);
     if (rng.chance(0.3)) whole.family = OpFamily::Attention;
-    if (rng.chance(0.3)) whole.family = OpFamily::Convolution, whole.winograd = rng.chance(0.5);
+    if (rng.chance(0.3)) {
+      whole.family = OpFamily::Convolution, whole.winograd = rng.chance(0.5);
+      whole.grouped = whole.batch > 1;
+    }
     const auto parts = [&](int64_t all) { return std::min(all, int64_t{1} << rng.integer(0, 4)); };
     const int64_t pm = parts(m), pn = parts(n), pk = parts(k), pb = parts(batch);
     Kernel piece = product(m / pm, n / pn, k / pk, precision, batch / pb);
     piece.family = whole.family;
-    piece.winograd = whole.winograd;
+    piece.winograd = whole.winograd, piece.grouped = whole.grouped;
     const double pieces =
         static_cast<double>(pm * pn * pk * pb) * cost->price({{piece}}, device).time.value;
     const double least = cost->least_time({{whole}}, device).value;
@@ -100,7 +103,7 @@ TEST(Analytic, NarrowProductsAreBoundByMemory) {
 TEST(Analytic, DepthwiseConvolutionsAreNotTiled) {
   // 256 groups of 1 x 9 on 64 x 56 x 56 points: 0.46 GMAC, 0.2 GB each way in fp16.
   Kernel kernel = product(int64_t{64} * 56 * 56, 1, 9, Precision::Fp16, 256);
-  kernel.family = OpFamily::Convolution;
+  kernel.family = OpFamily::Convolution, kernel.grouped = true;
   kernel.read = kernel.written = Bytes(int64_t{2} * 256 * 64 * 56 * 56);
   const double time = analytic_cost_model()->price({{kernel}}, a100()).time.value;
   EXPECT_LT(time, 3 * 2 * 2.0 * 256 * 64 * 56 * 56 / 2039e9);
@@ -187,12 +190,23 @@ TEST(Analytic, Workspace) {
 }
 
 TEST(Analytic, Tf32IsAChoice) {
-  AnalyticOptions options;
-  options.tf32 = true;
-  const Work work = {{product(4096, 4096, 4096, Precision::Fp32)}};
-  const double fp32 = analytic_cost_model()->price(work, a100()).time.value;
-  const double tf32 = analytic_cost_model(options)->price(work, a100()).time.value;
-  EXPECT_GT(fp32 / tf32, 5);
+  const auto time = [](Tf32 tf32, OpFamily family, const DeviceType& device) {
+    AnalyticOptions options;
+    options.tf32 = tf32;
+    Kernel kernel = product(4096, 4096, 4096, Precision::Fp32);
+    kernel.family = family;
+    return analytic_cost_model(options)->price({{kernel}}, device).time.value;
+  };
+  constexpr OpFamily kProduct = OpFamily::Contraction, kConvolution = OpFamily::Convolution;
+  EXPECT_GT(time(Tf32::Off, kProduct, a100()) / time(Tf32::All, kProduct, a100()), 5);
+  EXPECT_EQ(time(Tf32::Off, kProduct, a100()), time(Tf32::Convolutions, kProduct, a100()));
+  for (const OpFamily family : {kConvolution, OpFamily::Recurrent}) {
+    EXPECT_GT(time(Tf32::Off, family, a100()) / time(Tf32::Convolutions, family, a100()), 5);
+    EXPECT_EQ(time(Tf32::Convolutions, family, a100()), time(Tf32::All, family, a100()));
+  }
+  // Devices before it was there.
+  const DeviceType v100 = load_machine("1xv100-16g").device_types[0];
+  EXPECT_EQ(time(Tf32::Off, kConvolution, v100), time(Tf32::All, kConvolution, v100));
 }
 
 TEST(Analytic, NothingCostsNothing) {

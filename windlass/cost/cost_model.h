@@ -69,6 +69,10 @@ class CostModel {
 
 enum class CalibrationEnd : uint8_t { Usual, Low, High };
 
+// Which fp32 products run in tf32 where the device has it: none, those of convolutions and
+// recurrent layers (what a framework leaves to cuDNN), or all.
+enum class Tf32 : uint8_t { Off, Convolutions, All };
+
 // Constants of the analytic model, the same for all devices; docs/cost_model.md has the formulas
 // and names the source of each. Shares are of what the device's data sheet promises.
 struct AnalyticOptions {
@@ -106,8 +110,7 @@ struct AnalyticOptions {
   double compression_passes = 1;
   // Of calibrated devices: what kernels usually take, or the lower or upper end of it.
   CalibrationEnd calibration_end = CalibrationEnd::Usual;
-  // fp32 products in tf32, where the device has it. Frameworks have this off for matrix products.
-  bool tf32 = false;
+  Tf32 tf32 = Tf32::Off;
   // Most that libraries take for split sums of a product, and for a convolution's unfolded input.
   Bytes product_workspace = Bytes(8 << 20);
   Bytes convolution_workspace = Bytes(32 << 20);

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +16,7 @@ namespace {
 
 constexpr int64_t kMaxRunnerFile = int64_t{1} << 20;
 constexpr double kMaxCopies = 100;
+constexpr std::array<std::string_view, 3> kTf32Names = {"off", "convolutions", "all"};
 
 // One section of the file. Each constant that is read must have its source.
 class Section {
@@ -51,6 +54,15 @@ class Section {
     if (!value || !is_float(*value) || *value == DType::F64)
       fail_input("{}: \"{}\" is \"{}\", expected fp32, bf16 or fp16", name_, key,
                  printable(text, 60));
+  }
+  void read(const std::string& key, Tf32& value) {
+    if (!has(key)) return;
+    const std::string text = object_.text(key);
+    const auto found = tf32_from_name(text);
+    if (!found)
+      fail_input("{}: \"{}\" is \"{}\", expected {}", name_, key, printable(text, 60),
+                 join(tf32_names(), ", "));
+    value = *found;
   }
 
  private:
@@ -92,6 +104,9 @@ Runner parse(std::string_view text) {
     host.read("weight", costs.weight);
     host.read("step", costs.step);
     host.read("waits_each_pass", costs.waits_each_pass);
+    if (costs.convolution_op.value > 0 && costs.forward_op.value <= 0)
+      fail_input(
+          "host: \"convolution_op\" says how much more than \"forward_op\", which is missing");
     runner.host = costs;
   });
   section(top, "memory", runner, [&](Section& memory) {
@@ -110,6 +125,7 @@ Runner parse(std::string_view text) {
     numbers.read("gradient_dtype", runner.gradient_dtype);
     numbers.read("autocast", runner.autocast);
     numbers.read("fp32_losses", runner.fp32_losses);
+    numbers.read("tf32", runner.tf32);
   });
   section(top, "device", runner, [&](Section& device) {
     device.read("update_passes", runner.update_passes, 1);
@@ -138,6 +154,14 @@ Runner parse(std::string_view text) {
 }
 
 }  // namespace
+
+std::vector<std::string> tf32_names() { return {kTf32Names.begin(), kTf32Names.end()}; }
+
+std::optional<Tf32> tf32_from_name(std::string_view name) {
+  const auto* found = std::ranges::find(kTf32Names, name);
+  if (found == kTf32Names.end()) return std::nullopt;
+  return static_cast<Tf32>(found - kTf32Names.begin());
+}
 
 Runner runner_from_json(std::string_view text, const std::string& where) {
   try {
@@ -180,6 +204,8 @@ nlohmann::ordered_json runner_to_json(const Runner& runner) {
   if (runner.gradient_dtype) json["numbers"]["gradient_dtype"] = dtype_name(*runner.gradient_dtype);
   if (runner.autocast) json["numbers"]["autocast"] = dtype_name(*runner.autocast);
   put("numbers", "fp32_losses", runner.fp32_losses, plain.fp32_losses);
+  if (runner.tf32 != plain.tf32)
+    json["numbers"]["tf32"] = kTf32Names[static_cast<size_t>(runner.tf32)];
   put("device", "update_passes", runner.update_passes, plain.update_passes);
   put("device", "compression_passes", runner.compression_passes, plain.compression_passes);
   put("device", "overlaps_reduction", runner.overlaps_reduction, plain.overlaps_reduction);

@@ -74,6 +74,7 @@ AnalyticOptions analytic_options(const Runner& runner) {
   AnalyticOptions options;
   options.update_passes = runner.update_passes;
   options.compression_passes = runner.compression_passes;
+  options.tf32 = runner.tf32;
   if (runner.host)
     options.runner = RunnerCosts{.host = *runner.host,
                                  .loss_copies = runner.loss_copies,

@@ -47,6 +47,7 @@ struct Runner {
   std::optional<DType> gradient_dtype = {};  // of 16-bit weights; none: that of the weights
   std::optional<DType> autocast = {};        // default type of products; weights are fp32
   bool fp32_losses = false;                  // of 16-bit predictions
+  Tf32 tf32 = Tf32::Off;
 
   // --- time on a device
   double update_passes = 1;        // times that an update goes over its operands
@@ -81,6 +82,9 @@ std::vector<RunnerPreset> runner_presets();
 Runner find_runner(const std::string& name_or_path);
 Runner runner_from_json(std::string_view text, const std::string& where);
 nlohmann::ordered_json runner_to_json(const Runner& runner);
+
+std::vector<std::string> tf32_names();  // "off", "convolutions", "all"
+std::optional<Tf32> tf32_from_name(std::string_view name);
 
 // --- what it means for each part of a prediction
 

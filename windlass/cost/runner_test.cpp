@@ -69,6 +69,14 @@ TEST(Runner, TensorsHaveWhatIsLeft) {
       2 * gib / 1.1, 2);
 }
 
+TEST(Runner, FrameworksLeaveConvolutionsToTf32) {
+  for (const RunnerPreset& preset : runner_presets()) {
+    const Runner runner = find_runner(std::string(preset.name));
+    const Tf32 expected = is_windlass(runner) ? Tf32::Off : Tf32::Convolutions;
+    EXPECT_EQ(analytic_options(runner).tf32, expected) << preset.name;
+  }
+}
+
 TEST(Runner, AddsToWhatTheUserSays) {
   TrainingOptions options;
   set_training(find_runner("megatron"), options);
@@ -85,6 +93,9 @@ TEST(Runner, AddsToWhatTheUserSays) {
 TEST(Runner, MessagesSayWhatIsWrong) {
   EXPECT_THAT(message_of(R"({"name": "x", "host": {"forward_op": "3us"}})"),
               HasSubstr("\"host.forward_op\" is missing"));
+  EXPECT_THAT(message_of(R"({"name": "x", "host": {"convolution_op": "80us"},
+                             "sources": {"host.convolution_op": "-"}})"),
+              HasSubstr("\"forward_op\", which is missing"));
   EXPECT_THAT(message_of(R"({"name": "x", "hots": {}})"), HasSubstr("hots"));
   EXPECT_THAT(message_of(R"({"name": "windlass", "memory": {"fragmentation": 2},
                              "sources": {"memory.fragmentation": "-"}})"),
@@ -92,6 +103,9 @@ TEST(Runner, MessagesSayWhatIsWrong) {
   EXPECT_THAT(message_of(R"({"name": "x", "numbers": {"autocast": "int8"},
                              "sources": {"numbers.autocast": "-"}})"),
               HasSubstr("expected fp32, bf16 or fp16"));
+  EXPECT_THAT(message_of(R"({"name": "x", "numbers": {"tf32": "on"},
+                             "sources": {"numbers.tf32": "-"}})"),
+              HasSubstr("expected off, convolutions, all"));
   EXPECT_THROW(find_runner("pytorhc"), Error);
 }
 

@@ -27,6 +27,7 @@ struct Kernel {
   Bytes blocked;  // of a convolution: copies of operands in the layout that a CPU's library wants
   bool cast = false;         // a conversion of types, which a framework issues on the way
   bool compression = false;  // of a saved tensor, or back
+  bool grouped = false;      // a convolution in groups, of which `batch` are in this piece
   bool winograd = false;  // a dense 3 x 3 convolution of stride 1: fewer multiplications would do
 
   bool operator==(const Kernel&) const = default;

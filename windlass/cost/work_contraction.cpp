@@ -121,12 +121,15 @@ Bytes blocked_copies(const Piece& piece, const Convolution& c) {
 
 class Builder {
  public:
-  Builder(const Piece& piece, Work& work, bool winograd = false, Bytes blocked = {})
-      : piece_(piece), work_(work) {
-    base_.blocked = blocked;
-    base_.winograd = winograd;
+  Builder(const Piece& piece, Work& work) : piece_(piece), work_(work) {
     base_.family = op_info(piece.signature().kind).family;
     base_.precision = precision_of(piece.signature().inputs[0].dtype);
+  }
+
+  Builder(const Piece& piece, const Convolution& c, Work& work) : Builder(piece, work) {
+    base_.blocked = blocked_copies(piece, c);
+    base_.grouped = piece.signature().as<ConvAttrs>().groups > 1;
+    base_.winograd = suits_winograd(piece.signature(), c);
   }
 
   void add(const Product& p, double multiply_adds, Bytes read, Bytes written,
@@ -198,7 +201,7 @@ void add_contraction_work(const Piece& piece, const Arithmetic& arithmetic, Work
 
 void add_convolution_work(const Piece& piece, const Arithmetic& arithmetic, Work& work) {
   const Convolution c = convolution_of(piece);
-  Builder builder(piece, work, suits_winograd(piece.signature(), c), blocked_copies(piece, c));
+  Builder builder(piece, c, work);
   const Product& p = c.product;
   if (!piece.backward()) {
     builder.add(p, arithmetic.multiply_adds, piece.inputs(), piece.outputs() + piece.auxiliaries(),

@@ -175,8 +175,12 @@ TEST(Work, GroupedAndTransposedConvolution) {
       one_op(OpKind::Conv, conv3x3(2), {floats({2, 4, 8, 8}), floats({6, 2, 3, 3})});
   expect_product(grouped.work(Pass::Forward).kernels[0], 2, 128, 3, 18);
   expect_product(grouped.work(Pass::Forward, {{"group", 1}}).kernels[0], 1, 128, 3, 18);
+  // One group of them is no dense convolution.
+  EXPECT_TRUE(grouped.work(Pass::Forward, {{"group", 1}}).kernels[0].grouped);
+  EXPECT_TRUE(grouped.work(Pass::Backward, {{"group", 1}}).kernels[1].grouped);
   const OneOp back =
       one_op(OpKind::Conv, conv3x3(1, true), {floats({2, 4, 8, 8}), floats({4, 6, 3, 3})});
+  EXPECT_FALSE(back.work(Pass::Forward).kernels[0].grouped);
   expect_product(back.work(Pass::Forward).kernels[0], 1, 128, 54, 4);
   expect_product(back.work(Pass::Backward).kernels[0], 1, 128, 4, 54);
   expect_product(back.work(Pass::Backward).kernels[1], 1, 4, 54, 128);

@@ -43,7 +43,7 @@ Nanoseconds host_time(const TaskGraph& graph, TaskId id, const DeviceType& devic
   else if (task.kind == TaskKind::Backward && task.op.valid())
     each = host.backward_op;
   if (work.kernels.front().family == OpFamily::Convolution &&
-      host.convolution_op.value > host.forward_op.value && host.forward_op.value > 0)
+      host.convolution_op.value > host.forward_op.value)
     each = each * (host.convolution_op / host.forward_op);
   // An op of the library that launches again and again: a recurrent layer.
   constexpr int64_t kOfAnOp = 4;
