@@ -147,45 +147,102 @@ bool has_parts(const BatchPoint& point) {
   return point.host.value > 0 && point.device.value > 0 && point.sharpness > 0;
 }
 
-// Least squares of logarithms by Gauss and Newton, weighed against what is known before.
-CorrectionParts parts_through(const std::vector<MeasuredPoint>& measured,
-                              const std::vector<BatchPoint>& predicted, double noise) {
-  constexpr double kHost = 0.5, kDevice = 0.2;
-  constexpr int kRounds = 40;
-  const double weight = 1 / (noise * noise);
-  double host = 0, device = 0;  // logarithms
-  CorrectionParts parts;
-  parts.noise = noise;
-  for (int round = 0; round < kRounds; ++round) {
-    double a = 1 / (kHost * kHost), b = 0, c = 1 / (kDevice * kDevice);
-    double d = -host * a, e = -device * c;
-    parts.points = 0;
-    for (size_t i = 0; i < measured.size(); ++i) {
-      if (!measured[i].time) continue;
-      ++parts.points;
-      const double h = host_weight(predicted[i], std::exp(host), std::exp(device));
-      const double left = std::log(measured[i].time->value /
-                                   time_of(predicted[i], std::exp(host), std::exp(device)));
-      a += weight * h * h, b += weight * h * (1 - h), c += weight * (1 - h) * (1 - h);
-      d += weight * h * left, e += weight * (1 - h) * left;
-    }
-    const double determinant = a * c - b * b;
-    const auto step = [](double by) { return std::clamp(by, -0.5, 0.5); };
-    host += step((c * d - b * e) / determinant);
-    device += step((a * e - b * d) / determinant);
-    parts.host_variance = c / determinant;
-    parts.device_variance = a / determinant;
-    parts.covariance = -b / determinant;
+// Least squares of logarithms, weighed against what is known before.
+class PartsFit {
+ public:
+  PartsFit(const std::vector<MeasuredPoint>& measured, const std::vector<BatchPoint>& predicted,
+           double noise)
+      : noise_(noise) {
+    for (size_t i = 0; i < measured.size(); ++i)
+      if (measured[i].time) points_.push_back({measured[i].time->value, &predicted[i]});
   }
-  parts.host = std::exp(host), parts.device = std::exp(device);
-  return parts;
-}
+
+  // A step that is faster than predicted may be so by its host or by its device: each is where the
+  // search begins once, and what leaves least is taken.
+  CorrectionParts best() const {
+    std::vector<double> ratios;
+    for (const Point& point : points_)
+      ratios.push_back(std::log(point.measured / time_of(*point.predicted, 1, 1)));
+    const double all = median(ratios);
+    Normal best = descend({0, 0});
+    for (const Logarithms start : {Logarithms{all, 0}, {0, all}, {all, all}}) {
+      const Normal found = descend(start);
+      if (found.left < best.left) best = found;
+    }
+    const double determinant = best.a * best.c - best.b * best.b;
+    CorrectionParts parts;
+    parts.points = points_.size();
+    parts.noise = noise_;
+    parts.host = std::exp(best.at.host), parts.device = std::exp(best.at.device);
+    parts.host_variance = best.c / determinant;
+    parts.device_variance = best.a / determinant;
+    parts.covariance = -best.b / determinant;
+    return parts;
+  }
+
+ private:
+  struct Point {
+    double measured;
+    const BatchPoint* predicted;
+  };
+  struct Logarithms {
+    double host = 0, device = 0;
+  };
+  // Normal equations [a b; b c] x step = (d, e) around a place, and the squares that are left
+  // there.
+  struct Normal {
+    Logarithms at;
+    double a = 0, b = 0, c = 0, d = 0, e = 0, left = 0;
+  };
+
+  Normal normal(Logarithms at) const {
+    constexpr double kHost = 0.5, kDevice = 0.2;
+    Normal n;
+    n.at = at;
+    n.a = 1 / (kHost * kHost), n.c = 1 / (kDevice * kDevice);
+    n.d = -at.host * n.a, n.e = -at.device * n.c;
+    n.left = at.host * at.host * n.a + at.device * at.device * n.c;
+    const double weight = 1 / (noise_ * noise_);
+    for (const Point& point : points_) {
+      const double host = std::exp(at.host), device = std::exp(at.device);
+      const double h = host_weight(*point.predicted, host, device);
+      const double left = std::log(point.measured / time_of(*point.predicted, host, device));
+      n.a += weight * h * h, n.b += weight * h * (1 - h), n.c += weight * (1 - h) * (1 - h);
+      n.d += weight * h * left, n.e += weight * (1 - h) * left;
+      n.left += weight * left * left;
+    }
+    return n;
+  }
+
+  // By Levenberg and Marquardt: where host and device take about as long, a whole step goes from
+  // one side of the change to the other for ever.
+  Normal descend(Logarithms start) const {
+    constexpr int kRounds = 200;
+    constexpr double kMostDamped = 1e12;
+    Normal now = normal(start);
+    double damping = 1e-3;
+    for (int round = 0; round < kRounds && damping < kMostDamped; ++round) {
+      const double a = now.a * (1 + damping), c = now.c * (1 + damping);
+      const double determinant = a * c - now.b * now.b;
+      const Normal next = normal({now.at.host + (c * now.d - now.b * now.e) / determinant,
+                                  now.at.device + (a * now.e - now.b * now.d) / determinant});
+      if (next.left < now.left)
+        now = next, damping /= 10;
+      else
+        damping *= 10;
+    }
+    return now;
+  }
+
+  double noise_;
+  std::vector<Point> points_;
+};
 
 // Once more with the noise that the first fit leaves, if that is more than usual.
 CorrectionParts fit_parts(const std::vector<MeasuredPoint>& measured,
                           const std::vector<BatchPoint>& predicted) {
   constexpr double kNoise = 0.02;
-  const CorrectionParts first = parts_through(measured, predicted, kNoise);
+  const CorrectionParts first = PartsFit(measured, predicted, kNoise).best();
   if (first.points < 3) return first;
   double squares = 0;
   for (size_t i = 0; i < measured.size(); ++i) {
@@ -194,7 +251,7 @@ CorrectionParts fit_parts(const std::vector<MeasuredPoint>& measured,
     squares += left * left;
   }
   const double noise = std::sqrt(squares / static_cast<double>(first.points - 2));
-  return noise <= kNoise ? first : parts_through(measured, predicted, noise);
+  return noise <= kNoise ? first : PartsFit(measured, predicted, noise).best();
 }
 
 }  // namespace

@@ -173,6 +173,26 @@ TEST(FewShot, HostsAndDevicesAreToldApart) {
   }
 }
 
+// One measured step, wherever host and device lie to each other: what is said of it afterwards is
+// what was measured.
+TEST(FewShot, OneMeasuredStepIsMet) {
+  for (const double host : {0.05, 0.5, 0.9, 1.0, 1.1, 2.0, 20.0}) {
+    for (const double ratio : {0.5, 0.75, 0.95, 1.0, 1.05, 1.5, 2.0}) {
+      SCOPED_TRACE(testing::Message() << host << " " << ratio);
+      BatchPoint point;
+      point.batch = 4;
+      point.host = Seconds(host), point.device = Seconds(1);
+      point.sharpness = 6;
+      point.time = Seconds(std::pow(std::pow(host, 6) + 1, 1.0 / 6));
+      const Seconds seen = point.time * ratio;
+      const Correction correction = fit_correction({{4, "plain", {}, seen}}, {point});
+      const BatchPoint said = correction.applied(point, Bytes(1));
+      EXPECT_NEAR(said.time / seen, 1, 0.02);
+      EXPECT_LT(*correction.time_range(said), 1.0);
+    }
+  }
+}
+
 TEST(FewShot, NothingMeasuredChangesNothing) {
   const BatchPoint point = Correction{}.applied(predicted_at(3), Bytes(1));
   EXPECT_TRUE(point.fits);

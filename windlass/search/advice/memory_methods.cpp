@@ -179,15 +179,17 @@ class MethodSimulator {
     Simulator simulator;
     const TaskTimes device =
         price_tasks(tasks, given.machine, PartOfCost(given.cost, /*host=*/false));
-    const Nanoseconds makespan =
-        simulator.run(tasks, device, {.enforce_limits = point.fits}).makespan;
+    // What fits in the order of these times may not in that of others.
+    SimResult result = simulator.run(tasks, device, {.enforce_limits = point.fits});
+    if (result.status != SimStatus::Done)
+      result = simulator.run(tasks, device, {.enforce_limits = false});
     const TaskTimes host = price_tasks(tasks, given.machine, PartOfCost(given.cost, true));
     std::vector<Nanoseconds> issued(tasks.teams.size());
     for (size_t i = 0; i < tasks.size(); ++i) {
       const Lane& lane = tasks[tasks.lanes_of(TaskId(i)).front()];
       if (lane.kind == LaneKind::Compute) issued[lane.team.index()] += host.duration[i];
     }
-    point.device = Seconds(static_cast<double>(makespan) * 1e-9);
+    point.device = Seconds(static_cast<double>(result.makespan) * 1e-9);
     point.host = Seconds(static_cast<double>(std::ranges::max(issued)) * 1e-9) + overhead;
     point.sharpness = sharpness_of(point.time.value, point.host.value, point.device.value);
   }
