@@ -54,7 +54,11 @@ Pricing::Pricing(bool measured, int threads, int devices, const PriceCacheFlags&
   cache_.emplace(folder, price_setting(threads, devices));
   if (cache.fresh) return;
   std::vector<std::string> notes;
-  const std::vector<MeasuredKernel> known = cache_->read(seconds_now(), notes);
+  std::vector<MeasuredKernel> known;
+  for (CachedPrice& price : cache_->read(seconds_now(), notes)) {
+    others_then_ = std::max(others_then_, static_cast<double>(price.others_percent) / 100);
+    known.push_back(std::move(price.price));
+  }
   print_notes(notes);
   remembered_ = known.size();
   profile_->remember(known);
@@ -83,9 +87,12 @@ Reprice Pricing::reprice() {
 std::string Pricing::provenance() const {
   if (!profile_) return cost_->provenance();
   const OtherLoad& others = profile_->others();
+  std::string earlier = remembered_ > 0 ? ", some by earlier runs" : "";
+  if (others_then_ >= OtherLoad::kNoticed)
+    earlier += fmt::format(" while other programs took up to {:.0f} %", 100 * others_then_);
   return fmt::format("{} kernels on this host{}, {} thread{}{}; copies at the machine's rate",
-                     kMeasured, remembered_ > 0 ? ", some by earlier runs" : "", threads_,
-                     threads_ == 1 ? "" : "s", others.noticed() ? ", while " + others.text() : "");
+                     kMeasured, earlier, threads_, threads_ == 1 ? "" : "s",
+                     others.noticed() ? ", while " + others.text() : "");
 }
 
 void Pricing::know(const std::vector<MeasuredKernel>& kernels) {

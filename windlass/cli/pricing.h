@@ -61,7 +61,8 @@ class Pricing {
   std::unique_ptr<CostModel> cost_;
   std::unique_ptr<KernelProfile> profile_;
   std::optional<PriceCache> cache_;
-  size_t remembered_ = 0;  // prices of earlier runs
+  size_t remembered_ = 0;   // prices of earlier runs
+  double others_then_ = 0;  // part of the host that others took then, at most
   int threads_;
 };
 

@@ -5,19 +5,21 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
 namespace windlass {
 
-// Time of all processors since the host began, as the first line of /proc/stat has it: in its own
-// ticks, waiting for files and devices counted as idle.
+// Time of processors since the host began, as /proc/stat has it: in its own ticks, waiting for
+// files and devices counted as idle.
 struct ProcessorTicks {
   int64_t all = 0, busy = 0;
   bool operator==(const ProcessorTicks&) const = default;
 };
-// None if that is not such a text.
-std::optional<ProcessorTicks> parse_processor_ticks(std::string_view text);
+// Of those with these numbers. None if that is not such a text, or has none of them.
+std::optional<ProcessorTicks> parse_processor_ticks(std::string_view text,
+                                                    const std::set<int>& processors);
 
 // Adds up stretches of time, each between begin() and end().
 class OtherLoad {
@@ -27,11 +29,11 @@ class OtherLoad {
 
   void begin();
   void end();
-  // The part of all processors that other programs took, at most 1. 0 if the system does not tell,
-  // or if too little time has passed to tell.
+  // The part that other programs took of all processors that this one may run on, at most 1. 0 if
+  // the system does not tell, or if too little time has passed to tell.
   double share() const;
   bool noticed() const { return share() >= kNoticed; }
-  // "other programs took 40 % of this host's processors".
+  // "other programs took 40 % of the processors".
   std::string text() const;
 
  private:

@@ -202,10 +202,8 @@ PriceFile PriceCache::load(int64_t now, std::vector<std::string>& notes) const {
   return none;
 }
 
-std::vector<MeasuredKernel> PriceCache::read(int64_t now, std::vector<std::string>& notes) const {
-  std::vector<MeasuredKernel> known;
-  for (CachedPrice& price : load(now, notes).prices) known.push_back(std::move(price.price));
-  return known;
+std::vector<CachedPrice> PriceCache::read(int64_t now, std::vector<std::string>& notes) const {
+  return load(now, notes).prices;
 }
 
 void PriceCache::add(const std::vector<MeasuredKernel>& measured,

@@ -73,7 +73,7 @@ class PriceCache {
   PriceCache(const std::string& folder, PriceSetting setting);
 
   const std::string& path() const { return path_; }
-  std::vector<MeasuredKernel> read(int64_t now, std::vector<std::string>& notes) const;
+  std::vector<CachedPrice> read(int64_t now, std::vector<std::string>& notes) const;
   // Adds prices measured now with these libraries, beside other programs that took so much of the
   // host, to those that are there. Makes the folder if it is missing. The newest are kept if there
   // are too many.
