@@ -55,6 +55,28 @@ void LinkPacer::wait(const Traffic& traffic, Clock::time_point begin) {
   }
 }
 
+void LinkPacer::lead(size_t transfer, const Traffic& traffic, Clock::time_point begin) {
+  wait(traffic, begin);
+  {
+    const std::lock_guard lock(mutex_);
+    over_.insert(transfer);
+  }
+  led_.notify_all();
+}
+
+void LinkPacer::follow(size_t transfer) {
+  std::unique_lock lock(mutex_);
+  led_.wait(lock, [&] { return stopped_ || over_.contains(transfer); });
+}
+
+void LinkPacer::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  led_.notify_all();
+}
+
 std::vector<LinkLoad> LinkPacer::bytes(size_t step) const {
   const std::lock_guard lock(mutex_);
   std::vector<LinkLoad> moved;
@@ -65,8 +87,9 @@ std::vector<LinkLoad> LinkPacer::bytes(size_t step) const {
   return moved;
 }
 
-void LinkPacer::reset_bytes() {
+void LinkPacer::begin_row() {
   const std::lock_guard lock(mutex_);
+  over_.clear();
   for (Bucket& link : buckets_) std::ranges::fill(link.bytes, 0);
 }
 

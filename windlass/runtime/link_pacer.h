@@ -9,8 +9,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "windlass/cost/traffic.h"
@@ -28,16 +31,20 @@ class LinkPacer {
   // Returns when the traffic that began at `begin` would be done. May be called by several threads
   // at the same time.
   void wait(const Traffic& traffic, Clock::time_point begin);
+  // Of a transfer that several threads carry out, each a part: one waits as above, with a number
+  // that the transfer has in this row, the others until that one is done.
+  void lead(size_t transfer, const Traffic& traffic, Clock::time_point begin);
+  void follow(size_t transfer);
   // Counts what crosses links.
   void count(const Traffic& traffic, size_t step = 0);
 
   // Nobody waits any longer, now or later.
-  void stop() { stopped_ = true; }
+  void stop();
 
-  // Bytes of a step that have crossed each direction since the last call of reset_bytes(),
-  // ascending by direction; those that nothing crossed are left out.
+  // Bytes of a step that have crossed each direction since the row began, ascending by direction;
+  // those that nothing crossed are left out.
   std::vector<LinkLoad> bytes(size_t step = 0) const;
-  void reset_bytes();
+  void begin_row();
 
  private:
   struct Bucket {
@@ -50,6 +57,8 @@ class LinkPacer {
   const Clock::time_point epoch_ = Clock::now();
   std::atomic<bool> stopped_ = false;
   mutable std::mutex mutex_;
+  std::condition_variable led_;
+  std::set<size_t> over_;        // transfers whose leader has waited
   std::vector<Bucket> buckets_;  // two for each link
 };
 

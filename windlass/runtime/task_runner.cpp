@@ -41,7 +41,7 @@ void TaskRunner::begin(std::vector<StepRequest> requests) {
   ensure(requests.size() == static_cast<size_t>(program_.steps), "a row has other steps");
   requests_ = std::move(requests);
   for (auto& norm : norms_) norm = 0;
-  pacer_.reset_bytes();
+  pacer_.begin_row();
   for (auto& step : losses_)
     for (auto& list : step) std::ranges::fill(list, 0);
   for (const StepRequest& request : requests_)
@@ -89,7 +89,13 @@ void TaskRunner::run(TaskId id, int32_t part) {
     const Traffic& traffic = tasks_.traffics[static_cast<size_t>(tasks_[id].price)];
     if (part <= 0 && counts(id))
       pacer_.count(traffic, program_.step_of(id));  // traffic is that of all members
-    if (paces_ && part <= 0) pacer_.wait(traffic, begin);
+    if (!paces_) return;
+    if (part < 0)
+      pacer_.wait(traffic, begin);
+    else if (part == 0)
+      pacer_.lead(id.index(), traffic, begin);
+    else
+      pacer_.follow(id.index());
   } catch (...) {
     rethrow_within(label(id, at));
   }
