@@ -245,6 +245,9 @@ ExitCode run_train(TrainFlags& flags) {
     } catch (const Error& error) {
       ranks->fail(error.message());
       throw error.within(fmt::format("rank {}", ranks->rank()));
+    } catch (const std::exception& error) {
+      ranks->fail(error.what());
+      throw;
     }
     return ExitCode::Done;
   }

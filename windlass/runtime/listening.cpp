@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <set>
 #include <sys/socket.h>
+#include <thread>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -137,7 +139,18 @@ void for_sockets_at(int port, Visit&& visit) {
 
 }  // namespace
 
-void check_addresses(const std::vector<std::string>& names) { addresses_of(names); }
+void check_addresses(const std::vector<std::string>& names, double seconds) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  for (const std::string& name : names) {
+    const addrinfo hints = {};
+    addrinfo* list = nullptr;
+    while (getaddrinfo(name.c_str(), nullptr, &hints, &list) == EAI_AGAIN &&
+           std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (list != nullptr) freeaddrinfo(list);
+  }
+  addresses_of(names);
+}
 
 void accept_only_at(int port, const std::vector<std::string>& addresses) {
   const HostAddresses found = addresses_of(addresses);

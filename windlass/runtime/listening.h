@@ -7,8 +7,9 @@
 namespace windlass {
 
 // Throws Error{Runtime} naming the first that is no name or number of an address, as far as this
-// host knows.
-void check_addresses(const std::vector<std::string>& names);
+// host knows. Where the system cannot tell for now, it is asked again for so many seconds: names of
+// hosts that start together may come later than these.
+void check_addresses(const std::vector<std::string>& names, double seconds);
 
 // The store of c10d listens on all addresses of its host, and has no setting for that. From now on
 // the port of this process takes only what is sent to one of the addresses (names or numbers of

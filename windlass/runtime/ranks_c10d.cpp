@@ -79,23 +79,29 @@ class StoreBoard final : public NoteBoard {
 
 // Where a group finds the addresses of its members. The stores themselves serve nobody else of this
 // process while one waits, which would take its signs of life away; and a member that is lost ends
-// the wait.
+// the wait, as does one that has left.
 class PatientStore final : public c10d::PrefixStore {
  public:
   PatientStore(const std::string& name, c10::intrusive_ptr<c10d::Store> store,
-               std::shared_ptr<RankPulse> pulse)
-      : PrefixStore(name, std::move(store)), pulse_(std::move(pulse)) {}
+               std::shared_ptr<RankPulse> pulse, double patience)
+      : PrefixStore(name, std::move(store)), pulse_(std::move(pulse)), patience_(patience) {}
   std::vector<uint8_t> get(const std::string& key) override {
     wait({key});
     return PrefixStore::get(key);
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (; !check(keys); std::this_thread::sleep_for(Milliseconds(10))) pulse_->throw_if_failed();
+    const auto begin = SteadyClock::now();
+    for (; !check(keys); std::this_thread::sleep_for(Milliseconds(10))) {
+      pulse_->throw_if_failed();
+      if (seconds_since(begin) > patience_)
+        throw std::runtime_error(fmt::format("no word of others for {} s", patience_));
+    }
   }
   void wait(const std::vector<std::string>& keys, const Milliseconds&) override { wait(keys); }
 
  private:
   const std::shared_ptr<RankPulse> pulse_;
+  const double patience_;
 };
 
 // Ends the pulse, whatever else has come to be.
@@ -114,7 +120,7 @@ class C10dRanks final : public Ranks {
     pulse_->begin();
     const auto begin = SteadyClock::now();
     try {
-      group_ = connect("all", rank(), size());
+      group_ = connect("all", rank(), size(), patience());
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -174,7 +180,7 @@ class C10dRanks final : public Ranks {
     const auto place = static_cast<int>(std::ranges::find(members, rank()) - members.begin());
     try {
       // Tags are those of groups of the whole run: the first member draws it.
-      const Store names = c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse);
+      const Store names = c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse, patience());
       if (place == 0) {
         const std::string number = std::to_string(store_->add("sums", 1));
         names->set("number", std::vector<uint8_t>(number.begin(), number.end()));
@@ -183,7 +189,7 @@ class C10dRanks final : public Ranks {
       const auto tag =
           kSumTag + static_cast<uint32_t>(std::stoul(std::string(number.begin(), number.end())));
       come_together(members, tag);
-      auto group = connect(name, place, static_cast<int>(members.size()));
+      auto group = connect(name, place, static_cast<int>(members.size()), place_.time_out);
       return std::make_unique<C10dSums>(*this, members, tag, std::move(group));
     } catch (const Error&) {
       throw;
@@ -266,8 +272,8 @@ class C10dRanks final : public Ranks {
     for (const Pending* one : under_way_) one->work->abort();
   }
 
-  c10::intrusive_ptr<Gloo> connect(const std::string& name, int place, int count) {
-    const auto options = Gloo::Options::create(milliseconds(patience()));
+  c10::intrusive_ptr<Gloo> connect(const std::string& name, int place, int count, double seconds) {
+    const auto options = Gloo::Options::create(milliseconds(seconds));
     options->threads = 1;
     const std::set<int> before = event_loops();
     try {
@@ -282,7 +288,8 @@ class C10dRanks final : public Ranks {
     std::set<int> loops = event_loops();  // that serve the connections of the group
     for (int other : before) loops.erase(other);
     auto group = c10::make_intrusive<Gloo>(
-        c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse), place, count, options);
+        c10::make_intrusive<PatientStore>(name, store_, pulse_.pulse, patience()), place, count,
+        options);
     end_dead_connections(loops, place_.time_out);
     return group;
   }
@@ -298,8 +305,8 @@ class C10dRanks final : public Ranks {
     const std::string where =
         here ? place_.file : fmt::format("{}:{}", place_.address, place_.port);
     const std::string keeper = place_.met ? "torchrun's agent" : "rank 0";
-    if (!here) check_addresses({place_.address});
-    if (!place_.bind.empty()) check_addresses({place_.bind});
+    if (!here) check_addresses({place_.address}, patience());
+    if (!place_.bind.empty()) check_addresses({place_.bind}, patience());
     try {
       open_store(keeps, milliseconds(patience()));
     } catch (const Error&) {
