@@ -297,6 +297,22 @@ TEST(Fuse, ActivationsAndNormsCanBeTakenApart) {
   for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 1e-9) << i;
 }
 
+// A file may leave the scale out; the norm's result is then that of a product or of a conversion.
+TEST(Fuse, NormsWithoutAScaleCanBeTakenApart) {
+  for (const DType dtype : {DType::F32, DType::F16}) {
+    Net n;
+    const TensorId x = n.binary(BinaryFn::Mul, n.input("x", {4, 8}), n.weight("in", {8}));
+    const TensorId cast = n.g.op(OpKind::Cast, CastAttrs{dtype}, {x}, "cast");
+    const TensorId norm = n.g.op(OpKind::RmsNorm, LayerNormAttrs{1, 1e-5, 0}, {cast}, "norm");
+    Graph graph = n.finish(n.g.op(OpKind::Cast, CastAttrs{DType::F32}, {norm}, "back"));
+    const std::vector<double> before = run(graph);
+    EXPECT_EQ(unfuse_rms_norms(graph), 1);
+    check_graph(graph);
+    const std::vector<double> after = run(graph);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 1e-3) << i;
+  }
+}
+
 TEST(Fuse, AttentionWhoseProbabilitiesAreReadStays) {
   Net n;
   TensorId probabilities;

@@ -161,7 +161,16 @@ int unfuse_rms_norms(Graph& graph) {
                                  {unary(UnaryFn::Square, 0, 0, x, ".square")}, op.name + ".mean");
     const TensorId root = unary(UnaryFn::Rsqrt, 0, 0,
                                 unary(UnaryFn::Affine, 1, attrs.epsilon, mean, ".sum"), ".root");
+    const bool scaled = op.inputs.size() > 1 && op.inputs[1].valid();
+    if (!scaled && wide == dtype) {
+      r.replace(op, OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, root});
+      continue;
+    }
     TensorId y = r.emit(OpKind::Binary, BinaryAttrs{BinaryFn::Mul}, {x, root}, op.name + ".normed");
+    if (!scaled) {
+      r.replace(op, OpKind::Cast, CastAttrs{dtype}, {y});
+      continue;
+    }
     if (wide != dtype) y = r.emit(OpKind::Cast, CastAttrs{dtype}, {y}, op.name + ".narrow");
     TensorId scale = op.inputs[1];
     if (attrs.scale_offset != 0)
