@@ -18,6 +18,7 @@
 #include "windlass/base/test_places.h"
 #include "windlass/export/torch_script.h"
 #include "windlass/graph/expert_slots.h"
+#include "windlass/graph/fuse.h"
 #include "windlass/plan/case_networks.h"
 #include "windlass/plan/cases.h"
 #include "windlass/plan/random_strategy.h"
@@ -414,6 +415,10 @@ TEST(Export, GoldenFiles) {
 TEST(Export, HeadsAreSharedOutEqually) {
   Graph network = cases::transformer(6, 2);
   EXPECT_TRUE(shares_heads(network, 1));
+  EXPECT_TRUE(shares_heads(network, 4));
+  EXPECT_FALSE(shares_heads(network, 3));
+  // Runners without a fused kernel have it in parts.
+  EXPECT_GT(unfuse_attention(network), 0);
   EXPECT_TRUE(shares_heads(network, 4));
   EXPECT_FALSE(shares_heads(network, 3));
   const Bench bench(std::move(network), cases::machine(3), "megatron:tp=3");

@@ -45,12 +45,25 @@ Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& to) {
   return strategy;
 }
 
+namespace {
+
+// A norm, or the mean over channels of one that the runner takes apart.
+bool is_norm(const Graph& graph, const Op& op) {
+  if (op.kind == OpKind::LayerNorm || op.kind == OpKind::RmsNorm) return true;
+  if (op.kind != OpKind::Reduce) return false;
+  const auto& attrs = std::get<ReduceAttrs>(op.attrs);
+  const auto rank = static_cast<int64_t>(graph[op.inputs[0]].type.shape.size());
+  return attrs.fn == ReduceFn::Mean && attrs.keep_dims && attrs.axes == Ints{rank - 1};
+}
+
+}  // namespace
+
 bool splits_norms(const ExportSubject& subject, int64_t cp) {
   const Graph& graph = subject.training.graph;
   const BatchAxes batch = find_batch(subject.network);
   for (size_t i = 0; i < subject.strategy.ops.size(); ++i) {
     const Op& op = graph.ops[i];
-    if (op.kind != OpKind::LayerNorm && op.kind != OpKind::RmsNorm) continue;
+    if (!is_norm(graph, op)) continue;
     const auto& splits =
         subject.strategy.shardings[static_cast<size_t>(subject.strategy.ops[i])].splits;
     int64_t parts = 1;

@@ -81,7 +81,8 @@ std::string head(const std::string& source, const TargetSettings& to,
                     to.host_weights ? 3 : to.zero, to.host_weights ? "True" : "False");
   return fmt::format(
       "#!/usr/bin/env python3\n\"\"\"A training step as windlass planned it.\"\"\"\n\n"
-      "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport struct\n\n"
+      "import argparse\nimport contextlib\nimport json\nimport math\nimport os\nimport "
+      "struct\nimport sys\n\n"
       "import torch\nimport torch.distributed.nn\nimport torch.nn.functional as F\nfrom torch "
       "import nn\n"
       "{}from torch.utils.checkpoint import checkpoint\n\n{}"

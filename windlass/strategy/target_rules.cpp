@@ -7,11 +7,20 @@
 namespace windlass {
 
 bool shares_heads(const Graph& network, int64_t tp) {
+  const auto shared = [&](int64_t heads) { return heads % tp == 0; };
+  const auto groups_shared = [&](int64_t groups) { return shared(groups) || tp % groups == 0; };
   return std::ranges::all_of(network.ops, [&](const Op& op) {
-    if (op.kind != OpKind::Attention) return true;
-    const int64_t heads = network[op.inputs[0]].type.shape[1];
-    const int64_t groups = network[op.inputs[1]].type.shape[1];
-    return heads % tp == 0 && (groups % tp == 0 || tp % groups == 0);
+    const Shape shape = op.inputs.empty() ? Shape{} : network[op.inputs[0]].type.shape;
+    switch (op.kind) {
+      case OpKind::Attention:
+        return shared(shape[1]) && groups_shared(network[op.inputs[1]].type.shape[1]);
+      // As unfuse_attention() leaves it: scores of [batch, heads, queries, keys], and keys and
+      // values of groups of heads repeated for each of these.
+      case OpKind::Softmax:
+        return shape.size() != 4 || std::get<SoftmaxAttrs>(op.attrs).axis != 3 || shared(shape[1]);
+      case OpKind::Expand: return shape.size() != 5 || shape[2] != 1 || groups_shared(shape[1]);
+      default: return true;
+    }
   });
 }
 
