@@ -37,10 +37,13 @@ bool ops_alike(const Graph& graph, const Op& a, const Op& b) {
 void Tables::find_models() {
   const Graph& graph = training_.graph;
   // Loops may be given by op, and sizes of another micro-batch may differ where these do not.
-  const bool own = graph.loops != nullptr || training_.unequal;
+  if (graph.loops != nullptr || training_.unequal) {
+    for (size_t i = 0; i < training_.forward_ops; ++i) model_.emplace_back(i);
+    return;
+  }
   const auto alike = [&](OpId a, OpId b) {
     const OpId back_a = backward_of_[a.index()], back_b = backward_of_[b.index()];
-    return !own && ops_alike(graph, graph[a], graph[b]) && back_a.valid() == back_b.valid() &&
+    return ops_alike(graph, graph[a], graph[b]) && back_a.valid() == back_b.valid() &&
            (!back_a.valid() || ops_alike(graph, graph[back_a], graph[back_b]));
   };
   std::unordered_map<uint64_t, std::vector<OpId>> models;
