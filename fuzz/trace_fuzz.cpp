@@ -2,7 +2,7 @@
 
 #include "fuzz/exercise.h"
 
-#include "windlass/plan/few_shot.h"
+#include "windlass/plan/read_measured.h"
 #include "windlass/plan/read_trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

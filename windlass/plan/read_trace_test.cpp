@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "windlass/base/error.h"
-#include "windlass/plan/few_shot.h"
+#include "windlass/plan/read_measured.h"
 
 namespace windlass {
 namespace {
