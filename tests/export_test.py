@@ -133,11 +133,11 @@ def load_script(path):
 
 # Runs a script and counts what of the weights is gathered at once, in elements.
 COUNT_GATHERED = """
-import atexit, json, sys, weakref
+import json, os, sys, weakref
 scope = {"__name__": "exported"}
 path = sys.argv.pop(1)
 exec(compile(open(path).read(), path, "exec"), scope)
-now, most = 0, 0
+now, most, sizes = 0, 0, {}
 collect = scope["Shards"].collect
 def freed(size):
     global now
@@ -156,11 +156,13 @@ prepare = scope["prepare"]
 def counting(model):
     whole = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     made = prepare(model)
-    own = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-    atexit.register(lambda: print(json.dumps({"whole": whole, "own": own, "gathered": most}), file=sys.stderr))
+    sizes.update(whole=whole, own=sum(weight.numel() for weight in model.parameters() if weight.requires_grad))
     return made
 scope["prepare"] = counting
 scope["main"]()
+print(json.dumps({**sizes, "gathered": most}), file=sys.stderr, flush=True)
+sys.stdout.flush()
+os._exit(0)  # as the script itself
 """
 
 

@@ -205,13 +205,14 @@ def main():
             write_safetensors(options.save, weights)
     if world > 1:
         torch.distributed.barrier()
-        if DEVICE.type != "cuda":
-            # Gloo's threads may want Python's lock to give tensors back while it is held by who waits for them to
-            # end (PyTorch 1.13). All is written: nothing is left to do.
-            sys.stdout.flush()
-            os._exit(0)
-        torch.distributed.destroy_process_group()
+        if DEVICE.type == "cuda":
+            torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
     main()
+    if torch.distributed.is_initialized():
+        # Gloo's threads may want Python's lock to give tensors back while it is held by who waits for them to end
+        # (PyTorch 1.13). All is written: nothing is left to do.
+        sys.stdout.flush()
+        os._exit(0)
