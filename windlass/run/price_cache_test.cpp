@@ -6,6 +6,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <sys/stat.h>
+#include <utility>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -54,7 +55,8 @@ class PriceCaching : public testing::Test {
   // What is read without a word.
   std::vector<MeasuredKernel> known(int64_t now = kNow) const {
     std::vector<std::string> notes;
-    std::vector<MeasuredKernel> found = cache().read(now, notes);
+    std::vector<MeasuredKernel> found;
+    for (CachedPrice& price : cache().read(now, notes)) found.push_back(std::move(price.price));
     EXPECT_THAT(notes, testing::IsEmpty());
     return found;
   }
@@ -108,6 +110,10 @@ TEST_F(PriceCaching, PricesMeasuredBesideOtherProgramsAreKeptBriefly) {
   add({conv_}, kNow, 0.4);
   add({norm_}, kNow, 0.04);
   EXPECT_EQ(known(kNow + kMostBusyPriceAge), (std::vector<MeasuredKernel>{conv_, norm_}));
+  std::vector<std::string> notes;
+  EXPECT_THAT(cache().read(kNow, notes),
+              testing::ElementsAre(testing::Field(&CachedPrice::others_percent, 40),
+                                   testing::Field(&CachedPrice::others_percent, 4)));
   EXPECT_EQ(known(kNow + kMostBusyPriceAge + 1), std::vector<MeasuredKernel>{norm_});
   add({conv_}, kNow + 1, 0);  // measured again when it was quiet
   EXPECT_EQ(known(kNow + kMostBusyPriceAge + 1), (std::vector<MeasuredKernel>{conv_, norm_}));
