@@ -41,8 +41,9 @@ void add_findings(SearchResult& to, const SearchResult& from) {
       to.frontier.push_back(point);
 }
 
-// The network as it is, and then, below what that takes, with rows of experts in slots: the better
-// of both.
+// The network with rows of experts in slots, where experts can be split, and then, below what that
+// takes, as it is: the better of both. Where there are slots, they mostly win, so that the second
+// search ends early.
 template <SearchResult (*method)(const Problem&, const SearchOptions&)>
 SearchResult on_both_networks(const Problem& problem, const SearchOptions& options) {
   if (problem.with_slots == nullptr || options.fixed.ep == 1 || problem.machine.devices.size() == 1)
@@ -53,21 +54,20 @@ SearchResult on_both_networks(const Problem& problem, const SearchOptions& optio
                          .cost = problem.cost,
                          .reprice = problem.reprice,
                          .measuring = problem.measuring};
-  SearchOptions rest = options;
-  rest.starts.clear();  // are for the other network
-  std::optional<SearchResult> plain;
-  if (options.fixed.ep == 0) {
-    rest.experts_split = true;
-    plain = method(problem, options);
-    rest.time_limit = Seconds(std::max(0.0, options.time_limit.value - plain->seconds.value));
-    if (fits_somewhere(*plain)) rest.below = plain->step_time;
-  }
-  SearchResult split = method(slots, rest);
+  const bool both = options.fixed.ep == 0;
+  SearchOptions first = options;
+  first.starts.clear();  // are for the other network
+  first.experts_split = both;
+  SearchResult split = method(slots, first);
   split.in_slots = true;
-  if (!plain) return split;
-  const bool better = is_better(*plain, split);
-  SearchResult& answer = better ? split : *plain;
-  add_findings(answer, better ? *plain : split);
+  if (!both) return split;
+  SearchOptions rest = options;
+  rest.time_limit = Seconds(std::max(0.0, options.time_limit.value - split.seconds.value));
+  if (fits_somewhere(split)) rest.below = split.step_time;
+  SearchResult plain = method(problem, rest);
+  const bool better = is_better(plain, split);
+  SearchResult& answer = better ? split : plain;
+  add_findings(answer, better ? plain : split);
   return std::move(answer);
 }
 

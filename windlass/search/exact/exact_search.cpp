@@ -101,6 +101,7 @@ class ExactSearch {
       return;
     // Beside other methods it is of no use where the fastest sharding fits as it is.
     if (!alone_ && best_ && best_->time <= fastest_) return;
+    if (ledger_.fits() && ledger_.interrupted()) return;
     // The frontier of the sums; small problems have all of it.
     FrontierOptions frontier;
     frontier.elimination = elimination();
