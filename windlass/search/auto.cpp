@@ -47,9 +47,7 @@ void search_here(Ledger& ledger, const Breadth& breadth, SearchResult& facts) {
           ledger.consider(*strategy, strategy->micro_batches);
     if (breadth.whole || !ledger.fits()) subsets = promising_subsets(ledger);
     ceiling = ledger.ceiling();
-    // Its tables alone take time.
-    const bool late = ledger.fits() && ledger.interrupted();
-    if (breadth.whole && !options.fixed.any() && !late) run_exact(ledger, all, facts);
+    if (breadth.whole && !options.fixed.any()) run_exact(ledger, all, facts);
   }
   if (!settled) run_walks(ledger, facts, breadth.whole);
   if (!subsets.empty()) run_subsets(ledger, subsets, {.ceiling = ceiling, .improve = true}, facts);

@@ -178,6 +178,8 @@ void run_exact(Ledger& ledger, const std::vector<DeviceId>& devices, SearchResul
                bool alone) {
   ledger.begin(ledger.beside_answer() ? "exact search on fewer devices" : "exact search",
                kExactUnits);
+  // Its tables alone take time.
+  if (!alone && ledger.fits() && ledger.interrupted()) return;
   ExactSearch search(ledger, devices, facts, alone);
   search.run();
   facts.lower_bound = step_time(ledger.problem(), static_cast<Nanoseconds>(search.least_work()));
