@@ -116,7 +116,8 @@ void StepBound::State::forward(size_t op) {
       if (first) view = there;
       first = false;
     }
-    if (view.buffer < 0) view.buffer = value_buffers++;
+    // In a window it may be one of what comes from outside.
+    if (view.buffer < 0 && !in_window) view.buffer = value_buffers++;
     view.layout = own.results[0].layout;
     put(kForward, own.results[0].tensor, view);
     return;
@@ -176,6 +177,8 @@ void StepBound::State::accumulate(const Backward& op) {
     const int32_t head = heads[kForward][inputs[i].index()];
     if (head < 0) return;
     terms[i] = values[static_cast<size_t>(head)];
+    // From outside of the window, and perhaps in another layout.
+    if (in_window && terms[i].buffer < 0) return;
   }
   if (terms[0].layout != terms[1].layout) {
     const int32_t layout = tables.sum_layout(op.output, terms[0].layout);
