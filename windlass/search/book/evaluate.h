@@ -49,6 +49,10 @@ class Evaluator {
   std::optional<Evaluation> evaluate_below(const Strategy& strategy, Nanoseconds most);
   // A lower bound on the time of the step, whatever the limits.
   Nanoseconds bound(const Strategy& strategy) { return bound_(strategy, kLongest); }
+  // Whether what is kept, or weights and optimizer state alone, is surely too large for some
+  // device.
+  bool too_large(const Strategy& strategy) { return bound_.too_large(strategy); }
+  bool never_fits(const Strategy& strategy) { return bound_.never_fits(strategy); }
   // As if memory were no matter: the step always fits.
   Evaluation evaluate_unlimited(const Strategy& strategy);
   // The same, with the whole simulation. Valid until the next strategy.

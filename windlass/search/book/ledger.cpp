@@ -271,7 +271,9 @@ Evaluation Ledger::consider(const Strategy& strategy, int64_t micro_batches) {
     if (!fits()) add_frugal(strategy, micro_batches, free.peak);
     if (fits() && static_cast<double>(free.time) >= kPromising * static_cast<double>(best_time()))
       return {.fits = false, .time = free.time, .free_time = free.time, .peak = free.peak};
-    Evaluation inside = fits_freely(strategy, free) ? free : evaluator.evaluate(strategy);
+    Evaluation inside = fits_freely(strategy, free)     ? free
+                        : evaluator.too_large(strategy) ? Evaluation{.hosts_fit = free.hosts_fit}
+                                                        : evaluator.evaluate(strategy);
     inside.free_time = free.time;
     if (inside.fits)
       add(strategy, micro_batches, inside.time);

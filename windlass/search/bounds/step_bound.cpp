@@ -10,8 +10,6 @@
 namespace windlass {
 namespace {
 
-// The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
-constexpr double kRounding = 1 - 1.0 / 256;
 // The simulator gives up on steps that take somewhat longer.
 constexpr Nanoseconds kLongest = Nanoseconds{1} << 49;
 
@@ -51,6 +49,7 @@ StepBound::State::State(const Problem& p, const TrainingGraph& t)
   }
   list_types();
   list_windows();
+  list_backward_of();
 }
 
 Nanoseconds StepBound::State::duration_of(const Price& price) {
@@ -245,38 +244,6 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   return std::max(compute * micro_batches + update, compute * (micro_batches - 1) + tail);
 }
 
-Nanoseconds StepBound::State::several_groups() {
-  const size_t count = strategy->stages.size();
-  std::vector<Nanoseconds> ahead(count, 0), back(count, 0);  // by stage, of one micro-batch
-  std::vector<int32_t> stages_of_group(strategy->groups.size(), 0);
-  for (size_t s = 0; s < count; ++s) {
-    const Stage& stage = strategy->stages[s];
-    ++stages_of_group[static_cast<size_t>(stage.group)];
-    use_group(strategy->groups[static_cast<size_t>(stage.group)]);
-    for (size_t i = stage.first; i < stage.last; ++i) {
-      const OpTemplate& made = made_of(i);
-      ahead[s] += time_of_op(made.work, made.exchange);
-      back[s] += time_of_op(made.backward_work, made.backward_exchange);
-    }
-  }
-  for (size_t i = training.forward_ops; i < training.forward_ops + training.backward_ops; ++i)
-    for (OpId op : again.before[i]) {
-      const Stage& stage = strategy->stages[static_cast<size_t>(stage_of[i])];
-      use_group(strategy->groups[static_cast<size_t>(stage.group)]);
-      const OpTemplate& made = made_of(op.index());
-      back[static_cast<size_t>(stage_of[i])] += time_of_op(made.work, made.exchange);
-    }
-  Nanoseconds best = 0, before = 0;
-  std::vector<Nanoseconds> busy(strategy->groups.size(), 0);
-  for (size_t s = 0; s < count; ++s) {
-    const auto g = static_cast<size_t>(strategy->stages[s].group);
-    busy[g] += (ahead[s] + back[s]) * strategy->micro_batches;
-    best = std::max(best, busy[g] + (stages_of_group[g] == 1 ? before : 0));
-    before += ahead[s] + back[s];
-  }
-  return best;
-}
-
 StepBound::StepBound(const Problem& problem, const TrainingGraph& training)
     : state_(std::make_unique<State>(problem, training)) {}
 StepBound::~StepBound() = default;
@@ -289,6 +256,7 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
   if (state_->problem.reprice || strategy.packs || state_->training.unequal || !walks(strategy))
     return 0;
   state_->take(strategy);
+  state_->trim_choices();
   const bool one_group = strategy.stages.size() == 1 && strategy.groups.size() == 1;
   return one_group ? state_->one_group(enough) : state_->several_groups();
 }
@@ -296,9 +264,15 @@ Nanoseconds StepBound::operator()(const Strategy& strategy, Nanoseconds enough) 
 bool StepBound::exact() const { return state_->exact; }
 
 bool StepBound::too_large(const Strategy& strategy) {
-  if (state_->training.unequal || !walks(strategy)) return false;
+  if (state_->training.unequal || strategy.packs || !walks(strategy)) return false;
   state_->take(strategy);
-  return state_->too_large();
+  return state_->too_large(true);
+}
+
+bool StepBound::never_fits(const Strategy& strategy) {
+  if (state_->training.unequal || strategy.packs || !walks(strategy)) return false;
+  state_->take(strategy);
+  return state_->too_large(false);
 }
 
 }  // namespace windlass

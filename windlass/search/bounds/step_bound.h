@@ -42,6 +42,8 @@ class StepBound {
   // Whether some device surely has too little memory: what is kept of the micro-batches that are
   // under way when the first backward pass begins, and the weights and optimizer state beside.
   bool too_large(const Strategy& strategy);
+  // The same whatever becomes of saved tensors: weights and optimizer state alone.
+  bool never_fits(const Strategy& strategy);
 
  private:
   struct State;

@@ -85,11 +85,7 @@ int64_t StepBound::State::weight_bytes(size_t stage) {
   return sum;
 }
 
-bool StepBound::State::too_large() {
-  if (in_flight.empty() || flight_batches != strategy->micro_batches) {
-    count_in_flight();
-    flight_batches = strategy->micro_batches;
-  }
+bool StepBound::State::too_large(bool with_saved) {
   std::vector<int64_t>& bytes = group_bytes;
   bytes.assign(strategy->groups.size(), 0);
   for (size_t s = 0; s < strategy->stages.size(); ++s) {
@@ -100,17 +96,7 @@ bool StepBound::State::too_large() {
   // Several stages on one group reach their first backward pass at different moments: the weights
   // are all there, and what is kept of one of them.
   std::vector<int64_t> kept(strategy->stages.size(), 0);
-  for (size_t s = 0; s < training.saved.size(); ++s) {
-    if (!training.saved[s].producer.valid()) continue;
-    const auto stage = static_cast<size_t>(stage_of[training.saved[s].producer.index()]);
-    // Kept on other groups in other layouts.
-    const bool here = std::ranges::all_of(training.saved[s].consumers, [&](OpId op) {
-      return stage_of[op.index()] == static_cast<int32_t>(stage);
-    });
-    if (!here) continue;
-    use_group(strategy->groups[static_cast<size_t>(strategy->stages[stage].group)]);
-    kept[stage] += kept_bytes(s) * in_flight[stage];
-  }
+  if (with_saved) keep_saved(kept);
   for (size_t s = 0; s < kept.size(); ++s) {
     const auto at = static_cast<size_t>(strategy->stages[s].group);
     int64_t limit = INT64_MAX;
@@ -119,6 +105,25 @@ bool StepBound::State::too_large() {
     if (bytes[at] + kept[s] > limit) return true;
   }
   return false;
+}
+
+// By stage, of all micro-batches that are under way.
+void StepBound::State::keep_saved(std::vector<int64_t>& kept) {
+  if (in_flight.empty() || flight_batches != strategy->micro_batches) {
+    count_in_flight();
+    flight_batches = strategy->micro_batches;
+  }
+  for (size_t s = 0; s < training.saved.size(); ++s) {
+    if (!training.saved[s].producer.valid()) continue;
+    const auto stage = static_cast<size_t>(stage_of[training.saved[s].producer.index()]);
+    // Kept on other groups in other layouts.
+    const bool elsewhere = std::ranges::any_of(training.saved[s].consumers, [&](OpId op) {
+      return stage_of[op.index()] != static_cast<int32_t>(stage);
+    });
+    if (elsewhere) continue;
+    use_group(strategy->groups[static_cast<size_t>(strategy->stages[stage].group)]);
+    kept[stage] += kept_bytes(s) * in_flight[stage];
+  }
 }
 
 }  // namespace windlass

@@ -7,6 +7,7 @@ namespace windlass {
 namespace {
 
 constexpr size_t kRecentMoves = 1 << 14;
+constexpr size_t kMostGroups = 64;
 
 }  // namespace
 
@@ -15,15 +16,15 @@ const std::vector<MoveTemplate>& StepBound::State::moves_of(TensorId tensor, int
   const uint64_t key = uint64_t{type_of[tensor.index()]} << 44 | static_cast<uint64_t>(from) << 22 |
                        static_cast<uint64_t>(to);
   RecentMove& recent = recent_moves[key * 0x9e3779b97f4a7c15ULL >> 50];
-  if (recent.key != key)
-    recent = {key, &tables.moves(training.graph[tensor].type, from, group, to, group)};
+  if (recent.key != key || recent.group != group)
+    recent = {key, group, &tables.moves(training.graph[tensor].type, from, group, to, group)};
   return *recent.moves;
 }
 
 const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t sharding) {
   // Throws if it is not a sharding of the op.
   const OpTemplate& made = tables.op(OpId(op), sharding, group);
-  Choice& own = choices.emplace_back();
+  Choice& own = in_group->choices.emplace_back();
   own.made = &made;
   own.forward = time_of_op(made.work, made.exchange);
   own.backward = time_of_op(made.backward_work, made.backward_exchange);
@@ -71,23 +72,35 @@ const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t
 }
 
 const StepBound::State::Choice& StepBound::State::choice(size_t op, int32_t sharding) {
-  std::vector<const Choice*>& list = choices_of[op];
+  std::vector<const Choice*>& list = in_group->of[op];
   const auto at = static_cast<size_t>(sharding);
   if (list.size() <= at) list.resize(at + 1, nullptr);
   if (list[at] == nullptr) list[at] = &make_choice(op, sharding);
   return *list[at];
 }
 
+// Of the group that is at hand.
+void StepBound::State::open_choices() {
+  in_group = &choices_of[group];
+  in_group->of.resize(training.forward_ops);
+  if (recent_moves.empty()) recent_moves.assign(kRecentMoves, {});
+}
+
+// Before anything of the strategy is chosen.
+void StepBound::State::trim_choices() {
+  if (choices_of.size() <= kMostGroups) return;
+  choices_of.clear();
+  chosen_group = -1;
+}
+
 // Ops that are split otherwise than last time.
 void StepBound::State::choose() {
+  open_choices();
   if (chosen_group != group || chosen.empty()) {
     chosen.assign(training.forward_ops, &nothing);
     chosen_shardings.assign(training.forward_ops, -1);
-    choices_of.assign(training.forward_ops, {});
-    choices.clear();
     chosen_group = group;
     plain_work = plain_bytes = 0;
-    recent_moves.assign(kRecentMoves, {});
     known_delays.assign(windows.size(), {});
     delays.assign(windows.size(), {});
     outdated.assign(windows.size(), true);

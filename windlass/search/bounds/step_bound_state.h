@@ -19,6 +19,9 @@
 namespace windlass {
 
 struct StepBound::State {
+  // The simulator rounds loads to 1/1024 of a volume: traffic may end so much earlier than alone.
+  static constexpr double kRounding = 1 - 1.0 / 256;
+
   // A value of the micro-batch that is walked: a tensor in one layout.
   struct Value {
     int32_t layout = -1;
@@ -102,12 +105,17 @@ struct StepBound::State {
   };
   std::vector<Backward> backward_ops;
 
-  // One group: each op as the strategy splits it, found again only where it changed.
-  std::deque<Choice> choices;
-  std::vector<std::vector<const Choice*>> choices_of;  // by forward op and interned sharding
-  std::vector<const Choice*> chosen;                   // by forward op
-  std::vector<int32_t> chosen_shardings;               // by forward op
+  // What is known of the ops on a group of devices.
+  struct GroupChoices {
+    std::deque<Choice> choices;
+    std::vector<std::vector<const Choice*>> of;  // by forward op and interned sharding
+  };
+  std::unordered_map<int32_t, GroupChoices> choices_of;  // by group
+  GroupChoices* in_group = nullptr;                      // those of `group`
+  std::vector<const Choice*> chosen;                     // by forward op
   const Choice nothing;
+  // One group: each op as the strategy splits it, found again only where it changed.
+  std::vector<int32_t> chosen_shardings;  // by forward op
   int32_t chosen_group = -1;
   Nanoseconds plain_work = 0;                    // of all of them
   int64_t plain_bytes = 0;                       // of all of them
@@ -116,9 +124,10 @@ struct StepBound::State {
   std::vector<double> update_parts;              // by update: replicas that could share it out
   std::vector<std::vector<int32_t>> updates_of;  // by forward op: whose first use it is
 
-  // Redistributions in the group that were asked for lately.
+  // Redistributions in a group that were asked for lately.
   struct RecentMove {
     uint64_t key = UINT64_MAX;
+    int32_t group = -1;
     const std::vector<MoveTemplate>* moves = nullptr;
   };
   std::vector<RecentMove> recent_moves;
@@ -160,9 +169,13 @@ struct StepBound::State {
   Delays all_delays;           // their sum
   std::vector<int32_t> window_shardings;
   bool in_window = false;  // the walk is over one of them
+  // By forward op: its backward ops with the sums before them. Only if they come in reverse order.
+  std::vector<std::pair<size_t, size_t>> backward_of;
   void list_windows();
+  void list_backward_of();
   void find_delays();
-  Delays walk_window(const Window& window);
+  // Without sums that are for another stage; -1: all.
+  Delays walk_window(const Window& window, int32_t stage = -1);
 
   // --- step_bound_plain.cpp
   // Plain steps, of which every task is walked.
@@ -255,11 +268,27 @@ struct StepBound::State {
   const std::vector<MoveTemplate>& moves_of(TensorId tensor, int32_t from, int32_t to);
   const Choice& make_choice(size_t op, int32_t sharding);
   const Choice& choice(size_t op, int32_t sharding);
+  void open_choices();
+  void trim_choices();
   void choose();
 
   Nanoseconds one_group(Nanoseconds enough);
-  Nanoseconds several_groups();
   Nanoseconds updates();
+
+  // --- step_bound_stages.cpp
+  // What a stage takes, of each micro-batch and after the last one.
+  struct StageTimes {
+    Nanoseconds ahead = 0, back = 0;   // of the compute lane, with what it waits for
+    double update = 0, reduction = 0;  // nanoseconds
+  };
+  std::unordered_map<std::vector<int32_t>, Delays, HashList> part_delays;  // of parts of windows
+  std::vector<int32_t> part;
+  std::vector<StageTimes> stage_times;
+  void time_weights(size_t op, StageTimes& times);
+  Delays delays_of_stage(size_t s);
+  StageTimes time_stage(size_t s);
+  bool follows(size_t s) const;
+  Nanoseconds several_groups();
 
   // --- step_bound_bytes.cpp
   // The op that makes a saved tensor, and which of its results it is.
@@ -274,7 +303,8 @@ struct StepBound::State {
   void count_in_flight();
   int64_t kept_bytes(size_t s);
   int64_t weight_bytes(size_t stage);
-  bool too_large();
+  void keep_saved(std::vector<int64_t>& kept);
+  bool too_large(bool with_saved);
 
   // --- step_bound_walk.cpp
   void begin_walk();

@@ -68,7 +68,23 @@ void StepBound::State::list_windows() {
   }
 }
 
-StepBound::State::Delays StepBound::State::walk_window(const Window& window) {
+void StepBound::State::list_backward_of() {
+  backward_of.assign(training.forward_ops, {0, 0});
+  size_t begin = 0, last = training.forward_ops;
+  for (size_t i = 0; i < backward_ops.size(); ++i) {
+    if (backward_ops[i].forward < 0) continue;
+    const auto op = static_cast<size_t>(backward_ops[i].forward);
+    if (op > last) {
+      backward_of.clear();
+      return;
+    }
+    if (op != last) backward_of[op].first = begin;
+    backward_of[op].second = begin = i + 1;
+    last = op;
+  }
+}
+
+StepBound::State::Delays StepBound::State::walk_window(const Window& window, int32_t stage) {
   const bool kept = keeps_all;
   streams = plain = false;
   keeps_all = in_window = true;
@@ -85,7 +101,7 @@ StepBound::State::Delays StepBound::State::walk_window(const Window& window) {
     if (op.forward >= 0) {
       backward(op);
       result.backward -= chosen[static_cast<size_t>(op.forward)]->backward;
-    } else if (!op.dropped) {
+    } else if (!op.dropped && (stage < 0 || stage_of[training.forward_ops + i] == stage)) {
       accumulate(op);
     }
   }

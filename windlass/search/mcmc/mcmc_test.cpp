@@ -20,8 +20,19 @@ Machine with_limit(Machine machine, int64_t limit) {
   return machine;
 }
 
+// Of two inputs, the second one's layers come late and need nothing of those before.
+Graph late_input() {
+  cases::Net net("late input");
+  TensorId x = net.b.input("x", cases::f32({16, 64}));
+  TensorId y = net.b.input("y", cases::f32({16, 64}));
+  for (const char* name : {"a", "b", "c"}) x = net.relu(net.linear(x, 64, name), name);
+  for (const char* name : {"d", "e", "f"}) y = net.norm(net.linear(y, 64, name), name);
+  return net.finish(net.linear(net.add(x, y, "add"), 16, "head"));
+}
+
 std::vector<Graph> networks() {
-  return {cases::mlp(16, 3, 64), cases::cnn(16, true), cases::transformer(8, 2, true)};
+  return {cases::mlp(16, 3, 64), cases::cnn(16, true), cases::transformer(8, 2, true),
+          late_input()};
 }
 
 // Every strategy is simulated: what StepJudge has to agree with.
@@ -89,6 +100,9 @@ TEST(StepBound, IsNoMoreThanTheSimulatedStep) {
         if (bound.too_large(strategy)) {
           ++too_large;
           EXPECT_FALSE(evaluator.evaluate(strategy).fits);
+        }
+        if (bound.never_fits(strategy)) {
+          EXPECT_TRUE(bound.too_large(strategy));
         }
         ++all;
         tight += 2 * least >= time ? 1 : 0;
@@ -176,39 +190,55 @@ TEST(StepBound, DoesNotDependOnWhatWasWalkedBefore) {
 }
 
 // Networks of several windows: wherever the walk stops, it is a bound.
-TEST(StepBound, IsABoundWhereverItStops) {
+void expect_bounds(const char* machine_name, const char* model, const char* start, Rng& rng,
+                   int& early) {
   const auto cost = analytic_cost_model();
-  Rng rng(17);
+  const Machine machine = load_machine(machine_name);
+  const Graph network = load_model(model, {.batch = 64}).graph;
+  const PreparedStep step =
+      prepare_step(network, parse_baseline(start), machine, TrainingOptions());
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  Moves moves(step.training, machine,
+              {.one_tensor = rng.chance(0.5) ? 0 : 0.2, .tensors_alike = 0, .exchange = 0});
+  Evaluator evaluator(problem, step.training);
+  StepBound bound(problem, step.training);
+  Strategy strategy = step.strategy;
+  moves.adopt(strategy);
+  Proposal proposal;
+  for (int round = 0; round < sampled(120); ++round) {
+    moves.propose(strategy, rng, proposal);
+    const Nanoseconds time = evaluator.evaluate_unlimited(strategy).time;
+    Nanoseconds enough = 0;
+    for (int stop = 0; stop < 20; ++stop) {
+      const Nanoseconds least = bound(strategy, enough);
+      ASSERT_LE(least, time) << model << " on " << machine_name << " from " << start;
+      if (least <= enough) break;
+      ++early;
+      enough = least;
+    }
+    if (rng.chance(0.7)) take_back(strategy, proposal);
+  }
+}
+
+TEST(StepBound, IsABoundWhereverItStops) {
   int early = 0;
   for (const char* machine_name : {"8x1080ti", "8xa100-80g"})
-    for (const char* model : {"inception-v3", "gpt2:layers=4", "resnet-50"}) {
-      const Machine machine = load_machine(machine_name);
-      const Graph network = load_model(model, {.batch = 64}).graph;
-      const PreparedStep step =
-          prepare_step(network, parse_baseline("data-parallel"), machine, TrainingOptions());
-      const Problem problem = {.network = network, .machine = machine, .cost = *cost};
-      Moves moves(step.training, machine,
-                  {.one_tensor = rng.chance(0.5) ? 0 : 0.2, .tensors_alike = 0, .exchange = 0});
-      Evaluator evaluator(problem, step.training);
-      StepBound bound(problem, step.training);
-      Strategy strategy = step.strategy;
-      moves.adopt(strategy);
-      Proposal proposal;
-      for (int round = 0; round < sampled(120); ++round) {
-        moves.propose(strategy, rng, proposal);
-        const Nanoseconds time = evaluator.evaluate_unlimited(strategy).time;
-        Nanoseconds enough = 0;
-        for (int stop = 0; stop < 20; ++stop) {
-          const Nanoseconds least = bound(strategy, enough);
-          ASSERT_LE(least, time) << model << " on " << machine_name;
-          if (least <= enough) break;
-          ++early;
-          enough = least;
-        }
-        if (rng.chance(0.7)) take_back(strategy, proposal);
+    for (const char* model :
+         {"inception-v3", "gpt2:layers=4", "resnet-50", "transformer-base:layers=2"})
+      for (const uint64_t seed : {17, 3}) {
+        Rng rng(seed);
+        expect_bounds(machine_name, model, "data-parallel", rng, early);
       }
-    }
-  EXPECT_GT(early, sampled(2000));
+  EXPECT_GT(early, sampled(4000));
+}
+
+TEST(StepBound, IsABoundOfPipelinesWhereverTheirBordersAre) {
+  int early = 0;
+  Rng rng(5);
+  for (const char* model : {"gpt2:layers=4", "convnext-t", "transformer-base:layers=2"})
+    for (const char* start : {"megatron:pp=2,tp=2,micro-batches=4", "1f1b:stages=4,micro-batches=8",
+                              "megatron:pp=4,dp=2,micro-batches=4"})
+      expect_bounds("8x1080ti", model, start, rng, early);
 }
 
 TEST(StepBound, IsTightForPlainSteps) {
@@ -227,6 +257,30 @@ TEST(StepBound, IsTightForPlainSteps) {
       // Small gradients are reduced at the price of their latency, which the bound leaves out.
       EXPECT_GT(static_cast<double>(bound(*strategy, INT64_MAX)), 0.6 * time) << name;
     }
+  }
+}
+
+// Of stages that are split over devices, what these exchange is part of it.
+TEST(StepBound, IsTightForPipelines) {
+  const auto cost = analytic_cost_model();
+  const Machine machine = load_machine("4x3090");
+  const Graph network =
+      load_model("gpt2:layers=8,hidden=512,heads=8,vocab=1000", {.batch = 16, .sequence = 128})
+          .graph;
+  const Problem problem = {.network = network, .machine = machine, .cost = *cost};
+  SearchOptions options;
+  Ledger ledger(problem, options);
+  for (const auto& [name, micro] : {std::pair("megatron:pp=4", 16),
+                                    {"megatron:pp=2,tp=2", 8},
+                                    {"megatron:pp=2,dp=2", 4},
+                                    {"megatron:pp=2,dp=2", 8}}) {
+    const auto strategy = ledger.named(parse_baseline(name), micro);
+    ASSERT_TRUE(strategy) << name;
+    Evaluator& evaluator = *ledger.cut(micro).evaluator;
+    const auto time = static_cast<double>(evaluator.evaluate_unlimited(*strategy).time);
+    const auto least = static_cast<double>(evaluator.bound(*strategy));
+    EXPECT_LE(least, time) << name;
+    EXPECT_GT(least, 0.8 * time) << name << " " << micro;
   }
 }
 
