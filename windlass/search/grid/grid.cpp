@@ -86,7 +86,12 @@ class GridSearch {
   struct Considered {
     Strategy strategy;
     Evaluation plain = {};
+    bool hopeless = false;  // not simulated: it does not fit whatever becomes of saved tensors
   };
+  void look_at(Considered& entry, int64_t micro) {
+    entry.hopeless = ledger_.fits() && ledger_.cut(micro).evaluator->never_fits(entry.strategy);
+    if (!entry.hopeless) entry.plain = ledger_.consider(entry.strategy, micro);
+  }
 
   // Saved tensors as the chain search says, if keeping them all does not fit. Whether it does, or
   // there is nothing to win.
@@ -98,12 +103,13 @@ class GridSearch {
     for (const Borders& borders : structure.cuts) {
       Considered& entry = list.emplace_back(Considered{*named});
       dress(structure, borders, entry.strategy);
-      entry.plain = ledger_.consider(entry.strategy, structure.micro_batches);
+      look_at(entry, structure.micro_batches);
       if (entry.plain.fits) return true;
     }
     add_smaller(list, structure.micro_batches);
-    const bool beaten = std::ranges::all_of(
-        list, [&](const Considered& entry) { return ledger_.beaten(entry.plain.free_time); });
+    const bool beaten = std::ranges::all_of(list, [&](const Considered& entry) {
+      return !entry.hopeless && ledger_.beaten(entry.plain.free_time);
+    });
     for (Considered& entry : list) {
       if (ledger_.over()) break;
       wait(std::move(entry), structure.micro_batches);
@@ -129,7 +135,8 @@ class GridSearch {
   }
 
   void wait(Considered considered, int64_t micro) {
-    if (considered.plain.fits || ledger_.beaten(considered.plain.free_time)) return;
+    if (considered.hopeless || considered.plain.fits || ledger_.beaten(considered.plain.free_time))
+      return;
     Cut& cut = ledger_.cut(micro);
     const std::optional<Nanoseconds> estimate = estimate_on_chain(
         ledger_.problem(), cut.training, considered.strategy, *cut.evaluator, chain_options(micro));
@@ -165,17 +172,19 @@ class GridSearch {
     strategy.name += ":parts=" + format_parts(0, structure.samples);
   }
 
-  // Borders that fit with everything kept, or else with little kept.
+  // Borders that fit with everything kept, and those that promise most with as much kept as fits;
+  // or else with little kept.
   void add_smaller(std::vector<Considered>& list, int64_t micro) {
-    for (const StageMemory memory : {StageMemory::Keep, StageMemory::Least}) {
+    const size_t before = list.size();
+    for (const StageMemory memory : {StageMemory::Keep, StageMemory::Some, StageMemory::Least}) {
+      if (memory == StageMemory::Least && list.size() > before) return;
       const auto strategy = queue_.cutter(micro).recut(list.front().strategy, memory);
       if (!strategy) continue;
       const bool known = std::ranges::any_of(list, [&](const Considered& other) {
         return other.strategy.stages == strategy->stages &&
                other.strategy.groups == strategy->groups;
       });
-      if (!known) list.push_back({*strategy, ledger_.consider(*strategy, micro)});
-      return;
+      if (!known) look_at(list.emplace_back(Considered{*strategy}), micro);
     }
   }
 

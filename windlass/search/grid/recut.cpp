@@ -75,7 +75,7 @@ class PieceMeasuring {
       : training_(training), facts_(facts), pieces_(pieces), piece_of_(piece_of) {}
 
   StageProblem::Kind run(Evaluator& evaluator, const Strategy& pipeline, size_t group,
-                         bool inputs_only) {
+                         StageMemory memory) {
     const Strategy strategy = alone(pipeline, group);
     const Evaluator::Run run = evaluator.run_unlimited(strategy);
     std::vector<bool> decides(training_.saved.size());
@@ -93,7 +93,8 @@ class PieceMeasuring {
     for (size_t s = 0; s < decides.size(); ++s)
       if (decides[s])
         kind.kept[piece_of_[training_.saved[s].producer.index()]] += measure.saved_bytes[s];
-    if (inputs_only) keep_inputs(kind, measure);
+    if (memory == StageMemory::Least) keep_inputs(kind, measure);
+    if (memory == StageMemory::Some) compute_again(kind, measure);
     share_out(standing_bytes(run.tasks), kind);
     return kind;
   }
@@ -116,6 +117,20 @@ class PieceMeasuring {
     for (size_t p = 0; p < pieces_.size(); ++p) {
       const int32_t input = p == 0 ? -1 : pieces_[p - 1].output;
       kind.kept[p] = input < 0 ? 0 : measure.saved_bytes[static_cast<size_t>(input)];
+    }
+  }
+
+  // All but what pieces start from, each by itself.
+  void compute_again(StageProblem::Kind& kind, const StepMeasure& measure) const {
+    kind.again.resize(pieces_.size());
+    std::vector<bool> stays(training_.saved.size(), false);
+    for (const ChainPiece& piece : pieces_)
+      if (piece.output >= 0) stays[static_cast<size_t>(piece.output)] = true;
+    for (size_t s = 0; s < stays.size(); ++s) {
+      const OpId producer = training_.saved[s].producer;
+      if (stays[s] || !producer.valid()) continue;
+      kind.again[piece_of_[producer.index()]].push_back(
+          {measure.saved_bytes[s], static_cast<double>(measure.time[producer.index()]) * 1e-9});
     }
   }
 
@@ -178,7 +193,7 @@ std::optional<Strategy> StageCutter::recut(const Strategy& strategy, StageMemory
     for (DeviceId device : strategy.groups[g]) devices.push_back(kind_of(machine, device));
     const auto [entry, fresh] = known.try_emplace(devices, stages.kinds.size());
     if (fresh) {
-      stages.kinds.push_back(measuring.run(evaluator_, strategy, g, memory == StageMemory::Least));
+      stages.kinds.push_back(measuring.run(evaluator_, strategy, g, memory));
       if (memory != StageMemory::Free)
         stages.kinds.back().limit = std::ranges::min(devices, {}, &DeviceKind::second).second;
     }

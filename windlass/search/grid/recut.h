@@ -13,6 +13,7 @@ namespace windlass {
 enum class StageMemory : uint8_t {
   Free,   // as if memory were no matter
   Keep,   // saved tensors are kept
+  Some,   // as many of them as fit are kept, the rest is computed again
   Least,  // of each piece the input is kept, the rest is computed again
 };
 

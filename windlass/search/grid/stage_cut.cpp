@@ -1,23 +1,57 @@
 #include "windlass/search/grid/stage_cut.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 namespace windlass {
 namespace {
+
+// What can be computed again by the time it takes for a byte, in half octaves from the least on.
+constexpr size_t kRates = 32;
+constexpr double kLeastRate = 1e-13;  // seconds a byte
+
+size_t rate_of(const StageProblem::Kind::Again& again) {
+  const double rate = again.time / static_cast<double>(again.bytes);
+  if (!(rate > kLeastRate)) return 0;
+  return std::min(kRates - 1, static_cast<size_t>(2 * std::log2(rate / kLeastRate)));
+}
 
 // A stage that grows piece by piece towards the front.
 struct Part {
   double time = 0;
   int64_t standing = 0, kept = 0, beside = 0;
+  struct Again {
+    double bytes = 0, time = 0;
+  };
+  std::array<Again, kRates> again = {};
 
   void add(const StageProblem::Kind& kind, size_t piece) {
     time += kind.time[piece];
     standing += kind.standing[piece];
     kept += kind.kept[piece];
     beside = std::max(beside, kind.beside[piece]);
+    if (kind.again.empty()) return;
+    for (const StageProblem::Kind::Again& one : kind.again[piece]) {
+      if (one.bytes <= 0) continue;
+      Again& sum = again[rate_of(one)];
+      sum.bytes += static_cast<double>(one.bytes);
+      sum.time += one.time;
+    }
   }
-  bool fits(const StageProblem::Kind& kind, int64_t in_flight) const {
-    return standing + kept * in_flight + beside <= kind.limit;
+  // Of a micro-batch, inside of the limit; none if it does not fit.
+  std::optional<double> time_within(const StageProblem::Kind& kind, int64_t in_flight) const {
+    const int64_t lacking = standing + kept * in_flight + beside - kind.limit;
+    if (lacking <= 0) return time;
+    double left = static_cast<double>(lacking) / static_cast<double>(in_flight), more = 0;
+    for (const Again& sum : again) {
+      if (sum.bytes <= 0) continue;
+      const double part = std::min(1.0, left / sum.bytes);
+      more += part * sum.time;
+      if (part < 1) return time + more;
+      left -= sum.bytes;
+    }
+    return left <= 0 ? std::optional(time + more) : std::nullopt;
   }
 };
 
@@ -87,7 +121,8 @@ class StageCutting {
       const size_t where = position(state);
       // As many pieces must be left as groups.
       if (begin < where || problem_.pieces() - end + where + 1 < problem_.groups()) continue;
-      if (!part.fits(on, in_flight(problem_, where))) continue;
+      const std::optional<double> time = part.time_within(on, in_flight(problem_, where));
+      if (!time) continue;
       for (size_t last = 0; last < problem_.kinds.size(); ++last) {
         const size_t from = at(begin, state, last);
         if (points_[from].empty()) continue;
@@ -98,8 +133,8 @@ class StageCutting {
         auto& list = points_[at(end, state + place_[kind], kind)];
         for (size_t p = 0; p < points_[from].size(); ++p) {
           const Point& point = points_[from][p];
-          add(list, {.slowest = std::max({point.slowest, part.time, pass}),
-                     .through = point.through + part.time + 2 * pass,
+          add(list, {.slowest = std::max({point.slowest, *time, pass}),
+                     .through = point.through + *time + 2 * pass,
                      .before = static_cast<int32_t>(p),
                      .state = static_cast<uint32_t>(state * problem_.kinds.size() + last),
                      .piece = static_cast<uint32_t>(begin)});
@@ -169,10 +204,11 @@ std::optional<double> cost_of(const StageProblem& problem, const std::vector<siz
     });
     Part part;
     for (size_t i = ends[s]; i-- > begin;) part.add(*kind, i);
-    if (!part.fits(*kind, in_flight(problem, s))) return std::nullopt;
+    const std::optional<double> time = part.time_within(*kind, in_flight(problem, s));
+    if (!time) return std::nullopt;
     const double pass = s == 0 ? 0 : pass_time(problem, groups[s - 1], groups[s], begin - 1);
-    slowest = std::max({slowest, part.time, pass});
-    through += part.time + 2 * pass;
+    slowest = std::max({slowest, *time, pass});
+    through += *time + 2 * pass;
   }
   return through + static_cast<double>(problem.micro_batches - 1) * slowest;
 }

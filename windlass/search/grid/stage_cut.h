@@ -3,7 +3,8 @@
 //
 // A step of m micro-batches takes about one pass through all stages and m - 1 times the slowest of
 // them. A stage holds its weights and what is kept of the micro-batches that it is between the
-// passes of; the earlier a stage, the more there are.
+// passes of; the earlier a stage, the more there are. What can be computed again need not be kept,
+// where that takes least time for its bytes first.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,12 @@ struct StageProblem {
     std::vector<int64_t> kept = {};      // of one micro-batch between the passes
     // By piece: while it is worked on, beside what is kept.
     std::vector<int64_t> beside = {};
+    // By piece: of what is kept, what can be computed again instead. None: nothing of any.
+    struct Again {
+      int64_t bytes = 0;
+      double time = 0;
+    };
+    std::vector<std::vector<Again>> again = {};
   };
   std::vector<Kind> kinds = {};
   // By piece: bytes that go on to the next one.

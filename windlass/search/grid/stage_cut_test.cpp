@@ -29,6 +29,15 @@ StageProblem random_problem(Rng& rng) {
       kind.kept.push_back(static_cast<int64_t>(below(rng, 10)));
       kind.beside.push_back(static_cast<int64_t>(below(rng, 10)));
     }
+    if (below(rng, 2) > 0) continue;
+    for (size_t i = 0; i < pieces; ++i) {
+      auto& again = kind.again.emplace_back();
+      for (int64_t left = kind.kept[i]; left > 0 && below(rng, 4) > 0;) {
+        const int64_t bytes = 1 + static_cast<int64_t>(below(rng, left));
+        again.push_back({bytes, static_cast<double>(below(rng, 9))});
+        left -= bytes;
+      }
+    }
   }
   problem.passes.assign(static_cast<size_t>(groups), {});
   for (auto& row : problem.passes)
@@ -105,6 +114,26 @@ TEST(StageCut, FastGroupsGetMore) {
   found = cut_stages(problem);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->ends[0], 6U);
+}
+
+// What takes least time for its bytes is computed again first, and only as much as is lacking.
+TEST(StageCut, ComputesAgainWhatDoesNotFit) {
+  StageProblem problem;
+  problem.micro_batches = 4;
+  problem.passed.assign(2, 0);
+  problem.passes.assign(2, std::vector<StageProblem::Pass>(2));
+  problem.kinds.push_back({.groups = {0, 1},
+                           .limit = 40,
+                           .time = {10, 10},
+                           .standing = {20, 20},
+                           .kept = {20, 20},
+                           .beside = {0, 0}});
+  // The first stage holds two micro-batches.
+  EXPECT_FALSE(cost_of(problem, {1, 2}, {0, 1}));
+  problem.kinds[0].again.assign(2, {{.bytes = 8, .time = 8e-9}, {.bytes = 4, .time = 1e-9}});
+  EXPECT_DOUBLE_EQ(cost_of(problem, {1, 2}, {0, 1}).value(), 20 + 3 * 10 + 4 * (1e-9 + 6e-9));
+  problem.kinds[0].limit = 35;  // not the half of five bytes more
+  EXPECT_FALSE(cost_of(problem, {1, 2}, {0, 1}));
 }
 
 TEST(StageCut, MorePiecesThanGroups) {

@@ -222,9 +222,7 @@ Nanoseconds StructureQueue::least_time(Evaluator& evaluator, const Strategy& str
 }
 
 StageCutter& StructureQueue::cutter(int64_t micro) {
-  Cut& cut = ledger_.cut(micro);
-  return memo_.cutters.try_emplace(micro, ledger_.problem(), cut.training, *cut.evaluator)
-      .first->second;
+  return memo_.cutter(ledger_.problem(), micro, ledger_.cut(micro));
 }
 
 }  // namespace windlass

@@ -39,6 +39,10 @@ struct StructureMemo {
   std::optional<WorkBound> work;
   std::map<std::string, std::vector<Structure>> measured;  // by what makes it another one
   std::map<int64_t, StageCutter> cutters;                  // by micro-batches
+
+  StageCutter& cutter(const Problem& problem, int64_t micro_batches, Cut& cut) {
+    return cutters.try_emplace(micro_batches, problem, cut.training, *cut.evaluator).first->second;
+  }
 };
 
 // A structure is made and bounded only when its turn may have come: not while work alone takes
