@@ -8,6 +8,7 @@
 #include "windlass/base/error.h"
 #include "windlass/search/book/strategy_hash.h"
 #include "windlass/search/chain/chain_search.h"
+#include "windlass/search/grid/structures.h"
 
 namespace windlass {
 namespace {
@@ -116,6 +117,7 @@ class Ladder {
       else
         go_on_from(ledger, rung->plan, structures);
     }
+    solve_waiting(ledger);
     place.alike = plans == 2 && structures.size() == 1 && !place.packs && ledger.fits();
     search_(ledger, place, options_.effort);
     // After the methods that begin at strategies in the book, which do not begin at packs.
@@ -125,24 +127,71 @@ class Ladder {
     return ledger;
   }
 
-  // With as much as fits kept, unless that was found of the same structure.
-  static void go_on_from(Ledger& ledger, const Ledger::Entry& plan,
-                         std::set<uint64_t>& structures) {
+  // A structure with everything kept, and what the chain says of it in the limits.
+  struct GoOn {
+    Strategy kept;
+    int64_t micro_batches = 1;
+    Nanoseconds estimate = 0;
+  };
+  // Estimates of pipelines that differ in their borders alone err alike.
+  static constexpr double kNearEstimate = 1.005;
+  static bool differ_in_borders(const GoOn& a, const GoOn& b) {
+    return a.micro_batches == b.micro_batches && a.kept.stages.size() > 1 &&
+           a.kept.stages.size() == b.kept.stages.size() &&
+           a.kept.groups.size() == b.kept.groups.size();
+  }
+
+  static ChainSearchOptions chain_options(Ledger& ledger, int64_t micro_batches) {
+    return {.compress = ledger.options().compress,
+            .probes = kProbes,
+            .polish = kPolish,
+            .memo = &ledger.kept<ChainMemos>()[micro_batches]};
+  }
+
+  // A plan as it is, and what may come of its structure: with as much as fits kept, and with the
+  // borders of a pipeline for these limits.
+  void go_on_from(Ledger& ledger, const Ledger::Entry& plan, std::set<uint64_t>& structures) {
     Strategy strategy = plan.strategy;
     strategy.memory_cap = {};
     ledger.consider(strategy, plan.micro_batches);
     if (strategy.packs || ledger.options().fixed.any()) return;
-    Strategy kept = strategy;
-    std::ranges::fill(kept.saved, MemoryAction::Keep);
-    kept.prefetch = 0;
-    if (!structures.insert(strategy_hash(kept)).second) return;
+    std::ranges::fill(strategy.saved, MemoryAction::Keep);
+    strategy.prefetch = 0;
+    if (!structures.insert(strategy_hash(strategy)).second) return;
     Cut& cut = ledger.cut(plan.micro_batches);
-    const auto found = best_on_chain(ledger.problem(), cut.training, strategy, *cut.evaluator,
-                                     {.compress = ledger.options().compress,
-                                      .probes = kProbes,
-                                      .polish = kPolish,
-                                      .memo = &ledger.kept<ChainMemos>()[plan.micro_batches]});
-    if (found) ledger.add(found->strategy, plan.micro_batches, found->time);
+    StageCutter& cutter =
+        ledger.kept<StructureMemo>().cutter(ledger.problem(), plan.micro_batches, cut);
+    const std::optional<Strategy> moved = cutter.recut(strategy, StageMemory::Some);
+    add(ledger, std::move(strategy), plan.micro_batches);
+    if (moved) add(ledger, *moved, plan.micro_batches);
+  }
+
+  void add(Ledger& ledger, Strategy kept, int64_t micro_batches) {
+    const uint64_t hash = strategy_hash(kept);
+    const bool known = std::ranges::any_of(
+        waiting_, [&](const GoOn& other) { return strategy_hash(other.kept) == hash; });
+    if (known) return;
+    Cut& cut = ledger.cut(micro_batches);
+    const auto estimate = estimate_on_chain(ledger.problem(), cut.training, kept, *cut.evaluator,
+                                            chain_options(ledger, micro_batches));
+    waiting_.push_back({std::move(kept), micro_batches, estimate.value_or(kForever)});
+  }
+
+  // Of several borders of a pipeline, those that promise most.
+  void solve_waiting(Ledger& ledger) {
+    for (const GoOn& next : waiting_) {
+      const bool worse = std::ranges::any_of(waiting_, [&](const GoOn& other) {
+        return differ_in_borders(next, other) &&
+               static_cast<double>(next.estimate) >
+                   kNearEstimate * static_cast<double>(other.estimate);
+      });
+      if (worse) continue;
+      Cut& cut = ledger.cut(next.micro_batches);
+      const auto found = best_on_chain(ledger.problem(), cut.training, next.kept, *cut.evaluator,
+                                       chain_options(ledger, next.micro_batches));
+      if (found) ledger.add(found->strategy, next.micro_batches, found->time);
+    }
+    waiting_.clear();
   }
 
   bool top(Rung& high) {
@@ -219,6 +268,7 @@ class Ladder {
   SearchOptions options_;  // its effort is that of the rung
   const Problem problem_;
   Ledger book_;
+  std::vector<GoOn> waiting_;  // structures of the plans beside the rung that is searched
   int searches_ = 0;
   bool runs_ = false;  // without limits of devices, something does
 };
