@@ -78,7 +78,7 @@ SearchResult search_all(const Problem& problem, const SearchOptions& options) {
   const auto search = [&](Ledger& ledger, const RungPlace& place, double& effort) {
     const auto at = static_cast<size_t>(place.before);
     const bool first = at == 0, early = at < std::size(kRungEfforts);
-    const bool fits = ledger.fits();
+    const bool fits = ledger.fits() || place.fits;
     const double share = early ? kRungEfforts[at] : kLaterEffort;
     effort = options.effort * (place.least ? kLeastEffort : share);
     search_here(

@@ -112,6 +112,7 @@ class Ladder {
     for (const Rung* rung : beside) {
       if (rung->time == kForever) continue;
       ++plans;
+      place.fits = place.fits || rung->limit <= limit;
       if (rung->plan.strategy.packs)
         place.packs = true;
       else

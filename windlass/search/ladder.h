@@ -39,6 +39,7 @@ struct RungPlace {
   bool packs = false;  // whether a plan beside it is packs of layers
   bool alike = false;  // whether both plans beside it have one structure
   bool least = false;  // whether it looks for what needs least
+  bool fits = false;   // whether a plan with fewer bytes is known
 };
 
 // Fills a book of a rung; limits are those of the book's machine. Sets the effort

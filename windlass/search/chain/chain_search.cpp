@@ -311,6 +311,18 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
   return points;
 }
 
+std::optional<ChainPoint> most_frugal_on_chain(const TrainingGraph& training, const Strategy& base,
+                                               Evaluator& evaluator,
+                                               const ChainSearchOptions& options) {
+  const auto planner = planner_of(training, all_kept(base), evaluator, options, kProbing);
+  if (planner->empty()) return std::nullopt;
+  // Below what the neediest group can do, nothing changes for the better.
+  int64_t least = 0;
+  for (size_t g = 0; g < planner->groups(); ++g)
+    least = std::max(least, planner->frontier(g).front().bytes);
+  return planner->at(std::vector<int64_t>(planner->groups(), least));
+}
+
 std::optional<Nanoseconds> estimate_on_chain(const Problem& problem, const TrainingGraph& training,
                                              const Strategy& base, Evaluator& evaluator,
                                              const ChainSearchOptions& options) {

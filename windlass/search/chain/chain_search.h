@@ -43,6 +43,11 @@ std::vector<ChainPoint> chain_frontier(const TrainingGraph& training, const Stra
                                        Evaluator& evaluator,
                                        const ChainSearchOptions& options = {});
 
+// Its last point, with coarser bytes. None if there is no chain.
+std::optional<ChainPoint> most_frugal_on_chain(const TrainingGraph& training, const Strategy& base,
+                                               Evaluator& evaluator,
+                                               const ChainSearchOptions& options = {});
+
 // About what best_on_chain() comes to, by the chain alone and with coarse bytes: one or two
 // simulations. None if what is there beside all saved tensors does not fit.
 std::optional<Nanoseconds> estimate_on_chain(const Problem& problem, const TrainingGraph& training,

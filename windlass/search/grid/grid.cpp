@@ -201,9 +201,9 @@ class GridSearch {
       ledger_.add(found->strategy, micro, found->time);
     } else if (!ledger_.answered()) {
       // What needs least is the answer to why not.
-      const auto frontier = chain_frontier(cut.training, strategy, *cut.evaluator, options);
-      if (frontier.empty()) return;
-      strategy.saved = frontier.back().saved;
+      const auto frugal = most_frugal_on_chain(cut.training, strategy, *cut.evaluator, options);
+      if (!frugal) return;
+      strategy.saved = frugal->saved;
       strategy.prefetch = 0;
       ledger_.consider(strategy, micro);
     }
