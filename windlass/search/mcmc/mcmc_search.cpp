@@ -14,7 +14,7 @@ constexpr double kTasks = 2e6;
 constexpr double kProposals = 12000;
 // Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
 // the longer the more there are.
-constexpr double kProposed = 5e6;
+constexpr double kProposed = 2.5e6;
 constexpr int kChains = 4;
 constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
