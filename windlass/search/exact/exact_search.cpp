@@ -23,6 +23,7 @@ constexpr double kHidden = 0.9;  // of the traffic of weights, in the second sol
 // At the usual effort: pairs of options that are priced, cells of one solve; what each counts.
 constexpr double kMostPrices = 2e7, kMostCells = 4e8;
 constexpr double kPriceUnits = 0.1, kCellUnits = 0.005;
+constexpr double kFewDevices = 16;
 constexpr int64_t kAskEvery = 1024;  // prices
 
 class ExactSearch {
@@ -36,15 +37,18 @@ class ExactSearch {
         cut_(ledger.cut(cuts_)) {}
 
   void run() {
-    // Prices at most; the rest of the effort is for solving and simulating.
-    const auto most = static_cast<int64_t>(kMostPrices * ledger_.options().effort);
+    // Prices at most; the rest of the effort is for solving and simulating. Of many devices each
+    // looks at what each other one has.
+    const double crowd = std::max(1.0, static_cast<double>(devices_.size()) / kFewDevices);
+    const double each = alone_ ? 1 : crowd * crowd;
+    const auto most = static_cast<int64_t>(kMostPrices * ledger_.options().effort / each);
     int64_t asked = 0;
     const ShardingProblem sharding = make_sharding_problem(
         cut_.training, problem().machine, problem().cost, cuts_,
         {.devices = devices_, .out_of_time = [&] {
            return ++asked > most || (asked % kAskEvery == 0 && ledger_.interrupted());
          }});
-    ledger_.charge(kPriceUnits * static_cast<double>(asked));
+    ledger_.charge(kPriceUnits * each * static_cast<double>(asked));
     if (!sharding.complete) ledger_.cut_short(false);
     solve(sharding);
     try_baselines();
