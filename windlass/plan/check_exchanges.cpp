@@ -232,7 +232,7 @@ void Checker::page(TaskId id) {
   const BufferId from = uses[0].buffer, to = uses[1].buffer;
   const BufferId device = out ? from : to, stored = out ? to : from;
   const Buffer &a = graph_[device], &b = graph_[stored];
-  const std::vector<int64_t> mine = members(team_of(id), group);
+  const std::vector<int64_t>& mine = members(team_of(id), group);
   if (mine.empty() || a.memory != memory_of(id) || group_of(device) != group || !on_host(stored) ||
       !b.of_each || b.team != team_of(id) || a.kind != b.kind || a.tensor != b.tensor ||
       a.tensor != task.tensor || a.micro_batch != b.micro_batch || a.group != b.group ||
@@ -292,7 +292,7 @@ void Checker::copy(TaskId id) {
 bool Checker::stored_for(BufferId stored, TeamId team, int32_t group) const {
   const int32_t other = group_of(stored);
   if (holder(stored) == team && other == group) return true;
-  const std::vector<int64_t> theirs = members(holder(stored), other);
+  const std::vector<int64_t>& theirs = members(holder(stored), other);
   return graph_[stored].kind == BufferKind::Stash &&
          std::ranges::all_of(members(team, group), [&](int64_t m) {
            return std::ranges::binary_search(theirs, m) &&
@@ -309,7 +309,7 @@ int64_t Checker::copy_one(TaskId id, const Use& from, const Use& to) {
   if (!seen) return 0;
   const bool out = task.kind == TaskKind::SwapOut || task.kind == TaskKind::Compress;
   const int32_t group = group_id(task.group);
-  const std::vector<int64_t> mine = members(team_of(id), group);
+  const std::vector<int64_t>& mine = members(team_of(id), group);
   Held copied = seen->held;
   const bool named = seen->tensor == target.tensor || target.kind == BufferKind::WeightGradient;
   if (!named || layouts_.shape(seen->tensor) != layouts_.shape(target.tensor) ||

@@ -42,21 +42,27 @@ bool Checker::on_one_host(int32_t group, const std::vector<int64_t>& members, in
 }
 
 // A host holds each different part of its members, or share of it, once.
-void Checker::check_host_bytes(TaskId id, BufferId buffer) {
-  const int32_t group = group_of(buffer);
-  const Layout& layout = layouts_[layout_id(graph_[buffer].layout)];
-  const auto& digits = layouts_.digits(share_of(buffer));
+int64_t Checker::parts_on_host(TeamId team, int32_t group, int32_t layout, int32_t share) {
+  const auto [entry, fresh] = parts_on_host_.try_emplace({team, group, layout, share}, 0);
+  if (!fresh) return entry->second;
+  const auto& digits = layouts_.digits(share);
   std::map<NodeId, std::set<std::pair<int64_t, int64_t>>> different;
-  for (int64_t m : members(holder(buffer), group)) {
+  for (int64_t m : members(team, group)) {
     const auto peers = peers_of(digits, m);
     different[machine_[devices(group)[static_cast<size_t>(m)]].node].emplace(
-        digits_of_kind(layout, m, Digit::Kind::Axis) +
-            digits_of_kind(layout, m, Digit::Kind::Partial),
+        digits_of_kind(layouts_[layout], m, Digit::Kind::Axis) +
+            digits_of_kind(layouts_[layout], m, Digit::Kind::Partial),
         std::ranges::find(peers, m) - peers.begin());
   }
-  size_t most = 0;
-  for (const auto& [node, parts] : different) most = std::max(most, parts.size());
-  const int64_t expected = static_cast<int64_t>(most) * part_bytes(buffer);
+  for (const auto& [node, parts] : different)
+    entry->second = std::max(entry->second, static_cast<int64_t>(parts.size()));
+  return entry->second;
+}
+
+void Checker::check_host_bytes(TaskId id, BufferId buffer) {
+  const int64_t most = parts_on_host(holder(buffer), group_of(buffer),
+                                     layout_id(graph_[buffer].layout), share_of(buffer));
+  const int64_t expected = most * part_bytes(buffer);
   if (graph_[buffer].bytes.value != expected)
     complain("{}: {} has {} bytes, {} different parts take {}", name(id), name(buffer),
              graph_[buffer].bytes.value, most, expected);
@@ -166,7 +172,7 @@ void Checker::update_one(TaskId id, uint32_t u, const std::vector<const Use*>& u
   uint64_t sum = 0;
   // Teams share the lane of their host: whose update it is, its operands say.
   const TeamId team = host ? holder(uses[0]->buffer) : team_of(id);
-  const std::vector<int64_t> mine = members(team, group);
+  const std::vector<int64_t>& mine = members(team, group);
   for (const Use* use : uses) {
     if (on_host(use->buffer) != host || holder(use->buffer) != team ||
         group_of(use->buffer) != group || use->adds ||

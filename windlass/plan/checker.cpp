@@ -323,13 +323,13 @@ bool Checker::is_host_of(const Memory& memory, TeamId team) const {
   });
 }
 
-std::vector<int64_t> Checker::members(TeamId team, int32_t group) const {
-  std::vector<int64_t> result;
+const std::vector<int64_t>& Checker::members(TeamId team, int32_t group) const {
+  const auto [entry, fresh] = members_.try_emplace({team, group});
+  if (!fresh) return entry->second;
+  const std::set<DeviceId> list(graph_[team].devices.begin(), graph_[team].devices.end());
   for (size_t m = 0; m < devices(group).size(); ++m)
-    if (const auto& list = graph_[team].devices;
-        std::ranges::find(list, devices(group)[m]) != list.end())
-      result.push_back(static_cast<int64_t>(m));
-  return result;
+    if (list.contains(devices(group)[m])) entry->second.push_back(static_cast<int64_t>(m));
+  return entry->second;
 }
 
 int32_t Checker::group_of(OpId op) const {

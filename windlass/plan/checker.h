@@ -6,6 +6,8 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -108,6 +110,8 @@ class Checker {
   // The number of a weight's gradient, every term of every micro-batch once.
   uint64_t whole_gradient(size_t update) const;
   void check_host_bytes(TaskId id, BufferId buffer);
+  // Of a layout and its shares, on the fullest host of a team.
+  int64_t parts_on_host(TeamId team, int32_t group, int32_t layout, int32_t share);
   void check_updates();
   int32_t shared_over(size_t update);
   bool on_one_host(int32_t group, const std::vector<int64_t>& members, int32_t share) const;
@@ -134,7 +138,7 @@ class Checker {
   }
   int64_t members(int32_t group) const { return static_cast<int64_t>(devices(group).size()); }
   // The numbers of a team's devices in a group.
-  std::vector<int64_t> members(TeamId team, int32_t group) const;
+  const std::vector<int64_t>& members(TeamId team, int32_t group) const;
   int32_t group_of(OpId op) const;
   int32_t group_of(BufferId id) const { return group_id(graph_[id].group); }
   // The group of the strategy that the graph means, the first of equal ones; -1 if there is none.
@@ -159,17 +163,20 @@ class Checker {
   CheckLayouts layouts_;
   CheckMoves moves_;
   std::vector<int32_t> group_ids_, layout_ids_, set_ids_;  // by those of the graph
-  std::vector<std::vector<int32_t>> kinds_;                // size_kinds() of the strategy
-  std::vector<int32_t> same_group_;         // by group of the strategy: the first with its devices
-  std::vector<int32_t> stage_of_;           // by op
-  std::vector<int32_t> update_of_;          // by tensor: of a weight; -1
-  std::vector<bool> gradients_;             // by tensor: whether a weight is updated with it
-  std::vector<int32_t> saved_of_;           // by tensor: of its storage among the saved; -1
-  std::vector<uint64_t> tensors_;           // by tensor: its number
-  std::vector<int32_t> shared_;             // by update: set of digits, -1 if not known yet
-  std::vector<std::vector<TeamId>> teams_;  // by group
-  std::vector<Held> held_;                  // by buffer
-  std::vector<Users> users_;                // by buffer
+  // Worked out once, for groups of many devices.
+  mutable std::map<std::pair<TeamId, int32_t>, std::vector<int64_t>> members_;
+  std::map<std::tuple<TeamId, int32_t, int32_t, int32_t>, int64_t> parts_on_host_;
+  std::vector<std::vector<int32_t>> kinds_;  // size_kinds() of the strategy
+  std::vector<int32_t> same_group_;          // by group of the strategy: the first with its devices
+  std::vector<int32_t> stage_of_;            // by op
+  std::vector<int32_t> update_of_;           // by tensor: of a weight; -1
+  std::vector<bool> gradients_;              // by tensor: whether a weight is updated with it
+  std::vector<int32_t> saved_of_;            // by tensor: of its storage among the saved; -1
+  std::vector<uint64_t> tensors_;            // by tensor: its number
+  std::vector<int32_t> shared_;              // by update: set of digits, -1 if not known yet
+  std::vector<std::vector<TeamId>> teams_;   // by group
+  std::vector<Held> held_;                   // by buffer
+  std::vector<Users> users_;                 // by buffer
   std::set<BufferId> carried_;  // have what others have when the next step begins, or do
   std::vector<double> begun_;   // by buffer of statistics: multiply-adds for them
   // By update: group and member of each update.
