@@ -169,7 +169,7 @@ struct StepBound::State {
   Delays all_delays;           // their sum
   std::vector<int32_t> window_shardings;
   bool in_window = false;  // the walk is over one of them
-  // By forward op: its backward ops with the sums before them. Only if they come in reverse order.
+  // By forward op: its backward ops with the sums after them. Only if they come in reverse order.
   std::vector<std::pair<size_t, size_t>> backward_of;
   void list_windows();
   void list_backward_of();

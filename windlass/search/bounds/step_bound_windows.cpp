@@ -50,36 +50,35 @@ void StepBound::State::list_windows() {
     windows.push_back({.first = first, .last = end});
     first = end;
   }
-  // Backward ops come in the reverse order. A sum belongs to the op after it.
+  // Backward ops come in the reverse order. A sum belongs to the op before it, which made one of
+  // its terms.
   size_t w = windows.size();
   for (Window& window : windows) window.back_first = window.back_last = backward_ops.size();
-  size_t begin = 0;
   for (size_t i = 0; i < backward_ops.size(); ++i) {
     if (backward_ops[i].forward < 0) continue;
     const size_t now = window_of[static_cast<size_t>(backward_ops[i].forward)];
-    if (now < w) {
-      if (w < windows.size()) windows[w].back_last = begin;
-      for (size_t skipped = now; skipped < std::min(w, windows.size()); ++skipped)
-        windows[skipped].back_first = windows[skipped].back_last = begin;
-      w = now;
-      windows[w].back_last = backward_ops.size();
-    }
-    begin = i + 1;
+    if (now >= w) continue;
+    if (w < windows.size()) windows[w].back_last = i;
+    for (size_t skipped = now; skipped < std::min(w, windows.size()); ++skipped)
+      windows[skipped].back_first = windows[skipped].back_last = i;
+    w = now;
+    windows[w].back_last = backward_ops.size();
   }
 }
 
 void StepBound::State::list_backward_of() {
   backward_of.assign(training.forward_ops, {0, 0});
-  size_t begin = 0, last = training.forward_ops;
+  size_t last = training.forward_ops;
   for (size_t i = 0; i < backward_ops.size(); ++i) {
-    if (backward_ops[i].forward < 0) continue;
-    const auto op = static_cast<size_t>(backward_ops[i].forward);
+    const bool sum = backward_ops[i].forward < 0;
+    if (sum && last == training.forward_ops) continue;
+    const auto op = sum ? last : static_cast<size_t>(backward_ops[i].forward);
     if (op > last) {
       backward_of.clear();
       return;
     }
-    if (op != last) backward_of[op].first = begin;
-    backward_of[op].second = begin = i + 1;
+    if (op != last) backward_of[op].first = i;
+    backward_of[op].second = i + 1;
     last = op;
   }
 }
