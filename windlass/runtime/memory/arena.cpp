@@ -15,8 +15,21 @@ struct alignas(64) Arena::Header {
   size_t requested = 0;  // guarded: what was asked for
 };
 
+namespace {
+
+// What the lowest free addresses leave between the blocks of a step is one or two percent. If the
+// pages behind that were not allowed, a memory that is full to its limit would give back and take
+// again many times as many in every step.
+constexpr int64_t kBetweenBlocks = 32;
+
+int64_t pages_for(int64_t limit) {
+  return limit > kNoLimit - limit / kBetweenBlocks ? kNoLimit : limit + limit / kBetweenBlocks;
+}
+
+}  // namespace
+
 Arena::Arena(std::string name, int64_t limit, int64_t unit, bool guarded)
-    : name_(std::move(name)), limit_(limit), unit_(unit), space_(limit) {
+    : name_(std::move(name)), limit_(limit), unit_(unit), space_(pages_for(limit)) {
   if (guarded) guarded_ = std::make_unique<GuardedBlocks>();
 }
 

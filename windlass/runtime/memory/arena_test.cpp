@@ -182,6 +182,38 @@ TEST(Arena, FullMemoryCostsFewPagesInTheLongRun) {
   EXPECT_LE(faults_of(10), 10 * pages / 5);
 }
 
+// Between blocks of different sizes something is left. If there were pages for what is counted
+// alone, some would go back and be taken again in every step.
+TEST(Arena, FullMemoryHasPagesBetweenBlocks) {
+  const auto step = [](Arena& arena) {
+    const auto take = [&](size_t bytes) {
+      void* block = arena.allocate(bytes);
+      std::memset(block, 1, bytes);
+      return block;
+    };
+    std::vector<void*> large, small;
+    for (size_t i = 0; i < 10; ++i) {
+      large.push_back(take(1'000'000));
+      small.push_back(take(18'000));
+    }
+    for (void* block : small) Arena::release(block);
+    for (size_t i = 0; i < 3; ++i) large.push_back(take(1'000'000));  // fit nowhere between
+    for (void* block : large) Arena::release(block);
+  };
+  Arena free("free", kNoLimit, 512);
+  step(free);
+  Arena full("full", free.statistics().peak, 512);
+  const auto faults_of = [&](int steps) {
+    rusage before{}, after{};
+    getrusage(RUSAGE_THREAD, &before);
+    for (int i = 0; i < steps; ++i) step(full);
+    getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt;
+  };
+  EXPECT_GE(faults_of(1), free.statistics().peak / 4096 / 2);
+  EXPECT_LE(faults_of(10), 10);
+}
+
 // Loops of libtorch's headers are compiled into windlass, with a memory of their own of who has
 // asked for threads; whatever they do when they run first, a device keeps the threads it was given.
 TEST(ParallelLoops, LeaveTheNumberOfThreads) {
