@@ -27,7 +27,8 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr const char* kPriceFormat = "windlass kernel prices";
-constexpr int64_t kPriceVersion = 1;
+// Another one as well where kernels are measured in another way.
+constexpr int64_t kPriceVersion = 2;
 constexpr size_t kLongestText = 4096;  // of a kernel's name, or a path
 constexpr int64_t kDay = 24 * 3600;
 

@@ -156,7 +156,7 @@ TEST_F(PriceCaching, HostileFilesAreIgnoredAndReplaced) {
       {std::string(100'000, '['), ""},
       {good.substr(0, good.size() / 2), ""},
       {changed("windlass kernel prices", "windlass plan"), "\"format\""},
-      {changed("\"version\": 1", "\"version\": 2"), "version"},
+      {changed("\"version\": 2", "\"version\": 3"), "version"},
       {changed("\"time_ns\": 1000", "\"time_ns\": -1"), "time_ns"},
       {changed("\"time_ns\": 1000", "\"time_ns\": 1e300"), "time_ns"},
       {changed("\"workspace_bytes\": 64", "\"workspace_bytes\": 99999999999999999999"),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unistd.h>
 #include <vector>
 
 #include "windlass/base/error.h"
@@ -21,14 +20,6 @@ constexpr Nanoseconds kLong = 1'000'000'000;
 // How rows fall to the experts of a mixture: to each as many, or all to one. The latter is where a
 // kernel needs most memory.
 enum class Routing : uint8_t { Even, Crowded };
-
-// Bytes that the cache next to memory holds, as far as the system tells; of one that many cores
-// share, a moderate part.
-int64_t last_cache() {
-  static const int64_t bytes =
-      std::clamp<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 16 << 20, 48 << 20);
-  return bytes;
-}
 
 // A kernel with operands made up for it, ready to be run again and again.
 //

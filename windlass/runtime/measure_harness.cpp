@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <thread>
+#include <unistd.h>
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/copy.h>
@@ -45,6 +46,12 @@ class OtherKernels {
 };
 
 }  // namespace
+
+int64_t last_cache() {
+  static const int64_t bytes =
+      std::clamp<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 16 << 20, 48 << 20);
+  return bytes;
+}
 
 Nanoseconds time_of(int threads, const std::function<void()>& run) {
   const auto start = Clock::now();

@@ -31,6 +31,10 @@ Nanoseconds time_of(int threads, const std::function<void()>& run);
 // moderate size. Few are drawn and then repeated: drawing all would take longer than most kernels.
 at::Tensor operand(const TensorType& type, int64_t integer = 0);
 
+// Bytes that the cache next to memory holds, as far as the system tells; of one that many cores
+// share, a moderate part.
+int64_t last_cache();
+
 // Devices that run the same at the same time, each on a thread of its own.
 struct Together {
   explicit Together(int devices) : ready(devices), busy(devices) {}

@@ -13,18 +13,32 @@
 namespace windlass {
 namespace {
 
-// So many tensors of one size, one after the other, that caches do not hold them; but not more tiny
-// ones than it takes to time them.
-int64_t tensors_beyond_caches(int64_t elements) {
-  constexpr int64_t kElements = int64_t{1} << 22, kMostTensors = 4096;
-  return std::clamp<int64_t>(kElements / elements, 1, kMostTensors);
+// So many tensors of one size, one after the other, that they come to so many times what the last
+// cache holds; but not more tiny ones than it takes to time them.
+int64_t tensors_for(double caches, int64_t elements, int64_t bytes_each) {
+  constexpr int64_t kMostTensors = 4096;
+  const auto bytes = static_cast<int64_t>(caches * static_cast<double>(measuring::last_cache()));
+  return std::clamp<int64_t>(bytes / bytes_each / elements, 1, kMostTensors);
+}
+
+// What a step updates was last used in the step before. Twice the cache is too little, since caches
+// keep some of what passes through them again and again.
+constexpr double kCachesOfUpdates = 8;
+// What is compressed has just been made.
+constexpr double kCachesOfCompression = 0.5;
+
+// Weight and gradient, master copy, state.
+int64_t bytes_of_updates(const UpdateVariant& variant) {
+  const int64_t full = element_bytes(DType::F32);
+  return element_bytes(variant.weight) + element_bytes(variant.gradient) +
+         (variant.master ? full : 0) + full * optimizer_state_count(variant.optimizer);
 }
 
 }  // namespace
 
 Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int threads,
                            int devices) {
-  const int64_t weights = tensors_beyond_caches(elements);
+  const int64_t weights = tensors_for(kCachesOfUpdates, elements, bytes_of_updates(variant));
   return measuring::slowest(threads, devices, weights, [&] {
     const auto pool = [&](DType dtype) {
       return measuring::operand({dtype, {weights * elements}});
@@ -51,7 +65,7 @@ Nanoseconds measure_update(const UpdateVariant& variant, int64_t elements, int t
 
 Nanoseconds measure_compression(const CompressionVariant& variant, int64_t elements, int threads,
                                 int devices) {
-  const int64_t tensors = tensors_beyond_caches(elements);
+  const int64_t tensors = tensors_for(kCachesOfCompression, elements, element_bytes(variant.dtype));
   const int64_t small = packed_bytes(elements, variant.bits);
   return measuring::slowest(threads, devices, tensors, [&] {
     return [&variant, tensors, elements, small,
