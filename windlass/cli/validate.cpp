@@ -236,8 +236,7 @@ void add_validate(CLI::App& program, ExitCode& exit_code) {
   verb->add_flag("--json", flags->json, "print for programs");
   verb->footer(
       "Exit code 3 if a table, or a group of measured steps, is outside of its bars.\n"
-      "--measured: kernels of the plain step are measured at two batches; from these alone follow "
-      "peak and\n"
+      "--measured: the plain step is profiled at two batches; from that alone follow peak and\n"
       "throughput of plain training, recomputation, offload, compression to 4 bits and the best "
       "mixture at\n"
       "six batches, which are then carried out. The bars: R2 of peaks 0.999, of throughput 0.97, "

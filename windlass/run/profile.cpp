@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <set>
 
 #include <fmt/format.h>
@@ -19,13 +20,14 @@ constexpr std::array<int64_t, 5> kUpdateSizes = {1, 1 << 10, 1 << 14, 1 << 18, 1
 // And of saved tensors that are compressed.
 constexpr std::array<int64_t, 4> kCompressionSizes = {1 << 6, 1 << 12, 1 << 16, 1 << 20};
 
+constexpr std::string_view kUpdateKey = "Update ", kCompressKey = "Compress ",
+                           kDecompressKey = "Decompress ";
+
 std::string key_of(const UpdateVariant& variant, int64_t elements) {
-  return fmt::format("Update {} {} {}{} {}", enum_name(variant.optimizer),
+  return fmt::format("{}{} {} {}{} {}", kUpdateKey, enum_name(variant.optimizer),
                      dtype_name(variant.weight), dtype_name(variant.gradient),
                      variant.master ? " master" : "", elements);
 }
-
-constexpr std::string_view kCompressKey = "Compress ", kDecompressKey = "Decompress ";
 
 std::string key_of(const CompressionVariant& variant, int64_t elements) {
   return fmt::format("{}{} {} bits {}", variant.back ? kDecompressKey : kCompressKey,
@@ -194,7 +196,7 @@ void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
   bool updates = kernels.empty(), compression = kernels.empty();
   for (const MeasuredKernel& kernel : kernels) {
     prices_[kernel.kernel] = {kernel.time_ns, kernel.workspace_bytes};
-    updates |= kernel.kernel.starts_with("Update ");
+    updates |= kernel.kernel.starts_with(kUpdateKey);
     compression |= kernel.kernel.starts_with(kCompressKey);
   }
   prices_updates_ &= updates;
@@ -204,6 +206,15 @@ void KernelProfile::know(const std::vector<MeasuredKernel>& kernels) {
 void KernelProfile::remember(const std::vector<MeasuredKernel>& kernels) {
   for (const MeasuredKernel& kernel : kernels)
     prices_.try_emplace(kernel.kernel, KernelPrice{kernel.time_ns, kernel.workspace_bytes});
+}
+
+void KernelProfile::correct(const std::vector<MeasuredKernel>& kernels, double updates) {
+  for (const MeasuredKernel& kernel : kernels)
+    prices_[kernel.kernel] = {kernel.time_ns, kernel.workspace_bytes};
+  for (auto& [key, price] : prices_)
+    if (key.starts_with(kUpdateKey))
+      price.time =
+          std::max<Nanoseconds>(1, std::llround(static_cast<double>(price.time) * updates));
 }
 
 std::vector<MeasuredKernel> KernelProfile::measured() const {

@@ -57,6 +57,9 @@ class KernelProfile {
   void know(const std::vector<MeasuredKernel>& kernels);
   // Prices measured on this host before. What is known already stays as it is.
   void remember(const std::vector<MeasuredKernel>& kernels);
+  // Prices of kernels as they ran in steps, in place of what they take by themselves; those of
+  // updates are so many times what they were.
+  void correct(const std::vector<MeasuredKernel>& kernels, double updates);
   // Those that were measured by this profile.
   std::vector<MeasuredKernel> measured() const;
   // Those that a training graph asks for in the tasks of one of its strategies.

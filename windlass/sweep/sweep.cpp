@@ -1,6 +1,7 @@
 #include "windlass/sweep/sweep.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
@@ -11,6 +12,8 @@
 #include "windlass/model/model.h"
 #include "windlass/run/batch_lines.h"
 #include "windlass/search/advice/memory_methods.h"
+#include "windlass/sweep/step_profile.h"
+#include "windlass/sweep/sweep_models.h"
 
 namespace windlass {
 namespace {
@@ -25,48 +28,6 @@ constexpr int64_t kLeastTimed = 3;
 // places. Fewer if they take long.
 constexpr int64_t kSettling = 14;
 constexpr Nanoseconds kMostSettling = 1'000'000'000;
-
-struct SweepSource {
-  const char* name;
-  const char* source;
-  int64_t sequence, image;  // 0: not its
-  std::vector<int64_t> batches;
-  bool quick;
-};
-
-// Sized so that a step of the largest batch takes well under two seconds on one core, and that of
-// the smallest is far from filling it: what a step takes whatever its batch is must show.
-const std::vector<SweepSource>& sources() {
-  static const std::vector<SweepSource> kSources = {
-      {"gpt2",
-       "gpt2:layers=4,hidden=256,heads=4,vocab=2000,dropout=0",
-       16,
-       0,
-       {2, 4, 8, 16, 32, 48},
-       true},
-      {"resnet-18", "resnet-18:classes=10", 0, 32, {2, 4, 6, 8, 12, 16}, true},
-      {"resnet-50", "resnet-50:classes=10", 0, 32, {2, 4, 6, 8, 12, 16}, false},
-      {"wide-resnet", "wide-resnet-50-2:classes=10", 0, 32, {2, 3, 4, 6, 8, 10}, false},
-      {"bert",
-       "bert-base:layers=4,hidden=256,heads=4,vocab=20000",
-       16,
-       0,
-       {2, 4, 6, 8, 12, 16},
-       false},
-      {"vit",
-       "vit:layers=6,hidden=192,heads=3,patch=8,classes=10",
-       0,
-       32,
-       {2, 4, 8, 16, 24, 32},
-       false},
-      {"gpt2-deep",
-       "gpt2:layers=8,hidden=384,heads=6,vocab=2000",
-       16,
-       0,
-       {2, 4, 6, 8, 12, 16},
-       false}};
-  return kSources;
-}
 
 // The median of the faster half: whatever else runs on the host only ever adds.
 Seconds usual_time(std::vector<Nanoseconds> times) {
@@ -100,6 +61,7 @@ class ModelSweep {
     model.profiled = {source_.batches.front(), source_.batches.back()};
     say("profiling");
     profile_in_rounds();
+    if (!stopped()) profile_steps();
     model.limit =
         predict(step_of("plain", source_.batches[source_.batches.size() / 2]), machine_).point.peak;
     for (Device& device : limited_.devices) device.limit = model.limit;
@@ -216,6 +178,39 @@ class ModelSweep {
     profile_.remember(kernels);
   }
 
+  // The plain step at both batches, carried out: kernels take more after others than by themselves,
+  // most of all those that run once in a step, whose code nothing has kept near.
+  void profile_steps() {
+    struct Plain {
+      int64_t batch;
+      RunnableStep step;
+      Predicted predicted;
+    };
+    std::vector<Plain> plain;
+    std::vector<StepProfile> profiles;
+    for (int64_t batch : {source_.batches.front(), source_.batches.back()}) {
+      RunnableStep step = step_of("plain", batch);
+      Predicted predicted = predict(step, machine_);
+      plain.push_back({batch, std::move(step), std::move(predicted)});
+    }
+    for (const Plain& own : plain)
+      profiles.emplace_back(own.step.training, own.predicted.step.tasks, own.predicted.step.times);
+    for (int64_t round = 0; round < options_.rounds && !stopped(); ++round)
+      for (size_t i = 0; i < plain.size(); ++i)
+        carry_out(plain[i].batch, plain[i].step, plain[i].predicted.step, machine_, options_.steps,
+                  [&](const StepOutcome& outcome, bool counts) {
+                    if (counts) profiles[i].add(outcome);
+                  });
+    if (stopped()) return;
+    double updates = 0;
+    std::vector<MeasuredKernel> kernels;
+    for (const StepProfile& profile : profiles) {
+      std::ranges::move(profile.kernels(profile_), std::back_inserter(kernels));
+      updates += profile.updates() / static_cast<double>(profiles.size());
+    }
+    profile_.correct(kernels, updates);
+  }
+
   void add_point(const std::string& method, int64_t batch) {
     RunnableStep step = step_of(method, batch);
     Predicted predicted = predict(step, limited_);
@@ -241,28 +236,37 @@ class ModelSweep {
     return nullptr;
   }
 
-  // Carries it out; so many steps are timed after those that are not. None: one step, for its peak.
-  void measure(Planned& planned, int64_t steps) {
+  // So many steps count, after those that do not. None: one step, which does not.
+  void carry_out(int64_t batch, const RunnableStep& step, const SimulatedStep& simulated,
+                 const Machine& machine, int64_t steps,
+                 const std::function<void(const StepOutcome&, bool counts)>& done) {
     TrainerOptions options;
     options.executor.threads = options_.threads;
-    const Model model = load(planned.batch);
-    const auto run = open_runtime().train(model, planned.step.training, planned.predicted.step,
-                                          planned.fits ? limited_ : machine_, options);
-    const auto step = [&] {
-      const TrainerStep done = run->step();
-      for (int64_t peak : done.outcome.device_peaks)
-        planned.peak = std::max(planned.peak, Bytes(peak));
-      return done.outcome.time;
+    const Model model = load(batch);
+    const auto run = open_runtime().train(model, step.training, simulated, machine, options);
+    const auto next = [&](bool counts) {
+      const TrainerStep made = run->step();
+      done(made.outcome, counts);
+      return made.outcome.time;
     };
-    Nanoseconds settling = step();
+    Nanoseconds settling = next(false);
     for (int64_t i = 1; i < kSettling && steps > 0 && settling < kMostSettling; ++i)
-      settling += step();
+      settling += next(false);
     double spent = 0;
     for (int64_t i = 0; i < steps && !(stopped() && i > 0); ++i) {
-      planned.times.push_back(step());
-      spent += static_cast<double>(planned.times.back()) * 1e-9;
+      spent += static_cast<double>(next(true)) * 1e-9;
       if (spent > kMostSeconds && i + 1 >= kLeastTimed) break;
     }
+  }
+
+  void measure(Planned& planned, int64_t steps) {
+    carry_out(planned.batch, planned.step, planned.predicted.step,
+              planned.fits ? limited_ : machine_, steps,
+              [&](const StepOutcome& outcome, bool counts) {
+                for (int64_t peak : outcome.device_peaks)
+                  planned.peak = std::max(planned.peak, Bytes(peak));
+                if (counts) planned.times.push_back(outcome.time);
+              });
   }
 
   // The peak of one step that is carried out.
@@ -353,7 +357,7 @@ class ModelSweep {
 MeasuredSweep run_sweep(const SweepOptions& options) {
   std::vector<const SweepSource*> chosen;
   std::vector<std::string> names;
-  for (const SweepSource& source : sources()) {
+  for (const SweepSource& source : sweep_sources()) {
     names.emplace_back(source.name);
     const bool named = !options.only.empty() && names.back().starts_with(options.only);
     if (named || (options.only.empty() && source.quick != options.full)) chosen.push_back(&source);
@@ -368,7 +372,8 @@ MeasuredSweep run_sweep(const SweepOptions& options) {
   MeasuredSweep sweep;
   sweep.machine = fmt::format("{}, {} thread{}", machine.description, options.threads,
                               options.threads == 1 ? "" : "s");
-  sweep.provenance = "kernels of the plain step at two batches, updates and compression by size";
+  sweep.provenance =
+      "the plain step at two batches with its kernels, updates and compression by size";
   for (size_t i = 0; i < chosen.size(); ++i) {
     if (options.stop && options.stop()) break;
     const auto say = [&](const std::string& what) {
