@@ -173,12 +173,23 @@ void StepBound::State::backward(const Backward& op) {
 void StepBound::State::accumulate(const Backward& op) {
   const TensorId inputs[] = {op.first, op.second};
   Value terms[2];
+  int outside = 0;  // of the window, and perhaps in another layout
   for (size_t i = 0; i < 2; ++i) {
     const int32_t head = heads[kForward][inputs[i].index()];
-    if (head < 0) return;
-    terms[i] = values[static_cast<size_t>(head)];
-    // From outside of the window, and perhaps in another layout.
-    if (in_window && terms[i].buffer < 0) return;
+    if (head >= 0) terms[i] = values[static_cast<size_t>(head)];
+    if (head >= 0 && (!in_window || terms[i].buffer >= 0)) continue;
+    if (!in_window) return;
+    ++outside;
+  }
+  if (outside == 2) return;
+  if (outside == 1) {  // of pieces that are as small as any
+    const auto parts = static_cast<int64_t>(members.size());
+    const int64_t elements = element_count(training.graph[op.output].type.shape);
+    const int64_t least = elements / parts * facts.element_size[op.output.index()];
+    for (const Value& term : terms)
+      if (term.buffer >= 0) waits.push_back(term.task);
+    if (least > 0) work(time_of_work(tables.sum_work(least)));
+    return;
   }
   if (terms[0].layout != terms[1].layout) {
     const int32_t layout = tables.sum_layout(op.output, terms[0].layout);
