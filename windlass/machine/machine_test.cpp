@@ -236,6 +236,33 @@ TEST(Machine, UnknownNamesGetTheNearestPreset) {
   }
 }
 
+TEST(Machine, PresetsCanBeHadWithFewerDevices) {
+  const Machine two = load_machine("2x3090"), six = load_machine("6xA100-80G");
+  EXPECT_EQ(two.name, "2x3090");
+  ASSERT_EQ(two.devices.size(), 2u);
+  const Machine four = load_machine("4x3090");
+  EXPECT_EQ(two.type_of(DeviceId(0)).name, four.type_of(DeviceId(0)).name);
+  EXPECT_EQ(between(two, 0, 1).hops.size(), between(four, 0, 1).hops.size());
+  // Of the smallest preset that has enough.
+  EXPECT_NE(two.description.find("2 of the devices of 4x3090"), std::string::npos);
+  EXPECT_EQ(six.devices.size(), 6u);
+  EXPECT_EQ(load_machine("2x3090", {.memory = Bytes(1 << 30)}).devices[1].limit, Bytes(1 << 30));
+  const auto message = [](const char* name) {
+    try {
+      load_machine(name);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  EXPECT_NE(message("16xb200").find("8xb200*2"), std::string::npos) << message("16xb200");
+  EXPECT_NE(message("9xb200").find("at most 8"), std::string::npos) << message("9xb200");
+  EXPECT_NE(message("2x3090*4").find("4x3090*4"), std::string::npos) << message("2x3090*4");
+  EXPECT_NE(message("0x3090").find("no such machine"), std::string::npos);
+  EXPECT_NE(message("99999999999999999999x3090").find("no such machine"), std::string::npos);
+  EXPECT_NE(message("2x").find("no such machine"), std::string::npos);
+}
+
 TEST(Machine, FirstDevicesAreAMachine) {
   for (const MachinePreset& preset : machine_presets()) {
     const Machine machine = load_machine(std::string(preset.name));

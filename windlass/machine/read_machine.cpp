@@ -1,9 +1,6 @@
 #include "windlass/machine/read_machine.h"
 
 #include <algorithm>
-#include <charconv>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 
@@ -11,19 +8,14 @@
 #include "windlass/base/error.h"
 #include "windlass/base/json_object.h"
 #include "windlass/base/text.h"
-#include "windlass/machine/local.h"
 #include "windlass/machine/read_calibration.h"
 
 namespace windlass {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kMaxNodeDevices = 4096;  // of one node
-constexpr int64_t kMaxNodes = 16'384;
 constexpr int64_t kMaxAllDevices = 131'072;
 constexpr int64_t kMaxLinks = 1'000'000;
-constexpr int64_t kMaxFileBytes = int64_t{16} << 20;
 
 struct DeviceSpec {
   std::string name;  // "gpu0"
@@ -335,15 +327,6 @@ Machine read_machine(std::string_view text, const MachineOptions& options) {
   return machine;
 }
 
-std::string read_text(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::error_code failed;
-  const auto size = fs::file_size(path, failed);
-  if (!stream || failed) fail_input("cannot read the file");
-  if (static_cast<int64_t>(size) > kMaxFileBytes) fail_input("too large for a machine file");
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
 }  // namespace
 
 Machine machine_from_json(std::string_view text, const std::string& where,
@@ -353,47 +336,6 @@ Machine machine_from_json(std::string_view text, const std::string& where,
   } catch (const Error& error) {
     throw error.within(where);
   }
-}
-
-Machine load_machine(const std::string& name, const MachineOptions& options) {
-  std::error_code ignored;
-  if (name == "local")
-    return local_machine({.devices = options.devices.value_or(1),
-                          .hosts = options.hosts.value_or(1),
-                          .memory = options.memory,
-                          .link_bandwidth = options.link_bandwidth,
-                          .threads = options.threads});
-  if (options.devices || options.hosts || options.link_bandwidth)
-    fail_input(
-        "{}: a number of devices or hosts and a bandwidth of links are for the machine \"local\"",
-        name);
-  if (fs::is_regular_file(name, ignored)) {
-    try {
-      return read_machine(read_text(name), options);
-    } catch (const Error& error) {
-      throw error.within(name);
-    }
-  }
-  MachineOptions chosen = options;
-  std::string preset = lower_case(name);
-  if (const size_t star = preset.rfind('*'); star != std::string::npos) {
-    int64_t nodes = 0;
-    const std::string_view digits = std::string_view(preset).substr(star + 1);
-    const auto [end, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), nodes);
-    if (failed != std::errc() || end != digits.data() + digits.size() || nodes < 1 ||
-        nodes > kMaxNodes)
-      fail_input("{}: \"{}\" is not a number of nodes", name, digits);
-    chosen.nodes = nodes;
-    preset.resize(star);
-  }
-  std::vector<std::string> names;
-  for (const MachinePreset& known : machine_presets()) {
-    if (known.name == preset) return machine_from_json(known.text, name, chosen);
-    names.emplace_back(known.name);
-  }
-  names.emplace_back("local");
-  fail_input("{}: no such machine file or preset{}; presets: {}", name, did_you_mean(preset, names),
-             join(names, ", "));
 }
 
 }  // namespace windlass

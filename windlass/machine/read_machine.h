@@ -11,6 +11,9 @@
 
 namespace windlass {
 
+// Of a machine.
+inline constexpr int64_t kMaxNodes = 16'384;
+
 struct MachineOptions {
   std::optional<Bytes> memory = std::nullopt;  // limit of each device, instead of what it has
   std::optional<int64_t> nodes =
@@ -34,9 +37,9 @@ struct MachinePreset {
 };
 std::vector<MachinePreset> machine_presets();
 
-// Reads MACHINE as the command line takes it: a preset ("4x3090"), a preset times a number of nodes
-// ("8xa100-80g*4"), `local` (local.h, measured on the spot), or a JSON file. Throws Error{Input}
-// with the nearest preset.
+// Reads MACHINE as the command line takes it: a preset ("4x3090"), fewer of its devices ("3x3090"),
+// a preset times a number of nodes ("8xa100-80g*4"), `local` (local.h, measured on the spot), or a
+// JSON file. Throws Error{Input} with the nearest preset.
 Machine load_machine(const std::string& name, const MachineOptions& options = {});
 
 }  // namespace windlass

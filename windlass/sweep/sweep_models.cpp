@@ -11,7 +11,7 @@ const std::vector<SweepSource>& sweep_sources() {
        {2, 4, 8, 16, 32, 48},
        true},
       {"resnet-18", "resnet-18:classes=10", 0, 32, {2, 4, 6, 8, 12, 16}, true},
-      {"resnet-50", "resnet-50:classes=10", 0, 32, {2, 4, 6, 8, 12, 16}, false},
+      {"resnet-50", "resnet-50:classes=10", 0, 32, {2, 4, 6, 8, 10, 12}, false},
       {"wide-resnet", "wide-resnet-50-2:classes=10", 0, 32, {2, 3, 4, 6, 8, 10}, false},
       {"bert",
        "bert-base:layers=4,hidden=256,heads=4,vocab=20000",
