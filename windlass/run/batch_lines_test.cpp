@@ -64,6 +64,44 @@ TEST(BatchLines, AreWhatWouldBeMeasured) {
   }
 }
 
+// The larger one of something fixed and something that grows with the batch.
+class KinkedRuntime final : public MadeUpRuntime {
+ public:
+  static int64_t workspace(int64_t elements) { return std::max<int64_t>(4000, 8 * elements); }
+  KernelPrice measure_op(const KernelRun& run, int, int) override {
+    int64_t elements = 0;
+    for (const TensorType& type : operands_of(run).results)
+      if (type.present()) elements += element_count(type.shape);
+    return {100, workspace(elements)};
+  }
+};
+
+// What the cost model says of workspace is taken where it is right at both batches, and only there.
+TEST(BatchLines, WorkspaceThatTheCostModelKnows) {
+  const Machine machine = load_machine("1x3090");
+  const auto cost = analytic_cost_model();
+  KinkedRuntime runtime;
+  const auto open = [&]() -> Runtime& { return runtime; };
+  for (const bool right : {true, false}) {
+    KernelProfile by_lines(1, open), direct(1, open);
+    const PreparedStep small = step_of(2, "single"), large = step_of(32, "single");
+    BatchLines lines(by_lines, small.training, large.training);
+    for (int64_t batch : {2, 32, 6, 64}) {
+      SCOPED_TRACE(batch);
+      const PreparedStep step = step_of(batch, "single");
+      const TaskGraph tasks = lower(step.training, step.strategy, machine);
+      TaskTimes expected = price_tasks(tasks, machine, *cost);
+      direct.reprice(step.training, tasks, expected);
+      TaskTimes found = expected;
+      if (!right)
+        for (int64_t& workspace : found.workspace) workspace += 512;
+      lines.reprice(step.training, tasks, found);
+      const bool measured = batch == 2 || batch == 32;
+      EXPECT_EQ(found.workspace == expected.workspace, right || measured);
+    }
+  }
+}
+
 TEST(BatchLines, AreOfOneNetwork) {
   KernelProfile profile;
   const PreparedStep small = step_of(2, "single"), large = step_of(32, "single");

@@ -368,6 +368,8 @@ MeasuredSweep run_sweep(const SweepOptions& options) {
   const Machine& machine = options.machine;
   AnalyticOptions analytic;
   analytic.step_issue = 0;
+  analytic.product_workspace = {};
+  analytic.blocked_convolutions = true;
   const auto cost = analytic_cost_model(analytic);
   MeasuredSweep sweep;
   sweep.machine = fmt::format("{}, {} thread{}", machine.description, options.threads,
