@@ -60,8 +60,10 @@ AddressSpace::Segment& AddressSpace::segment_of(const std::byte* address) {
 
 std::byte* AddressSpace::take(size_t bytes) {
   bytes = round_up(bytes, kLine);
-  const auto found =
-      std::ranges::find_if(idle_, [&](const auto& range) { return range.second >= bytes; });
+  auto found = idle_.end();
+  for (auto range = idle_.begin(); range != idle_.end(); ++range)
+    if (range->second >= bytes && (found == idle_.end() || range->second < found->second))
+      found = range;
   std::byte* begin = found == idle_.end() ? extend(bytes) : found->first;
   if (begin == nullptr) return nullptr;
   if (found != idle_.end()) {

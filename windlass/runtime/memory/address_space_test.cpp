@@ -30,18 +30,22 @@ TEST(AddressSpace, WhatIsIdleAtTheEndIsMadeLonger) {
   EXPECT_EQ(space.take(400'000), a);
 }
 
-TEST(AddressSpace, TheLowestRangeThatIsLongEnough) {
+TEST(AddressSpace, TheShortestRangeThatIsLongEnough) {
   AddressSpace space(1 << 20);
   std::byte* a = space.take(6400);
   space.take(64);
   std::byte* b = space.take(640);
   space.take(64);
-  space.give_back(b, 640);
+  std::byte* c = space.take(640);
+  space.take(64);
   space.give_back(a, 6400);
-  EXPECT_EQ(space.take(640), a);
-  EXPECT_EQ(space.take(6400 - 640 + 64), b + 640 + 64);
-  EXPECT_EQ(space.take(6400 - 640), a + 640);
-  EXPECT_EQ(space.take(640), b);
+  space.give_back(c, 640);
+  space.give_back(b, 640);
+  EXPECT_EQ(space.take(640), b);  // the lower one of those that are equal
+  EXPECT_EQ(space.take(576), c);
+  EXPECT_EQ(space.take(128), a);  // longer than what is left of c
+  EXPECT_EQ(space.take(64), c + 576);
+  EXPECT_EQ(space.take(6400 - 128), a + 128);
 }
 
 TEST(AddressSpace, PagesAreKeptAsLongAsTheyAreAllowed) {

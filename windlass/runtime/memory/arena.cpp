@@ -17,10 +17,10 @@ struct alignas(64) Arena::Header {
 
 namespace {
 
-// What the lowest free addresses leave between the blocks of a step is one or two percent. If the
-// pages behind that were not allowed, a memory that is full to its limit would give back and take
-// again many times as many in every step.
-constexpr int64_t kBetweenBlocks = 32;
+// Between the blocks of a step some percent of the addresses are idle (address_space.h). If there
+// were no pages for those, a memory that is full to its limit would give back and take again many
+// times as many in every step.
+constexpr int64_t kBetweenBlocks = 16;
 
 int64_t pages_for(int64_t limit) {
   return limit > kNoLimit - limit / kBetweenBlocks ? kNoLimit : limit + limit / kBetweenBlocks;

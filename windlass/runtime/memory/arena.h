@@ -1,7 +1,7 @@
 // An arena: a memory with a limit. Every byte of it that somebody holds is counted.
 //
 // The process never has more pages of this memory than the limit says, but for those that blocks
-// have in part and a thirty-second of the limit for what lies between them; and they are kept
+// have in part and a sixteenth of the limit for what lies between them; and they are kept
 // (address_space.h), so that a step costs few page faults or none.
 #pragma once
 
