@@ -15,6 +15,8 @@ constexpr double kProposals = 12000;
 // Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
 // the longer the more there are.
 constexpr double kProposed = 2.5e6;
+// Of more, what moves between each two of them takes part of a proposal's time.
+constexpr double kFewDevices = 32;
 constexpr int kChains = 4;
 constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
@@ -108,7 +110,10 @@ class Walks {
     options.mix = mix();
     options.chains = kChains;
     const auto tasks = static_cast<double>(cut.evaluator->tasks());
-    options.proposals = static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort);
+    const auto devices = static_cast<double>(ledger_.problem().machine.devices.size());
+    const double crowd = std::max(1.0, devices / kFewDevices);
+    options.proposals =
+        static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort / crowd);
     options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);
     if (options.simulations < kWorthwhile && !anyway_) return;
     options.simulations = std::max(options.simulations, kFewest);
