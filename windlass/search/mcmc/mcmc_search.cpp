@@ -15,8 +15,9 @@ constexpr double kProposals = 12000;
 // Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
 // the longer the more there are.
 constexpr double kProposed = 2.5e6;
-// Of more, what moves between each two of them takes part of a proposal's time.
-constexpr double kFewDevices = 32;
+// Devices up to which a proposal takes no longer for their number: of more, what moves between each
+// two of them has to be priced.
+constexpr double kUncrowded = 16;
 constexpr int kChains = 4;
 constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
@@ -111,7 +112,7 @@ class Walks {
     options.chains = kChains;
     const auto tasks = static_cast<double>(cut.evaluator->tasks());
     const auto devices = static_cast<double>(ledger_.problem().machine.devices.size());
-    const double crowd = std::max(1.0, devices / kFewDevices);
+    const double crowd = std::max(1.0, devices / kUncrowded);
     options.proposals =
         static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort / crowd);
     options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);
