@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 namespace windlass {
 namespace {
@@ -65,41 +66,127 @@ double pass_time(const StageProblem& problem, int32_t from, int32_t to, size_t l
   return pass.start + pass.per_byte * static_cast<double>(problem.passed[last_piece]);
 }
 
-// The slowest stage or way between two so far, and the time through all of them.
+// Stages one after the other, and what holds up the first of the micro-batches that follow.
 struct Point {
-  double slowest = 0, through = 0;
+  // What the stages up to the last one, from whichever takes most, take longer than the period that
+  // is asked for; not above 0.
+  double excess = 0;
+  double through = 0;  // all stages, there and back
   // How it came about: the point of the state before, and what was added.
   int32_t before = -1;
   uint32_t state = 0, piece = 0;
 };
 
+struct StageTimes {
+  double period = 0, through = 0;
+  double step(const StageProblem& problem) const {
+    return through + static_cast<double>(problem.micro_batches - 1) * period;
+  }
+};
+
+// None if a stage is empty or does not fit.
+std::optional<StageTimes> times_of(const StageProblem& problem, const std::vector<size_t>& ends,
+                                   const std::vector<int32_t>& groups) {
+  StageTimes result;
+  std::vector<double> times, passes;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    const size_t begin = s == 0 ? 0 : ends[s - 1];
+    if (begin >= ends[s]) return std::nullopt;
+    const auto kind = std::ranges::find_if(problem.kinds, [&](const StageProblem::Kind& k) {
+      return std::ranges::find(k.groups, groups[s]) != k.groups.end();
+    });
+    Part part;
+    for (size_t i = ends[s]; i-- > begin;) part.add(*kind, i);
+    const std::optional<double> time = part.time_within(*kind, in_flight(problem, s));
+    if (!time) return std::nullopt;
+    times.push_back(*time);
+    passes.push_back(s == 0 ? 0 : pass_time(problem, groups[s - 1], groups[s], begin - 1));
+    result.through += times[s] + 2 * passes[s];
+    result.period = std::max(result.period, passes[s]);
+  }
+  for (size_t a = 0; a < times.size(); ++a) {
+    double sum = 0;
+    for (size_t b = a; b < times.size(); ++b) {
+      sum += times[b] + (b > a ? 2 * passes[b] : 0);
+      result.period = std::max(result.period, sum / static_cast<double>(b - a + 1));
+    }
+  }
+  return result;
+}
+
 class StageCutting {
  public:
-  explicit StageCutting(const StageProblem& problem) : problem_(problem) {
+  StageCutting(const StageProblem& problem, double near) : problem_(problem), near_(near) {
     // A state says how many groups of each kind are used, and which kind came last.
     for (const StageProblem::Kind& kind : problem.kinds) {
       place_.push_back(states_);
       states_ *= kind.groups.size() + 1;
     }
+    rest_.assign(problem.pieces() + 1, 0);
+    for (size_t i = problem.pieces(); i-- > 0;) {
+      double least = kAnyPeriod;
+      for (const StageProblem::Kind& kind : problem.kinds) least = std::min(least, kind.time[i]);
+      rest_[i] = rest_[i + 1] + least;
+    }
+    for (const auto& row : problem.passes)
+      for (size_t b = 0; b < row.size(); ++b)
+        for (const int64_t bytes : problem.passed)
+          most_pass_ =
+              std::max(most_pass_, row[b].start + row[b].per_byte * static_cast<double>(bytes));
   }
 
+  // The least way through for one period after the other, as long as a period may be worth it.
   std::optional<StageCut> run() {
-    const size_t n = problem_.pieces(), kinds = problem_.kinds.size();
-    if (n < problem_.groups() || problem_.groups() == 0) return std::nullopt;
-    points_.assign((n + 1) * states_ * kinds, {});
-    points_[at(0, 0, 0)] = {Point{}};
-    for (size_t end = 1; end <= n; ++end) {
-      std::vector<Part> parts(kinds);
-      for (size_t begin = end; begin-- > 0;)
-        for (size_t k = 0; k < kinds; ++k) {
-          parts[k].add(problem_.kinds[k], begin);
-          extend(begin, end, k, parts[k]);
-        }
-    }
-    return best();
+    if (problem_.pieces() < problem_.groups() || problem_.groups() == 0) return std::nullopt;
+    const auto any = solve(kAnyPeriod);
+    if (!any || problem_.micro_batches == 1) return best_;
+    const double least = rest_[0] / static_cast<double>(problem_.groups());
+    look_between(least, any->period, any->through);
+    return best_;
   }
 
  private:
+  static constexpr double kAnyPeriod = std::numeric_limits<double>::infinity();
+  static constexpr double kRounding = 1e-12;  // of sums
+
+  // Cuts with a period in between, which take at least `through` from end to end.
+  void look_between(double low, double high, double through) {
+    const double least = StageTimes{low, through}.step(problem_);
+    if (least >= (1 - near_) * best_->time || high - low <= kRounding * high) return;
+    const double middle = low + (high - low) / 2;
+    if (const auto found = solve(middle))
+      look_between(low, std::min(middle, found->period), found->through);
+    look_between(middle, high, through);
+  }
+
+  // The cut with the least way through of those with at most this period.
+  std::optional<StageTimes> solve(double period) {
+    period_ = period;
+    points_.resize((problem_.pieces() + 1) * states_ * problem_.kinds.size());
+    for (auto& list : points_) list.clear();
+    points_[at(0, 0, 0)] = {Point{.excess = -2 * most_pass_}};
+    for (size_t end = 1; end <= problem_.pieces(); ++end) {
+      std::vector<Part> parts(problem_.kinds.size());
+      for (size_t begin = end; begin-- > 0;) {
+        bool any = false;
+        for (size_t k = 0; k < parts.size(); ++k) {
+          parts[k].add(problem_.kinds[k], begin);
+          if (parts[k].time > enough()) continue;
+          extend(begin, end, k, parts[k]);
+          any = true;
+        }
+        if (!any) break;
+      }
+    }
+    const std::optional<StageCut> found = fastest();
+    if (!found) return std::nullopt;
+    const std::optional<StageTimes> times = times_of(problem_, found->ends, found->groups);
+    const double time = times->step(problem_);
+    if (!best_ || time < best_->time) best_ = StageCut{found->ends, found->groups, time};
+    return times;
+  }
+
+  double enough() const { return period_ * (1 + kRounding); }
   size_t at(size_t pieces, size_t state, size_t last) const {
     return (pieces * states_ + state) * problem_.kinds.size() + last;
   }
@@ -121,19 +208,24 @@ class StageCutting {
       const size_t where = position(state);
       // As many pieces must be left as groups.
       if (begin < where || problem_.pieces() - end + where + 1 < problem_.groups()) continue;
-      const std::optional<double> time = part.time_within(on, in_flight(problem_, where));
-      if (!time) continue;
+      const auto left = static_cast<double>(problem_.groups() - where - 1);
+      if (left > 0 && rest_[end] > left * enough()) continue;
       for (size_t last = 0; last < problem_.kinds.size(); ++last) {
         const size_t from = at(begin, state, last);
         if (points_[from].empty()) continue;
+        const std::optional<double> time = part.time_within(on, in_flight(problem_, where));
+        if (!time) break;
         double pass = 0;
         if (where > 0)
           pass = pass_time(problem_, problem_.kinds[last].groups[used(state, last) - 1],
                            on.groups[count], begin - 1);
+        if (*time > enough() || pass > enough()) continue;
         auto& list = points_[at(end, state + place_[kind], kind)];
         for (size_t p = 0; p < points_[from].size(); ++p) {
           const Point& point = points_[from][p];
-          add(list, {.slowest = std::max({point.slowest, *time, pass}),
+          const double excess = excess_after(point.excess, *time, pass);
+          if (excess > kRounding * period_) continue;
+          add(list, {.excess = excess,
                      .through = point.through + *time + 2 * pass,
                      .before = static_cast<int32_t>(p),
                      .state = static_cast<uint32_t>(state * problem_.kinds.size() + last),
@@ -143,28 +235,34 @@ class StageCutting {
     }
   }
 
-  // Keeps those that no other is as good as in both, by `slowest`.
+  // Less than no way makes up for is as good as that.
+  double excess_after(double before, double time, double pass) const {
+    const double least = -2 * most_pass_;
+    if (period_ == kAnyPeriod) return least;
+    return std::max(least, time - period_ + std::max(0.0, before + 2 * pass));
+  }
+
+  // Keeps those that no other is as good as in both, by `excess`.
   static void add(std::vector<Point>& list, const Point& point) {
-    const auto after = std::ranges::upper_bound(list, point.slowest, {}, &Point::slowest);
+    const auto after = std::ranges::upper_bound(list, point.excess, {}, &Point::excess);
     if (after != list.begin() && std::prev(after)->through <= point.through) return;
     auto first = after;
-    while (first != list.begin() && std::prev(first)->slowest >= point.slowest) --first;
+    while (first != list.begin() && std::prev(first)->excess >= point.excess) --first;
     auto last = after;
     while (last != list.end() && last->through >= point.through) ++last;
     list.insert(list.erase(first, last), point);
   }
 
-  std::optional<StageCut> best() const {
-    const auto repeats = static_cast<double>(problem_.micro_batches - 1);
+  // Of those with the period that was asked for.
+  std::optional<StageCut> fastest() const {
     std::optional<StageCut> result;
     size_t list = 0, index = 0;
     for (size_t last = 0; last < problem_.kinds.size(); ++last) {
       const size_t here = at(problem_.pieces(), states_ - 1, last);
       for (size_t p = 0; p < points_[here].size(); ++p) {
-        const Point& point = points_[here][p];
-        const double time = point.through + repeats * point.slowest;
-        if (result && result->time <= time) continue;
-        result = StageCut{.time = time};
+        const double through = points_[here][p].through;
+        if (result && result->time <= through) continue;
+        result = StageCut{.time = through};
         list = here;
         index = p;
       }
@@ -186,35 +284,27 @@ class StageCutting {
   }
 
   const StageProblem& problem_;
+  const double near_;
   size_t states_ = 1;
-  std::vector<size_t> place_;               // by kind
+  std::vector<size_t> place_;  // by kind
+  std::vector<double> rest_;   // by piece: the least time of it and all after it
+  double most_pass_ = 0;
+  double period_ = kAnyPeriod;
   std::vector<std::vector<Point>> points_;  // by pieces done, state and last kind
+  std::optional<StageCut> best_;
 };
 
 }  // namespace
 
 std::optional<double> cost_of(const StageProblem& problem, const std::vector<size_t>& ends,
                               const std::vector<int32_t>& groups) {
-  double slowest = 0, through = 0;
-  for (size_t s = 0; s < ends.size(); ++s) {
-    const size_t begin = s == 0 ? 0 : ends[s - 1];
-    if (begin >= ends[s]) return std::nullopt;
-    const auto kind = std::ranges::find_if(problem.kinds, [&](const StageProblem::Kind& k) {
-      return std::ranges::find(k.groups, groups[s]) != k.groups.end();
-    });
-    Part part;
-    for (size_t i = ends[s]; i-- > begin;) part.add(*kind, i);
-    const std::optional<double> time = part.time_within(*kind, in_flight(problem, s));
-    if (!time) return std::nullopt;
-    const double pass = s == 0 ? 0 : pass_time(problem, groups[s - 1], groups[s], begin - 1);
-    slowest = std::max({slowest, *time, pass});
-    through += *time + 2 * pass;
-  }
-  return through + static_cast<double>(problem.micro_batches - 1) * slowest;
+  const std::optional<StageTimes> times = times_of(problem, ends, groups);
+  if (!times) return std::nullopt;
+  return times->step(problem);
 }
 
-std::optional<StageCut> cut_stages(const StageProblem& problem) {
-  return StageCutting(problem).run();
+std::optional<StageCut> cut_stages(const StageProblem& problem, double near) {
+  return StageCutting(problem, near).run();
 }
 
 }  // namespace windlass

@@ -1,10 +1,16 @@
 // Where a pipeline is cut, and which group of devices runs which part: exact, by dynamic
 // programming over the pieces of the network.
 //
-// A step of m micro-batches takes about one pass through all stages and m - 1 times the slowest of
-// them. A stage holds its weights and what is kept of the micro-batches that it is between the
-// passes of; the earlier a stage, the more there are. What can be computed again need not be kept,
-// where that takes least time for its bytes first.
+// A step of m micro-batches takes about one pass through all stages and m - 1 periods. A stage that
+// is the k-th from the end does one forward and one backward pass in turn and is k micro-batches
+// ahead, so that what comes back to it has been on its way for k periods. So a period is at least
+// the mean of what any stages in a row take, with the ways between them, there and back: of a
+// single one what it takes itself, of more than one also what is waited for on the ways. Stages
+// that take less than the slowest hide the ways beside it.
+//
+// A stage holds its weights and what is kept of the micro-batches that it is between the passes of;
+// the earlier a stage, the more there are. What can be computed again need not be kept, where that
+// takes least time for its bytes first.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +62,10 @@ struct StageCut {
 std::optional<double> cost_of(const StageProblem& problem, const std::vector<size_t>& ends,
                               const std::vector<int32_t>& groups);
 
-// The least time, every group with a stage of its own; none if there is none within the limits.
-std::optional<StageCut> cut_stages(const StageProblem& problem);
+// The least time, every group with a stage of its own; none if there is none within the limits. For
+// one period, points of (what stages in a row take above it, time through all of them) give the
+// least time through exactly; periods are halved as long as a step that is shorter by more than
+// `near` of it may lie between.
+std::optional<StageCut> cut_stages(const StageProblem& problem, double near = 1e-4);
 
 }  // namespace windlass

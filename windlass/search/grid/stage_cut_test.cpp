@@ -77,7 +77,7 @@ TEST(StageCut, IsTheLeastOfAll) {
   int possible = 0, impossible = 0;
   for (int round = 0; round < 2000; ++round) {
     const StageProblem problem = random_problem(rng);
-    const auto found = cut_stages(problem);
+    const auto found = cut_stages(problem, 0);
     const auto least = least_by_trying(problem);
     ASSERT_EQ(found.has_value(), least.has_value()) << round;
     if (!found) {
@@ -134,6 +134,26 @@ TEST(StageCut, ComputesAgainWhatDoesNotFit) {
   EXPECT_DOUBLE_EQ(cost_of(problem, {1, 2}, {0, 1}).value(), 20 + 3 * 10 + 4 * (1e-9 + 6e-9));
   problem.kinds[0].limit = 35;  // not the half of five bytes more
   EXPECT_FALSE(cost_of(problem, {1, 2}, {0, 1}));
+}
+
+// Stages that wait for what is on its way: two that take the longest side by side wait for each
+// other, so a cut with shorter ones between them is faster, though its longest is no shorter.
+TEST(StageCut, ShortStagesHideTheWays) {
+  StageProblem problem;
+  problem.micro_batches = 50;
+  problem.passed.assign(8, 1);
+  problem.passes.assign(3, std::vector<StageProblem::Pass>(3, {.start = 0, .per_byte = 1}));
+  problem.kinds.push_back({.groups = {0, 1, 2},
+                           .time = std::vector<double>(8, 10.0),
+                           .standing = std::vector<int64_t>(8, 0),
+                           .kept = std::vector<int64_t>(8, 0),
+                           .beside = std::vector<int64_t>(8, 0)});
+  // Once through all stages, then the mean of 30 and 30 with the way there and back between them.
+  EXPECT_DOUBLE_EQ(cost_of(problem, {3, 6, 8}, {0, 1, 2}).value(), 84 + 49 * 31);
+  EXPECT_DOUBLE_EQ(cost_of(problem, {3, 5, 8}, {0, 1, 2}).value(), 84 + 49 * 30);
+  const auto found = cut_stages(problem);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->ends, (std::vector<size_t>{3, 5, 8}));
 }
 
 TEST(StageCut, MorePiecesThanGroups) {

@@ -15,6 +15,9 @@ constexpr double kProposals = 12000;
 // Tasks of the steps that a chain proposes: most proposals are bounded, not simulated, which takes
 // the longer the more there are.
 constexpr double kProposed = 2.5e6;
+// Devices up to which a proposal takes no longer for their number: of more, what moves between each
+// two of them has to be priced.
+constexpr double kUncrowded = 16;
 constexpr int kChains = 4;
 constexpr int64_t kFewest = 16, kWorthwhile = 48;  // simulations of a chain
 
@@ -108,7 +111,10 @@ class Walks {
     options.mix = mix();
     options.chains = kChains;
     const auto tasks = static_cast<double>(cut.evaluator->tasks());
-    options.proposals = static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort);
+    const auto devices = static_cast<double>(ledger_.problem().machine.devices.size());
+    const double crowd = std::max(1.0, devices / kUncrowded);
+    options.proposals =
+        static_cast<int64_t>(std::min(kProposals, kProposed / tasks) * effort / crowd);
     options.simulations = static_cast<int64_t>(kTasks * effort / kChains / tasks);
     if (options.simulations < kWorthwhile && !anyway_) return;
     options.simulations = std::max(options.simulations, kFewest);

@@ -25,16 +25,17 @@ MovePrices::MovePrices(const Machine& machine, Tables& tables, int32_t group)
     for (size_t target = 0; target < members_; ++target) {
       const DeviceId b = devices[target];
       RouteOf& route = routes_.emplace_back();
+      route.first = route.last = static_cast<uint32_t>(directions_.size());
       if (a == b) continue;
       const RouteView view = routes.find(machine[a].endpoint, machine[b].endpoint);
       for (size_t i = 0; i < view.hops(); ++i) {
         const Hop hop = view.hop(i);
         const bool forward = hop.forward || !machine[hop.link].full_duplex;
-        route.directions.push_back(static_cast<uint32_t>(2 * hop.link.index() + (forward ? 1 : 0)));
+        directions_.push_back(static_cast<uint32_t>(2 * hop.link.index() + (forward ? 1 : 0)));
       }
+      route.last = static_cast<uint32_t>(directions_.size());
       double& least = least_seconds_per_byte_[target];
-      if (!route.directions.empty())
-        least = std::min(least, seconds_per_byte_[route.directions.back()]);
+      if (route.first < route.last) least = std::min(least, seconds_per_byte_[directions_.back()]);
       const Seconds staging = view.staged() ? kStagingCost : Seconds(0);
       route.latency = (kCopyStart + view.latency() + staging).value;
     }
@@ -171,7 +172,8 @@ double MovePrices::copy_time(const TensorType& type, const Steps& steps) {
 void MovePrices::load(size_t from, size_t to, double elements) {
   const RouteOf& route = routes_[from * members_ + to];
   latency_ = std::max(latency_, route.latency);
-  for (uint32_t direction : route.directions) {
+  for (uint32_t i = route.first; i < route.last; ++i) {
+    const uint32_t direction = directions_[i];
     if (loads_[direction] == 0) touched_.push_back(direction);
     loads_[direction] += elements;
   }

@@ -61,9 +61,10 @@ class MovePrices {
   int32_t group_;
   size_t members_;
   struct RouteOf {
-    std::vector<uint32_t> directions;  // of links, two a link
-    double latency = 0;                // seconds, start of the copy included
+    uint32_t first = 0, last = 0;  // of directions_
+    double latency = 0;            // seconds, start of the copy included
   };
+  std::vector<uint32_t> directions_;      // of links, two a link, route after route
   std::vector<RouteOf> routes_;           // by pair of members
   std::vector<double> seconds_per_byte_;  // by direction
   std::vector<double> loads_;             // by direction, of the redistribution at hand
