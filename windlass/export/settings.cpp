@@ -108,6 +108,7 @@ BaselineSpec spec_of_settings(const TargetSettings& to, const TargetRules& rules
   spec.cp = to.cp;
   spec.ep = to.ep;
   spec.interleave = to.interleave;
+  spec.whole_layers = to.layers >= to.pp * to.interleave;
   spec.sequence_parallel = to.sequence;
   spec.micro = to.micro;
   spec.zero = to.dp * to.cp > 1 ? to.zero : 0;

@@ -84,7 +84,7 @@ Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& settin
 struct LayerStages {
   int64_t layers = 0;
   std::vector<int64_t> of_stage = {};  // layers of each stage; empty without a pipeline
-  bool within = false;                 // stages of the plan end within a layer
+  bool within = false;                 // stages of the plan end within a layer, or have none
 };
 LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave);
 

@@ -128,7 +128,12 @@ void SettingsChooser::take_stages() {
   LayerStages stages = layers_of_stages(subject_, to.pp, to.interleave);
   to.layers = stages.layers;
   to.stage_layers = std::move(stages.of_stage);
-  if (stages.within) lose("stages that end within a layer", "stages of whole layers");
+  if (to.pp * to.interleave > 1 && stages.layers < to.pp * to.interleave)
+    lose(fmt::format("{} stages of a network of {} repeated layer{}", to.pp * to.interleave,
+                     stages.layers, stages.layers == 1 ? "" : "s"),
+         "cut by hand");
+  else if (stages.within)
+    lose("stages that end within a layer, or have none", "stages of whole layers");
 }
 
 }  // namespace windlass

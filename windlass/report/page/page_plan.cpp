@@ -234,6 +234,7 @@ ordered_json page_degrees(const Degrees& degrees) {
   ordered_json json = degrees_json(degrees);
   json["text"] = degrees_text(degrees);
   json["memory"] = memory_methods_text(degrees);
+  json["weight_bytes"] = degrees.weights;
   return json;
 }
 
