@@ -304,6 +304,9 @@ TEST(Export, NormsSplitAlongPositions) {
   const TargetChoice other = choose_settings(bench.subject(), exporter("deepspeed").rules);
   ASSERT_FALSE(other.lost.empty());
   EXPECT_THAT(other.lost[0].what, HasSubstr("norms split along positions"));
+  // Where there are none, nothing is lost.
+  const Bench plain(cases::mlp(), cases::machine(2), "megatron:tp=2");
+  EXPECT_TRUE(choose_settings(plain.subject(), exporter("torchtitan").rules).lost.empty());
 }
 
 TEST(Export, NothingIsLostOfWhatATargetCanSay) {

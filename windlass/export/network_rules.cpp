@@ -58,6 +58,11 @@ bool is_norm(const Graph& graph, const Op& op) {
 
 }  // namespace
 
+bool has_norms(const ExportSubject& subject) {
+  return std::ranges::any_of(subject.network.ops,
+                             [&](const Op& op) { return is_norm(subject.network, op); });
+}
+
 bool splits_norms(const ExportSubject& subject, int64_t cp) {
   const Graph& graph = subject.training.graph;
   const BatchAxes batch = find_batch(subject.network);

@@ -91,6 +91,8 @@ LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t i
 // The settings as a strategy that windlass can simulate.
 BaselineSpec spec_of_settings(const TargetSettings& settings, const TargetRules& rules);
 
+// Whether there are norms that could be split along positions.
+bool has_norms(const ExportSubject& subject);
 // Whether the norms of the network are split along positions into more than `cp` parts, over those
 // that tensors have as well.
 bool splits_norms(const ExportSubject& subject, int64_t cp);

@@ -77,7 +77,7 @@ void SettingsChooser::take_sequence() {
   const bool wanted = degrees_.tp > 1 && !degrees_.packs && splits_norms(subject_, degrees_.cp);
   // Beside tensor parts, experts want it.
   to.sequence = to.tp > 1 && (rules_.always_sequence || (rules_.sequence && (wanted || to.ep > 1)));
-  if (to.tp > 1 && wanted != to.sequence)
+  if (to.tp > 1 && wanted != to.sequence && has_norms(subject_))
     lose(wanted ? "norms split along positions over the tensor parts"
                 : "norms in full on every tensor part",
          wanted ? "in full on every part" : "split along positions");
