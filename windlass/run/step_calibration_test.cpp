@@ -53,23 +53,19 @@ TEST(StepCalibration, PricesWhatWasMeasured) {
 // A kernel of a few numbers holds an allocation beside them; a large one of its kind holds no
 // hundreds of times its operands for that.
 TEST(StepCalibration, AFewNumbersSayLittleOfMany) {
-  const Machine machine = cases::machine(1);
-  const auto cost = analytic_cost_model();
-  const TrainingGraph training = differentiate(cases::mlp(16, 2, 64));
-  const Strategy strategy = plain_strategy(training, DeviceId(size_t{0}));
-  const SimulatedStep plain = simulate_step(training, strategy, machine, *cost);
-  TaskTimes measured = plain.times;
-  for (size_t i = 0; i < plain.tasks.size(); ++i) measured.workspace[i] = 512;
-  StepCalibration seen(machine, *cost);
-  seen.add(plain.tasks, measured);
-  const TaskTimes again = price_tasks(plain.tasks, seen.apply(machine), *cost);
-  for (size_t i = 0; i < plain.tasks.size(); ++i) {
-    const Work& work = plain.tasks.works[static_cast<size_t>(plain.tasks.tasks[i].price)];
-    if (moves(plain.tasks.tasks[i].kind) || work.kernels.empty() ||
-        calibrated_family(work) == family_name(OpFamily::Convolution))
-      continue;
-    EXPECT_LE(again.workspace[i], largest_operands(work).value);
-  }
+  const auto work_of = [](int64_t bytes) {
+    Work work;
+    Kernel& kernel = work.kernels.emplace_back();
+    kernel.family = OpFamily::Elementwise;
+    kernel.read = kernel.written = Bytes(bytes);
+    return work;
+  };
+  const Work few = work_of(4), many = work_of(1 << 20);
+  Calibration calibration;
+  calibration.workspace[calibrated_family(few)] =
+      512.0 / static_cast<double>(largest_operands(few).value);
+  EXPECT_EQ(calibrated_workspace(few, calibration), Bytes(512));
+  EXPECT_LE(*calibrated_workspace(many, calibration), largest_operands(many));
 }
 
 }  // namespace
