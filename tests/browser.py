@@ -101,6 +101,13 @@ class Browser:
             {"type": "pointerMove", "origin": "pointer", "x": by, "y": 0, "duration": 100},
             {"type": "pointerUp", "button": 0}]}]})
 
+    def touch(self, selector):
+        self.show(selector)
+        element = {"element-6066-11e4-a52e-4f735466cecf": self.find(selector)}
+        self.do("POST", "/actions", {"actions": [{"type": "pointer", "id": "finger", "parameters": {"pointerType": "touch"}, "actions": [
+            {"type": "pointerMove", "origin": element, "x": 0, "y": 0, "duration": 0},
+            {"type": "pointerDown", "button": 0}, {"type": "pointerUp", "button": 0}]}]})
+
     def messages(self):
         """What the console says, but for what the browser says of itself."""
         return [entry["message"] for entry in self.do("POST", "/se/log", {"type": "browser"})

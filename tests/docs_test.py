@@ -141,7 +141,7 @@ images, labels = torch.randn(256, 16, 16), torch.randint(0, 4, (256,))
 
 
 def run_newcomer():
-    writer = read("examples/tutorial/data.py").split("torch.manual_seed")[0]
+    writer = read("examples/tutorial/data.py").split("if __name__")[0]
     readme = blocks(read("README.md"))
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "mine.py"), "w", encoding="utf-8") as file:

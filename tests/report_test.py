@@ -143,6 +143,9 @@ def check_whole(page, case):
         page.size(width, 844)
         time.sleep(0.2)
         check(f"{name}: {width} wide", page.run("return Math.max(innerWidth, document.documentElement.scrollWidth)") <= width)
+        if width == 390:
+            check(f"{name}: tables are cut off on a phone", page.run(
+                "return [...document.querySelectorAll('.scroll')].filter(n => n.scrollWidth > n.clientWidth + 1).map(n => n.getAttribute('aria-label'))") == [])
     page.wait(READY)
     check(f"{name}: console", page.messages() == [])
 
@@ -204,6 +207,10 @@ def check_zoom(page, case):
     memory = page.run("return windlassReport.data.plans[0].memories[0]")
     tip = page.run("return document.querySelector('#tip').textContent")
     check("the peak is told", "peak, " in tip and memory["largest"][0]["name"] in tip)
+    page.touch("[data-chart=memory] svg")
+    check("a touch asks what is alive, and it stays", page.run("return [document.querySelector('#tip').hidden, document.querySelector('#tip').textContent]")[0] is False)
+    page.touch("h1")
+    check("until the next touch", page.run("return document.querySelector('#tip').hidden"))
     check("zoom: console", page.messages() == [])
 
 
@@ -354,13 +361,28 @@ def check_measured(page, case):
     check("measured: steps", len(run["steps"]) == 4)
     cells = page.run("return [...document.querySelectorAll('#run tbody tr:first-child td')].map(n => n.textContent)")
     check("measured: both are shown", cells[0] == "step time" and len(cells) == 4 and cells[1] and cells[2])
+    words = page.run("return document.querySelector('#run').textContent")
+    check("measured: the load of the host", ("Other programs took" in words) == (run["other_load"] >= 0.1))
     check("measured: curves", page.run("return document.querySelectorAll('#run svg path.line').length") == 2)
+
+
+def check_misfit(page, case):
+    open_page(page, case)
+    plan = page.run("return windlassReport.data.plans[0]")
+    memory = next(memory for memory in plan["memories"] if memory["name"] == plan["failure"]["memory"])
+    over = page.run("const tile = document.querySelector('.tile.bad'); return [tile.textContent, formatBytes(arguments[0])]", memory["peak"] - memory["limit"])
+    check("misfit: how far over the limit", over[0].startswith(over[1]) and "over the limit" in over[0])
+
+
+def check_packs(page, case):
+    open_page(page, case)
+    check("packs: the ops they are of", page.run("return document.querySelector('#strategy tbody tr').textContent.includes('transformer.wte to ')"))
 
 
 def check_both(page, case):
     open_page(page, case)
     check("both: two timelines", page.run("return windlassReport.timelines.length") == 2)
-    check("both: side by side", page.run("return document.querySelectorAll('#comparison thead th').length") == 4)
+    check("both: side by side", page.run("return [...document.querySelectorAll('#comparison table')].map(t => t.querySelectorAll('thead th').length)") == [3, 4])
     check("both: memories of both", page.run("return document.querySelectorAll('#memories [data-chart=memory]').length") >= 2)
     check_whole(page, case)
 
@@ -394,6 +416,8 @@ def main():
                 check_page(page, cases[name])
             check_page(page, cases["misfit"], fits=False)
             check_measured(page, cases["measured"])
+            check_misfit(page, cases["misfit"])
+            check_packs(page, cases["packs"])
             check_both(page, cases["both"])
             check_hostile(page, cases["hostile"])
             check_zoom(page, cases["xl"])

@@ -354,6 +354,7 @@ def check_page(page, server, pictures):
     page.do("POST", "/url", {"url": "about:blank"})
     page.do("POST", "/url", {"url": address})
     answered()
+    check("page: the slider too", page.run("return [document.querySelector('#share').value, document.querySelector('#share').className]") == ["90", ""])
     check("page: the address holds the question", "--batch 4 " in value("#command") and "--memory '90%' --fix recompute=off" in value("#command"))
     # A mistake is told, and the page goes on.
     page.run("const n = document.querySelector('#model'); n.value = 'nonsense'; n.focus()")

@@ -54,6 +54,21 @@ TEST(Targets, NothingIsLostOfAPlanThatWasMadeForThem) {
   }
 }
 
+// A number of layers that the stages do not divide: each stage has whole ones, and at least one.
+TEST(Targets, StagesHaveWholeLayers) {
+  const ScratchFolder folder;
+  const std::string path = folder / "plan.json";
+  for (const std::string pp : {"2", "4"}) {
+    const ProgramResult made = run_windlass(
+        {"plan", "gpt2:layers=5,hidden=64,heads=4,vocab=999", "--seq", "32", "--batch", "16",
+         "--on", "4x1080ti", "--for", "torchtitan", "--fix", "pp=" + pp, "-o", path});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const nlohmann::json told = windlass_json({"export", path, "--to", "torchtitan"});
+    EXPECT_TRUE(told["lost"].empty()) << told["lost"].dump(1);
+    EXPECT_DOUBLE_EQ(told["step_time_s"].get<double>(), told["plan_step_time_s"].get<double>());
+  }
+}
+
 TEST(Targets, DecisionsOfTheUserStay) {
   const ScratchFolder folder;
   const std::string path = folder / "plan.json";

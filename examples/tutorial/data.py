@@ -10,9 +10,10 @@ def save_safetensors(path, **tensors):
     head = json.dumps(head).encode()
     open(path, "wb").write(struct.pack("<Q", len(head)) + head + data)
 
-torch.manual_seed(1)
-digit = torch.randint(0, 10, (512,))
-image = 0.3 * torch.randn(512, 1, 28, 28)
-for sample, label in enumerate(digit):
-    image[sample, 0, :, 2 * label:2 * label + 3] += 1  # a bar whose place says which digit it is
-save_safetensors("digits.safetensors", image=image, labels=digit)
+if __name__ == "__main__":  # not where another script takes save_safetensors from here
+    torch.manual_seed(1)
+    digit = torch.randint(0, 10, (512,))
+    image = 0.3 * torch.randn(512, 1, 28, 28)
+    for sample, label in enumerate(digit):
+        image[sample, 0, :, 2 * label:2 * label + 3] += 1  # a bar whose place says which digit it is
+    save_safetensors("digits.safetensors", image=image, labels=digit)

@@ -149,8 +149,10 @@ void add_report(CLI::App& program, ExitCode& exit_code) {
       "  windlass report plan.json -o report.html\n"
       "  windlass simulate gpt2-xl --batch 8 --on 4x3090 --strategy zero:stage=3 --save zero.json\n"
       "  windlass report plan.json --compare zero.json -o both.html\n"
-      "  windlass train plan.json --data text.txt --steps 20 --json > run.jsonl\n"
-      "  windlass report plan.json --run run.jsonl -o run.html");
+      "  windlass plan gpt2:layers=2,hidden=64,heads=4,vocab=256 --seq 64 --batch 8 --on local -o "
+      "mine.json\n"
+      "  windlass train mine.json --data text.txt --steps 20 --json > run.jsonl\n"
+      "  windlass report mine.json --run run.jsonl -o run.html");
   verb->callback([flags, &exit_code] { exit_code = run_report(*flags); });
 }
 

@@ -146,12 +146,13 @@ void add_simulate(CLI::App& program, ExitCode& exit_code) {
       "limit would do.\n"
       "Examples:\n"
       "  windlass simulate resnet-50 --on 4x3090 --strategy data-parallel --batch 256\n"
-      "  windlass simulate gpt2-xl --on 4x1080ti --strategy 1f1b:stages=4,micro=1 --batch 16\n"
+      "  windlass simulate gpt2-xl --on 4x1080ti --strategy 1f1b:stages=4,micro=1,recompute=full "
+      "--batch 16\n"
       "  windlass simulate gpt3-175b --on '8xa100-80g*128' --batch 1024 --dtype bf16 \\\n"
       "      --strategy megatron:tp=8,pp=8,micro=1,recompute=full --trace step.json\n"
       "  windlass simulate gpt2 --on 4x3090 --batch 16 --strategy zero:stage=2 --save plan.json\n"
       "  windlass simulate plan.json --trace step.json\n"
-      "  windlass simulate bert-large --on local --devices 2 --memory 2GiB \\\n"
+      "  windlass simulate bert-large --on local --devices 2 --memory 8GiB \\\n"
       "      --strategy recompute-all --batch 8 --json");
   verb->callback([flags, &exit_code] { exit_code = run_simulate(*flags); });
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "windlass/cost/allocation.h"
+
 namespace windlass {
 namespace {
 
@@ -54,7 +56,7 @@ Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibr
 Bytes largest_operands(const Work& work) {
   Bytes most;
   for (const Kernel& kernel : work.kernels) most = std::max(most, kernel.read + kernel.written);
-  return most;
+  return most.value > 0 ? std::max(most, Bytes(kAllocationUnit)) : most;
 }
 
 std::optional<Bytes> calibrated_workspace(const Work& work, const Calibration& calibration) {

@@ -17,7 +17,8 @@ std::string calibrated_family(const Work& work);
 Seconds calibrated(const Work& work, Seconds analytic, const Calibration& calibration,
                    CalibrationEnd end);
 
-// Bytes of the operands of the largest of its kernels: what workspace is told in proportion to.
+// Bytes of the operands of the largest of its kernels: what workspace is told in proportion to. At
+// least an allocation: what is held beside a few numbers says nothing of kernels with many.
 Bytes largest_operands(const Work& work);
 // Bytes that its kernels hold beside operands and results; none: its family was not seen.
 std::optional<Bytes> calibrated_workspace(const Work& work, const Calibration& calibration);

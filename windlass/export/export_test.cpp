@@ -304,6 +304,9 @@ TEST(Export, NormsSplitAlongPositions) {
   const TargetChoice other = choose_settings(bench.subject(), exporter("deepspeed").rules);
   ASSERT_FALSE(other.lost.empty());
   EXPECT_THAT(other.lost[0].what, HasSubstr("norms split along positions"));
+  // Where there are none, nothing is lost.
+  const Bench plain(cases::mlp(), cases::machine(2), "megatron:tp=2");
+  EXPECT_TRUE(choose_settings(plain.subject(), exporter("torchtitan").rules).lost.empty());
 }
 
 TEST(Export, NothingIsLostOfWhatATargetCanSay) {
@@ -336,6 +339,47 @@ TEST(Export, FewWeightsOnTheHostDoNotPullAllOfThem) {
   EXPECT_TRUE(choice.fits);
   ASSERT_EQ(choice.lost.size(), 2u);
   for (const LostDecision& lost : choice.lost) EXPECT_TRUE(lost.step_time) << lost.what;
+}
+
+Bytes peak_of(const Bench& bench, const PreparedStep& step) {
+  const SimulatedStep made =
+      simulate_step(step.training, step.strategy, bench.machine, *bench.cost);
+  Bytes peak;
+  for (size_t m = 0; m < made.tasks.memories.size(); ++m)
+    if (made.tasks.memories[m].team.valid())
+      peak = std::max(peak, Bytes(made.whole().peaks[m].bytes));
+  return peak;
+}
+
+// What the host does wants ZeRO in these systems: a plan without it gets that rather than settings
+// that do not fit, and a part of the weights stays a part, also in what is predicted.
+TEST(Export, HostAsksForAHigherStage) {
+  Bench bench(cases::transformer(4, 2), cases::machine(2), "data-parallel");
+  std::vector<Residency>& homes = bench.step.strategy.weights;
+  for (size_t w = 0; w < homes.size(); ++w) homes[w].host_update = w % 4 != 0;
+  // Recomputing alone is not enough.
+  const auto peak = [&](const std::string& spec) {
+    return peak_of(bench, prepare_step(bench.network, parse_baseline(spec), bench.machine, {}));
+  };
+  const Bytes limit = Bytes((peak("data-parallel:recompute=full").value +
+                             peak("zero:stage=1,host-update=on,recompute=full").value) /
+                            2);
+  for (Device& device : bench.machine.devices) device.limit = limit;
+  for (const std::string name : {"deepspeed", "megatron"}) {
+    const TargetChoice choice = choose_settings(bench.subject(), exporter(name).rules);
+    EXPECT_TRUE(choice.fits) << name;
+    EXPECT_EQ(choice.settings.zero, 1) << name;
+    EXPECT_TRUE(std::ranges::any_of(choice.lost, [](const LostDecision& lost) {
+      return lost.what == "ZeRO stage 0" && lost.instead == "stage 1" && lost.step_time;
+    })) << name;
+    if (choice.settings.host_states == 0) continue;
+    // The fewer states on the host, the more on the devices.
+    BaselineSpec spec = spec_of_settings(choice.settings, exporter(name).rules);
+    spec.host_update = true;
+    const Bytes least = peak_of(bench, prepare_step(bench.network, spec, bench.machine, {}));
+    EXPECT_GE(*choice.peak, least) << name;
+    EXPECT_EQ(*choice.peak == least, choice.settings.host_states == 1) << name;
+  }
 }
 
 // Systems that serve a single replica from the host call it a stage of ZeRO all the same.

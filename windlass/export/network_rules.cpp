@@ -58,6 +58,11 @@ bool is_norm(const Graph& graph, const Op& op) {
 
 }  // namespace
 
+bool has_norms(const ExportSubject& subject) {
+  return std::ranges::any_of(subject.network.ops,
+                             [&](const Op& op) { return is_norm(subject.network, op); });
+}
+
 bool splits_norms(const ExportSubject& subject, int64_t cp) {
   const Graph& graph = subject.training.graph;
   const BatchAxes batch = find_batch(subject.network);
@@ -76,10 +81,11 @@ bool splits_norms(const ExportSubject& subject, int64_t cp) {
 
 LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave) {
   Block most;
+  const auto rank = [](const Block& block) {
+    return std::pair(block.repetitions > 1, block.repetitions * static_cast<int64_t>(block.ops));
+  };
   for (const Block& block : find_blocks(subject.network))
-    if (block.repetitions * static_cast<int64_t>(block.ops) >
-        most.repetitions * static_cast<int64_t>(most.ops))
-      most = block;
+    if (rank(block) > rank(most)) most = block;
   LayerStages made{.layers = most.repetitions};
   if (pp == 1 || subject.strategy.packs) return made;
   const std::vector<int32_t> stages = stage_of_ops(subject.strategy, subject.training.forward_ops);
@@ -90,7 +96,10 @@ LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t i
     made.within = made.within || stages[first] != stages[first + most.ops - 1];
   }
   const int64_t wanted = pp * interleave;
-  if (static_cast<int64_t>(layers.size()) == wanted) {
+  // Of the plan's own stages, unless some have no layer while others have several.
+  const bool bare = std::ranges::find(layers, 0) != layers.end() && made.layers >= wanted;
+  made.within = made.within || bare;
+  if (static_cast<int64_t>(layers.size()) == wanted && !bare) {
     made.of_stage = std::move(layers);
     return made;
   }

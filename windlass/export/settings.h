@@ -84,13 +84,15 @@ Strategy blocks_alike(const ExportSubject& subject, const TargetSettings& settin
 struct LayerStages {
   int64_t layers = 0;
   std::vector<int64_t> of_stage = {};  // layers of each stage; empty without a pipeline
-  bool within = false;                 // stages of the plan end within a layer
+  bool within = false;                 // stages of the plan end within a layer, or have none
 };
 LayerStages layers_of_stages(const ExportSubject& subject, int64_t pp, int64_t interleave);
 
 // The settings as a strategy that windlass can simulate.
 BaselineSpec spec_of_settings(const TargetSettings& settings, const TargetRules& rules);
 
+// Whether there are norms that could be split along positions.
+bool has_norms(const ExportSubject& subject);
 // Whether the norms of the network are split along positions into more than `cp` parts, over those
 // that tensors have as well.
 bool splits_norms(const ExportSubject& subject, int64_t cp);

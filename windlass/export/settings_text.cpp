@@ -27,6 +27,9 @@ std::string choice_text(const ExportSubject& subject, const TargetRules& rules,
                       format_bytes(*lost.peak), lost.fits ? "" : ", does not fit");
     text += "\n";
   }
+  if (choice.step_time && !choice.fits)
+    text += fmt::format("settings that fit, if there are any: windlass plan ... --for {}\n",
+                        rules.target);
   return text;
 }
 

@@ -142,7 +142,8 @@ ExportedText torch_script(const ExportSubject& subject, const TargetChoice& choi
   };
   if (to.shards_weights())
     made.notes.push_back(
-        "weights shared out: gathering them and summing gradients do not overlap with computing, "
+        "weights shared out or on the host: fetching them and summing gradients do not overlap "
+        "with computing, "
         "as "
         "they do in the simulator");
   const bool frozen = std::ranges::any_of(subject.network.tensors, [](const Tensor& tensor) {

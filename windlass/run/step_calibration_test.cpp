@@ -50,5 +50,23 @@ TEST(StepCalibration, PricesWhatWasMeasured) {
   }
 }
 
+// A kernel of a few numbers holds an allocation beside them; a large one of its kind holds no
+// hundreds of times its operands for that.
+TEST(StepCalibration, AFewNumbersSayLittleOfMany) {
+  const auto work_of = [](int64_t bytes) {
+    Work work;
+    Kernel& kernel = work.kernels.emplace_back();
+    kernel.family = OpFamily::Elementwise;
+    kernel.read = kernel.written = Bytes(bytes);
+    return work;
+  };
+  const Work few = work_of(4), many = work_of(1 << 20);
+  Calibration calibration;
+  calibration.workspace[calibrated_family(few)] =
+      512.0 / static_cast<double>(largest_operands(few).value);
+  EXPECT_EQ(calibrated_workspace(few, calibration), Bytes(512));
+  EXPECT_LE(*calibrated_workspace(many, calibration), largest_operands(many));
+}
+
 }  // namespace
 }  // namespace windlass

@@ -50,7 +50,7 @@ class Generator {
         group.push_back(DeviceId(static_cast<size_t>(p * each + i)));
     }
     const std::vector<size_t> ends =
-        cut_evenly(training_, static_cast<size_t>(spec_.pp * spec_.interleave));
+        cut_evenly(training_, static_cast<size_t>(spec_.pp * spec_.interleave), spec_.whole_layers);
     result_.stages.clear();
     for (size_t s = 0; s < ends.size(); ++s) {
       const auto group = static_cast<int32_t>(s % static_cast<size_t>(spec_.pp));

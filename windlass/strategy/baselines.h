@@ -56,6 +56,7 @@ struct BaselineSpec {
   bool host_weights = false;  // weights live on the host
   bool host_update = false;   // the host updates
   bool gpipe = false;
+  bool whole_layers = false;  // stages end between layers only; has no word
   bool one_weird_trick = false;
   bool virtualise = false;  // least recently used, at run time
   bool harmony_packs = false;

@@ -14,11 +14,11 @@ namespace {
 // Blocks of fewer ops are single layers, not worth a checkpoint each.
 constexpr size_t kSmallestBlock = 4;
 
-// The repeated block with most ops in all.
-const Block* main_block(const std::vector<Block>& blocks) {
+// The repeated block with most ops in all, of those with as many ops at least.
+const Block* main_block(const std::vector<Block>& blocks, size_t least_ops = kSmallestBlock) {
   const Block* best = nullptr;
   for (const Block& block : blocks) {
-    if (block.repetitions < 2 || block.ops < kSmallestBlock) continue;
+    if (block.repetitions < 2 || block.ops < least_ops) continue;
     const auto size = [](const Block& b) { return b.ops * static_cast<size_t>(b.repetitions); };
     if (best == nullptr || size(block) > size(*best)) best = &block;
   }
@@ -197,7 +197,7 @@ std::vector<size_t> cut_ends(const Graph& forward) {
 
 }  // namespace
 
-std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
+std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count, bool whole_layers) {
   if (count == 1) return {training.forward_ops};
   const Graph& forward = training.graph;  // whose first ops are those
   const std::vector<Block> blocks = find_blocks(forward);
@@ -210,6 +210,16 @@ std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count) {
       ends.push_back(training.forward_ops);
       return ends;
     }
+  }
+  if (whole_layers) {
+    const Block* block = main_block(blocks, 1);
+    const size_t layers = block ? static_cast<size_t>(block->repetitions) : 0;
+    if (layers < count)
+      fail_input("the network has {} repeated layers, {} pieces of them are wanted", layers, count);
+    std::vector<size_t> ends;
+    for (size_t k = 1; k < layers; ++k) ends.push_back(block->first_op + k * block->ops);
+    ends.push_back(training.forward_ops);
+    return balance(ends, weights_of_ops(training), count);
   }
   std::vector<size_t> cuts = cut_ends(forward);
   if (cuts.size() < count)

@@ -11,8 +11,11 @@ namespace windlass {
 // Ends of `count` contiguous pieces of the forward ops, the last one being all of them. A block
 // that is repeated is shared out evenly, as people do by hand, where its number allows it;
 // otherwise the heaviest piece is as light as the cut points allow. Throws Error{Input} if the
-// network cannot be cut into so many pieces.
-std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count);
+// network cannot be cut into so many pieces. `whole_layers`: no piece ends within one of the layers
+// (the repetitions of the block that is repeated most) or has none of them, as other systems want
+// it; the network is not cut then if there are fewer.
+std::vector<size_t> cut_evenly(const TrainingGraph& training, size_t count,
+                               bool whole_layers = false);
 
 // The most pieces it can be cut into.
 size_t most_pieces(const TrainingGraph& training);

@@ -24,9 +24,8 @@ function drawBreakdown(plan) {
       tip.show(event.clientX || box.left, event.clientY || box.top, el('b', {}, row.name),
         ...parts.map(part => tipRow(TIME_WORDS[part], formatSeconds(row[part]) + ', ' + formatPercent(row[part] / whole), part)));
     };
-    bar.addEventListener('pointermove', show);
-    bar.addEventListener('focus', show);
-    bar.addEventListener('pointerleave', () => tip.hide());
+    for (const kind of ['pointermove', 'pointerdown', 'focus']) bar.addEventListener(kind, show);
+    bar.addEventListener('pointerleave', event => tip.left(event));
     bar.addEventListener('blur', () => tip.hide());
     bars.append(el('span', { class: 'name' }, row.name), bar);
   }
@@ -190,23 +189,26 @@ function named(mark, name, rows) {
     const box = mark.getBoundingClientRect();
     tip.show(event.clientX || box.right, event.clientY || box.bottom, el('b', {}, name), ...rows.map(row => tipRow(row[0], row[1])));
   };
-  for (const kind of ['pointermove', 'focus']) mark.addEventListener(kind, show);
-  for (const kind of ['pointerleave', 'blur']) mark.addEventListener(kind, () => tip.hide());
+  for (const kind of ['pointermove', 'pointerdown', 'focus']) mark.addEventListener(kind, show);
+  mark.addEventListener('pointerleave', event => tip.left(event));
+  mark.addEventListener('blur', () => tip.hide());
   return mark;
 }
 
-// A curve over the steps of a run.
-function drawCurve(label, points, format) {
+// A curve over the steps of a run; `near`: its axis begins near the least value, else at zero.
+function drawCurve(label, points, format, near) {
   const holder = el('div', { class: 'chart' });
   responsive(holder, width => {
     const height = 180, left = 62, right = 12, top = 12, bottom = 26;
     const lastX = Math.max(...points.map(p => p[0]), 1), firstX = Math.min(...points.map(p => p[0]));
-    const endY = Math.max(...points.map(p => p[1])) * 1.1 || 1;
+    const values = points.map(p => p[1]), least = Math.min(...values), most = Math.max(...values);
+    const beginY = near ? least - Math.max(0.1 * (most - least), 1e-3 * Math.abs(least)) : 0;
+    const endY = near ? most + Math.max(0.1 * (most - least), 1e-3 * Math.abs(most)) : most * 1.1 || 1;
     const x = v => left + (width - left - right) * (lastX > firstX ? (v - firstX) / (lastX - firstX) : 0.5);
-    const y = v => height - bottom - (height - top - bottom) * Math.max(0, v) / endY;
+    const y = v => height - bottom - (height - top - bottom) * Math.max(0, v - beginY) / (endY - beginY || 1);
     const root = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img', 'aria-label':
       `${label}: from ${format(points[0][1])} at step ${points[0][0]} to ${format(points[points.length - 1][1])} at step ${lastX}` });
-    for (const t of ticks(endY, 4)) root.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t) }),
+    for (const t of ticksBetween(beginY, endY, 4)) root.append(svg('line', { class: 'grid', x1: left, x2: width - right, y1: y(t), y2: y(t) }),
       svg('text', { x: left - 8, y: y(t) + 4, 'text-anchor': 'end' }, format(t)));
     root.append(svg('path', { class: 'line', d: points.map((p, i) => (i ? 'L' : 'M') + x(p[0]) + ' ' + y(p[1])).join('') }));
     if (points.length < 40) for (const p of points) root.append(svg('circle', { class: 'knee', cx: x(p[0]), cy: y(p[1]), r: 3 }));

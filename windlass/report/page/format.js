@@ -69,16 +69,30 @@ function breakable(text) {
   return String(text).split(/(?<=[,:])(?=[A-Za-z])/).flatMap((part, i) => i ? [el('wbr'), part] : [part]);
 }
 
-// A table with a caption for readers of the screen; columns starting with # are numbers, those with ~ are left out on phones.
+// A table with a caption for readers of the screen; columns starting with # are numbers, those with ~ (or ~#) are left out on phones.
+// Each cell knows its column's name: tables of class "stacked" have a line a cell on phones, with that before it.
 function table(caption, columns, rows, classes) {
-  const numeric = columns.map(column => column.startsWith('#'));
-  const head = el('tr', {}, ...columns.map((column, i) =>
-    el('th', { scope: 'col', class: numeric[i] ? 'n' : column.startsWith('~') ? 'aside' : '' }, column.replace(/^[#~]/, ''))));
+  const kinds = columns.map(column => [column.startsWith('~') ? 'aside' : '', /^~?#/.test(column) ? 'n' : ''].filter(Boolean).join(' '));
+  const words = columns.map(column => column.replace(/^~?#?/, ''));
+  const head = el('tr', {}, ...words.map((word, i) => el('th', { scope: 'col', class: kinds[i] }, word)));
   const body = rows.map((row, r) => el('tr', classes && classes[r] ? { class: classes[r] } : {},
-    ...row.map((cell, i) => cell instanceof HTMLTableCellElement ? cell
-      : el('td', { class: numeric[i] ? 'n' : i === 0 ? 'name' : '' }, cell))));
+    ...row.map((cell, i) => {
+      const made = cell instanceof HTMLTableCellElement ? cell : el('td', { class: kinds[i] || (i === 0 ? 'name' : '') }, cell);
+      if (i > 0 && words[i]) made.dataset.column = words[i];
+      return made;
+    })));
   return el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
     el('table', {}, el('caption', { class: 'hidden-text' }, caption), el('thead', {}, head), el('tbody', {}, ...body)));
+}
+
+// The same, a line a cell on phones: for words, which do not fit side by side there.
+function stacked(caption, columns, rows, classes) {
+  const made = table(caption, columns, rows, classes);
+  made.classList.add('stacked');
+  // Styles that make blocks of rows and cells take what they are from readers of the screen.
+  const roles = { table: 'table', thead: 'rowgroup', tbody: 'rowgroup', tr: 'row', th: 'columnheader', td: 'cell' };
+  for (const [name, role] of Object.entries(roles)) for (const node of made.querySelectorAll(name)) node.setAttribute('role', role);
+  return made;
 }
 
 // Whole numbers of 1, 2 or 5 times a power of ten (or of two, for bytes) up to the end of an axis.
@@ -93,6 +107,13 @@ function ticks(end, count, binary) {
   return list;
 }
 
+function ticksBetween(begin, end, count) {
+  if (!(begin > 0)) return ticks(end, count);
+  const list = ticks(end - begin, count), step = list.length > 1 ? list[1] : end - begin, made = [];
+  for (let t = Math.ceil(begin / step) * step; t <= end; t += step) made.push(t);
+  return made;
+}
+
 // The text beside the pointer.
 const tip = {
   node: null,
@@ -105,7 +126,11 @@ const tip = {
     this.node.style.top = Math.max(4, y + 16 + box.height > innerHeight ? y - box.height - 12 : y + 16) + 'px';
   },
   hide() { if (this.node) this.node.hidden = true; },
+  // A finger that is lifted leaves as well: what it asked for stays until the next touch.
+  left(event) { if (event.pointerType !== 'touch') this.hide(); },
 };
+addEventListener('pointerdown', () => tip.hide(), true);
+addEventListener('scroll', () => tip.hide(), { passive: true });
 function tipRow(name, value, kind) {
   return el('div', { class: 'row' },
     el('span', { class: 'cut' }, kind ? el('i', { class: 'dot fill-' + kind }) : null, name), el('span', {}, value));

@@ -25,6 +25,13 @@ function drawMemory(plan, memory) {
         memory.largest.map(t => [t.name, t.kind, t.buffers, formatBytes(t.bytes)]))));
 }
 
+// The words of the limit, on ground of their own where they lie on what is drawn.
+function plate(x, y, start, text) {
+  const wide = 7.4 * text.length + 8;
+  return [svg('rect', { class: 'plate', x: start ? x - 4 : x - wide + 4, y: y - 12, width: wide, height: 16, rx: 3 }),
+    svg('text', { class: 'limit-text', x, y, 'text-anchor': start ? 'start' : 'end' }, text)];
+}
+
 function memorySvg(chart, width) {
   const { plan, memory, holder } = chart;
   const curve = memory.curve, times = curve.times_ns;
@@ -60,7 +67,7 @@ function memorySvg(chart, width) {
   if (near)
     root.append(svg('line', { class: 'limit-halo', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
       svg('line', { class: 'limit', x1: left, x2: width - right, y1: y(memory.limit), y2: y(memory.limit) }),
-      svg('text', { class: 'limit-text', x: atLeft ? left + 8 : width - right - 4, y: y(memory.limit) + 15, 'text-anchor': atLeft ? 'start' : 'end' }, 'limit ' + formatBytes(memory.limit)));
+      ...plate(atLeft ? left + 8 : width - right - 4, y(memory.limit) + 15, atLeft, 'limit ' + formatBytes(memory.limit)));
   else
     root.append(svg('text', { class: 'limit-text', x: width - right, y: 11, 'text-anchor': 'end' }, `limit ${formatBytes(memory.limit)}, above the chart`));
   root.append(svg('path', { class: 'mine', 'data-peak': memory.peak, d: `M${peakX} ${y(memory.peak) - 2}l-6 -9h12z` }));
@@ -92,7 +99,7 @@ function memorySvg(chart, width) {
     return Math.abs(px - peakX) < 7 ? peakAt : low;
   };
   if (times.length) {
-    root.addEventListener('pointermove', event => {
+    for (const kind of ['pointermove', 'pointerdown']) root.addEventListener(kind, event => {
       const box = root.getBoundingClientRect();
       show(indexAt((event.clientX - box.left) * width / box.width), event.clientX, event.clientY);
     });
@@ -109,7 +116,7 @@ function memorySvg(chart, width) {
     });
   }
   const hide = () => { cursor.setAttribute('visibility', 'hidden'); tip.hide(); };
-  root.addEventListener('pointerleave', hide);
+  root.addEventListener('pointerleave', event => { if (event.pointerType !== 'touch') hide(); });
   root.addEventListener('blur', hide);
   holder.replaceChildren(root);
 }

@@ -10,7 +10,9 @@
 #include <nlohmann/json.hpp>
 
 #include "windlass/base/error.h"
+#include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
+#include "windlass/graph/network_layers.h"
 
 namespace windlass {
 namespace {
@@ -19,16 +21,19 @@ using nlohmann::ordered_json;
 using Saved = std::map<MemoryAction, int64_t>;
 
 std::string home_text(const Residency& home) {
-  std::string text = home.host ? "host" : "device";
+  std::string text = home.host ? "on the host" : "on the device";
   if (home.zero > 0) text += fmt::format(", ZeRO {}", int{home.zero});
-  if (home.host_update) text += ", host updates";
+  if (home.host_update) text += ", updated by the host";
   return text;
 }
 
-// Without digits that split nothing; "whole" if none does.
-std::string split_text(Sharding sharding, const LoopNest& nest) {
+// Without digits that split nothing; "whole" if none does. The loop over the samples has another
+// name in each kind of op: here it is "samples".
+std::string split_text(Sharding sharding, LoopNest nest, int32_t samples) {
   std::erase_if(sharding.splits, [](const Split& split) { return split.parts == 1; });
-  return sharding.splits.empty() ? "whole" : format_sharding(sharding, nest);
+  if (sharding.splits.empty()) return "whole";
+  if (samples >= 0) nest.loops[static_cast<size_t>(samples)].name = "samples";
+  return format_sharding(sharding, nest);
 }
 
 struct OpRow {
@@ -42,8 +47,10 @@ struct OpRow {
   }
 };
 
-std::vector<OpRow> op_rows(const TrainingGraph& training, const Strategy& strategy) {
+std::vector<OpRow> op_rows(const Graph& network, const TrainingGraph& training,
+                           const Strategy& strategy) {
   const Graph& graph = training.graph;
+  const BatchAxes batch = find_batch(network);
   std::vector<OpRow> rows(training.forward_ops);
   std::map<TensorId, std::string> homes;
   const size_t first = training.forward_ops + training.backward_ops;
@@ -53,8 +60,8 @@ std::vector<OpRow> op_rows(const TrainingGraph& training, const Strategy& strate
     const Op& op = graph.ops[i];
     rows[i].name = op.name;
     rows[i].kind = op_info(op.kind).name;
-    rows[i].split =
-        split_text(strategy.shardings[static_cast<size_t>(strategy.ops[i])], loops_of(graph, op));
+    rows[i].split = split_text(strategy.shardings[static_cast<size_t>(strategy.ops[i])],
+                               loops_of(graph, op), i < batch.loop.size() ? batch.loop[i] : -1);
     for (TensorId id : op.inputs)
       if (const auto home = homes.find(id); id.valid() && home != homes.end())
         rows[i].weights.insert(home->second);
@@ -88,9 +95,9 @@ std::string common_name(const std::vector<OpRow>& rows, size_t first, size_t las
 
 class LayerRows {
  public:
-  LayerRows(const TrainingGraph& training, const Strategy& strategy)
+  LayerRows(const Graph& network, const TrainingGraph& training, const Strategy& strategy)
       : strategy_(strategy),
-        ops_(op_rows(training, strategy)),
+        ops_(op_rows(network, training, strategy)),
         stages_(stage_of_ops(strategy, training.forward_ops)) {}
 
   ordered_json run(const Graph& network) {
@@ -182,13 +189,36 @@ std::string pack_name(const Pack& pack) {
                                  : fmt::format("layers {} to {}", pack.first, pack.last);
 }
 
-ordered_json pack_rows(const PackStrategy& packs) {
+// What each layer that packs are made of begins with: the name of its first op.
+std::vector<std::string> layer_names(const Graph& network) {
+  std::vector<std::string> names;
+  const std::vector<int32_t> layers = find_layers(network);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto layer = static_cast<size_t>(std::max(0, layers[i]));
+    if (layer >= names.size()) names.resize(layer + 1);
+    if (names[layer].empty()) names[layer] = network.ops[i].name;
+  }
+  return names;
+}
+
+// "transformer.h.0.ln_1 to transformer.h.3.mlp.c_fc"
+std::string ops_of_pack(const Pack& pack, const std::vector<std::string>& names) {
+  const auto name = [&](int32_t layer) {
+    const auto at = static_cast<size_t>(layer);
+    return at < names.size() ? names[at] : std::string();
+  };
+  return pack.first == pack.last ? name(pack.first)
+                                 : fmt::format("{} to {}", name(pack.first), name(pack.last));
+}
+
+ordered_json pack_rows(const PackStrategy& packs, const std::vector<std::string>& names) {
   ordered_json rows = ordered_json::array();
   const auto device = [&](size_t task) {
     return static_cast<int64_t>(task) % std::max(1, packs.depth);
   };
   for (size_t p = 0; p < packs.forward_packs.size(); ++p)
     rows.push_back({{"name", pack_name(packs.forward_packs[p])},
+                    {"ops", ops_of_pack(packs.forward_packs[p], names)},
                     {"pass", "forward"},
                     {"device", device(p)},
                     {"microbatch", packs.forward_microbatch},
@@ -199,6 +229,7 @@ ordered_json pack_rows(const PackStrategy& packs) {
     if (packs.stash_on_host[b]) action += ", input waits on the host";
     if (packs.device_update[b]) action += ", updated on the device";
     rows.push_back({{"name", pack_name(packs.backward_packs[b])},
+                    {"ops", ops_of_pack(packs.backward_packs[b], names)},
                     {"pass", b + 1 == packs.backward_packs.size() ? "loss, backward" : "backward"},
                     {"device", device(task)},
                     {"microbatch", packs.backward_microbatch},
@@ -211,9 +242,9 @@ ordered_json pack_rows(const PackStrategy& packs) {
 
 ordered_json page_layers_json(const Graph& network, const TrainingGraph& training,
                               const Strategy& strategy) {
-  if (strategy.packs) return pack_rows(*strategy.packs);
+  if (strategy.packs) return pack_rows(*strategy.packs, layer_names(network));
   ensure(network.ops.size() == training.forward_ops, "the network has other ops than its step");
-  return LayerRows(training, strategy).run(network);
+  return LayerRows(network, training, strategy).run(network);
 }
 
 }  // namespace windlass

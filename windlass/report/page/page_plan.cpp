@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -234,6 +235,7 @@ ordered_json page_degrees(const Degrees& degrees) {
   ordered_json json = degrees_json(degrees);
   json["text"] = degrees_text(degrees);
   json["memory"] = memory_methods_text(degrees);
+  json["weight_bytes"] = degrees.weights;
   return json;
 }
 
@@ -270,12 +272,17 @@ std::string page_verdict(const PagePlan& plan, const Degrees& degrees) {
   const StrategyRow* best = nullptr;
   for (const StrategyRow& row : plan.baselines)
     if (row.why.empty() && row.fits && (!best || row.step_time < best->step_time)) best = &row;
-  if (best)
-    text += fmt::format(" The best usual strategy that fits, {}, takes {} ({:.2f} times as long).",
-                        best->name, format_seconds(best->step_time),
-                        best->step_time / std::max(Seconds(1e-12), report.step_time));
-  else if (!plan.baselines.empty())
-    text += " None of the usual strategies fits.";
+  if (best) {
+    // As long, in the digits that are shown of it: often the plan is that strategy.
+    constexpr double kAsLong = 0.005;
+    const double ratio = best->step_time / std::max(Seconds(1e-12), report.step_time);
+    text += fmt::format(
+        " The best usual strategy that fits, {}, takes {}.", best->name,
+        std::abs(ratio - 1) < kAsLong
+            ? "as long"
+            : fmt::format("{} ({:.2f} times as long)", format_seconds(best->step_time), ratio));
+  }
+  if (!best && !plan.baselines.empty()) text += " None of the usual strategies fits.";
   if (degrees.copies > 1)
     text += fmt::format(" {} devices do the same work for most ops.", degrees.copies);
   return text;

@@ -78,6 +78,8 @@ ordered_json page_run_json(std::string_view text, const std::string& where) {
     if (entry.contains("measured") && entry.contains("predicted")) {
       run["predicted"] = side(entry["predicted"], where);
       run["measured"] = side(entry["measured"], where);
+      // The share of the host's processors that other programs took meanwhile.
+      if (entry.contains("other_load")) run["other_load"] = number(entry, "other_load", where);
     } else if (entry.contains("loss")) {
       if (seen++ % every != 0) continue;
       steps.push_back({number(entry, "step", where), number(entry, "loss", where),

@@ -17,8 +17,11 @@ function tiles(plan) {
     [formatBytes(fullest.peak), 'peak of the fullest device', `${formatPercent(fullest.peak / fullest.limit)} of ${formatBytes(fullest.limit)}`],
     [formatPercent(plan.mfu), 'MFU', `HFU ${formatPercent(plan.hfu)}, of ${digits(plan.peak_flops / 1e12)} TFLOPS ${plan.precision}`],
     [formatCount(plan.parameters), 'parameters', `${digits(fullest.peak / Math.max(1, plan.parameters))} bytes each at the peak of a device`]];
-  if (plan.failure) list.splice(2, 0, [formatBytes(plan.failure.missing), 'missing', `on ${plan.failure.memory} where it stops`]);
-  return el('div', { class: 'tiles' }, ...list.map(([value, label, note]) => el('div', { class: 'tile' + (label === 'missing' ? ' bad' : '') },
+  // Of the memory where the step stops, in full: that of a host may be it.
+  const stopped = plan.failure && plan.memories.find(memory => memory.name === plan.failure.memory);
+  const over = stopped ? Math.max(plan.failure.missing, stopped.peak - plan.failure.limit) : 0;
+  if (plan.failure) list.splice(2, 0, [formatBytes(over || plan.failure.missing), 'over the limit', `on ${plan.failure.memory}`]);
+  return el('div', { class: 'tiles' }, ...list.map(([value, label, note]) => el('div', { class: 'tile' + (label === 'over the limit' ? ' bad' : '') },
     el('div', { class: 'value' }, value), el('div', { class: 'label' }, label), note ? el('div', { class: 'note' }, note) : null)));
 }
 
@@ -31,7 +34,12 @@ function chips(plan) {
   if (degrees.saved_bytes > 0) {
     const share = bytes => bytes > 0 ? formatPercent(bytes / degrees.saved_bytes) : 'none';
     list.push(['recompute', share(degrees.recomputed_bytes)], ['offload', share(degrees.offloaded_bytes)]);
+    if (degrees.compressed_bytes > 0) list.push(['compressed', share(degrees.compressed_bytes)]);
   }
+  const of = (what, bytes) => { if (bytes > 0) list.push([what, formatPercent(bytes / degrees.weight_bytes)]); };
+  of('weights on the host', degrees.host_weight_bytes);
+  of('optimizer on the host', degrees.host_update_bytes);
+  if (plan.packs) list.push(['recompute', plan.layers.some(row => row.action.startsWith('recompute')) ? 'by pack' : 'none'], ['weights', 'from the host']);
   list.push(['devices', plan.devices < plan.all_devices ? `${plan.devices} of ${plan.all_devices}` : plan.devices], ['run by', plan.runner]);
   return el('ul', { class: 'chips', 'aria-label': 'Degrees of parallelism' }, ...list.map(([name, value]) => el('li', {}, name + ' ', el('b', {}, value))));
 }
@@ -88,10 +96,11 @@ function showPlans() {
     report.timelines.push(timeline);
     return timeline.mount();
   }));
-  section('frontier', 'Time against memory', 'What a step takes with less or more memory on each device, and what the usual strategies would take. The search was for this limit: points at other limits are by-products, not the best there.', drawFrontier(first, plans[1]));
+  section('frontier', 'Time against memory', (first.frontier.length ? 'What a step takes with less or more memory on each device. The search was for this limit: points at other limits are by-products, not the best there. ' : '')
+    + (first.baselines.length ? 'Numbered points are what the usual strategies would take.' : ''), drawFrontier(first, plans[1]));
   if (first.methods) section('throughput', 'Memory methods by batch', `Throughput of ${first.methods.base} with everything kept, and with each way to save memory, in one pass inside of the limit. Where a line ends, the next batch does not fit.`, drawMethods(first));
   else if (first.no_methods) section('throughput', 'Memory methods by batch', 'Not shown: ' + first.no_methods + '.');
-  section('strategy', 'Strategy, layer by layer', first.degrees.text + '. ' + first.degrees.memory + '.', each(plans, drawLayers));
+  section('strategy', 'Strategy, layer by layer', first.degrees.text + '. ' + first.degrees.memory + '.' + (first.packs ? '' : ' A split says what is cut into how many parts: samples/4 is a quarter of the samples on each of four devices; other names are loops of the op.'), each(plans, drawLayers));
   section('links', 'Links', 'Bytes that cross each direction of each link in a step.', each(plans, drawLinks));
   if (report.data.run) section('run', 'Predicted beside measured', 'A run of this plan; medians over its steps but the first.', drawRun(report.data.run));
   section('assumptions', 'What the numbers rest on', 'Predictions, not measurements, unless it says measured.', each(plans, drawAssumptions));

@@ -33,7 +33,7 @@ Timeline.prototype.listen = function () {
     }
   };
   for (const kind of ['pointerup', 'pointercancel']) canvas.addEventListener(kind, release);
-  canvas.addEventListener('pointerleave', () => tip.hide());
+  canvas.addEventListener('pointerleave', event => tip.left(event));
   canvas.addEventListener('wheel', event => {
     if (event.ctrlKey || event.metaKey) {
       event.preventDefault();

@@ -55,6 +55,13 @@ function recall() {
   for (const node of document.querySelectorAll('#methods [data-method]')) node.checked = changed.includes(node.dataset.method) === (node.dataset.method === 'compress');
 }
 
+// The slider stands where the words are, and is pale where they are bytes.
+function slide() {
+  const text = by('memory').value.trim(), share = /^(\d+(?:\.\d+)?)\s*%$/.exec(text);
+  by('share').value = share ? share[1] : 100;
+  by('share').classList.toggle('unused', text !== '' && !share);
+}
+
 function status(text, kind) {
   by('said').textContent = text;
   by('status').className = kind || '';
@@ -151,7 +158,9 @@ function askSoon(event) {
 function listen() {
   by('controls').addEventListener('submit', event => { event.preventDefault(); ask(); });
   by('controls').addEventListener('input', askSoon);
-  by('share').addEventListener('input', () => { by('memory').value = by('share').value === '100' ? '' : by('share').value + '%'; });
+  by('share').addEventListener('input', () => { by('memory').value = by('share').value === '100' ? '' : by('share').value + '%'; slide(); });
+  by('memory').addEventListener('input', slide);
+  slide();
   by('copy').addEventListener('click', async () => {
     try { await navigator.clipboard.writeText(by('command').textContent); tell('Copied'); by('copy').textContent = 'Copied'; }
     catch (error) { getSelection().selectAllChildren(by('command')); tell('Selected'); }

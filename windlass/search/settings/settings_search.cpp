@@ -196,7 +196,8 @@ class SettingsSearch {
 
   // None: the user decided otherwise, or the network or the machine does not allow it.
   std::optional<Evaluation> consider(const Shape& shape, const Remedy& remedy) {
-    const BaselineSpec spec = spec_of_shape(grid_, shape, remedy);
+    BaselineSpec spec = spec_of_shape(grid_, shape, remedy);
+    spec.whole_layers = !grid_.rules.target.empty();
     if (!ledger_.options().fixed.allows(spec)) return std::nullopt;
     const auto strategy = ledger_.named(spec, shape.micro_batches);
     if (!strategy) return std::nullopt;
