@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -78,6 +79,10 @@ class Ranks {
   // The run has failed here: exchanges that are under way, here and elsewhere, end with an error
   // that has this message. The first one counts.
   virtual void fail(const std::string& message) noexcept = 0;
+  // What this rank is at, for what is said if it does not come back from there; empty: nothing that
+  // has a name.
+  void be_at(const std::string& what);
+  std::string at() const;
   // Whether all are processes of one host, and share its cores.
   virtual bool one_host() const { return true; }
   // Seconds by a clock that all ranks share, but for clock_error().
@@ -93,6 +98,8 @@ class Ranks {
 
  private:
   const int32_t rank_, size_;
+  mutable std::mutex at_mutex_;
+  std::string at_;
 };
 
 // Tags from here on are not those of tasks.

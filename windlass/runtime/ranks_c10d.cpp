@@ -320,7 +320,12 @@ class C10dRanks final : public Ranks {
     store_ = c10::make_intrusive<c10d::PrefixStore>("windlass/" + place_.attempt, meeting_);
     RankPulse::Options options = {.time_out = place_.time_out, .keeps_board = keeps};
     options.stop = [this] { abort_all(); };
-    options.stuck = place_.stuck;
+    if (place_.stuck)
+      options.stuck = [this](const Error& error) {
+        const std::string what = at();
+        place_.stuck(what.empty() || error.message().starts_with(what) ? error
+                                                                       : error.within(what));
+      };
     options.board = here ? "a rank that has the file where all meet" : keeper + ", where all meet,";
     const std::string board = options.board;
     pulse_.pulse = std::make_shared<RankPulse>(
