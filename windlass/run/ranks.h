@@ -33,6 +33,9 @@ struct RankPlace {
   // Seconds after which a rank that shows no sign of life counts as lost. All have ended some
   // seconds later.
   double time_out = kRankTimeOut;
+  // Seconds since this process began: all have to come within a time from then on, so that programs
+  // that load slowly end in time, too.
+  double age = 0;
   // Called if the run has failed, and this process is at something that does not look for it: for
   // some seconds it has not come to exchange anything, nor ended. Should end the process. Empty: it
   // goes on until then.
