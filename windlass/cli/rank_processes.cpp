@@ -29,6 +29,8 @@ namespace {
 namespace fs = std::filesystem;
 using RankClock = std::chrono::steady_clock;
 
+const RankClock::time_point kProgramBegin = RankClock::now();
+
 // How long ranks may take to end when one has said why it does; beyond the time-out, when one was
 // killed.
 constexpr double kEndSeconds = 8;
@@ -150,7 +152,9 @@ std::unique_ptr<Ranks> join_others(double time_out, const std::string& bind) {
   place->stuck = [rank = place->rank](const Error& error) {
     end_at_once(error.within(fmt::format("rank {}", rank)));
   };
-  return open_runtime().join(*place);
+  Runtime& runtime = open_runtime();
+  place->age = std::chrono::duration<double>(RankClock::now() - kProgramBegin).count();
+  return runtime.join(*place);
 }
 
 void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts) {

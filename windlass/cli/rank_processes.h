@@ -23,6 +23,20 @@ std::unique_ptr<Ranks> join_others(double time_out, const std::string& bind);
 // Throws Error{Runtime} naming the ranks that differ from most others, on all ranks.
 void compare_ranks(Ranks& ranks, const std::vector<std::pair<std::string, std::string>>& facts);
 
+// Does the work. What fails of the run meanwhile says what this rank was at.
+template <class Work>
+void during(Ranks* ranks, const std::string& what, Work&& work) {
+  if (ranks == nullptr) return work();
+  ranks->be_at(what);
+  try {
+    work();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Runtime) throw;
+    throw error.within(what);
+  }
+  ranks->be_at({});
+}
+
 // The command line of this process.
 std::vector<std::string> own_command();
 

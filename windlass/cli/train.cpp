@@ -11,8 +11,6 @@
 #include <fmt/format.h>
 
 #include "windlass/base/atomic_file.h"
-#include "windlass/base/hash.h"
-#include "windlass/base/mapped_file.h"
 #include "windlass/base/text.h"
 #include "windlass/cli/cli.h"
 #include "windlass/cli/planning.h"
@@ -159,30 +157,6 @@ PreparedRun follow(const TrainFlags& flags, const std::string& text, const Ranks
   return prepared;
 }
 
-// What must be the same on all ranks before anything is loaded.
-std::vector<std::pair<std::string, std::string>> settings_of(const TrainFlags& flags) {
-  const std::string& source = flags.model.request.source;
-  std::string plan = "none";
-  if (is_plan_file(source)) {
-    const MappedFile file(source);
-    plan = format_fingerprint(hash_bytes(file.bytes()));
-  }
-  return {{"version of windlass", std::string(kVersion)},
-          {"plan", plan},
-          {"number of steps, of steps between checkpoints, or of evaluations",
-           fmt::format("{} {} {} {}", flags.steps, flags.checkpoint_every, flags.evaluate_every,
-                       flags.evaluate_batches)},
-          {"checkpoint folder or file to save to",
-           fmt::format("{} {} {}", !flags.checkpoints.empty(), !flags.resume.empty(),
-                       !flags.save.empty())},
-          {"seed", fmt::format("{} {}", flags.seed, flags.no_shuffle)},
-          {"way to add up (--fast-sums)", fmt::format("{}", flags.fast_sums)},
-          {"learning rate or optimizer setting",
-           fmt::format("{} {} {} {} {} {} {} {} {}", flags.learning_rate, flags.minimum_rate,
-                       flags.schedule, flags.warm_up, flags.weight_decay, flags.momentum,
-                       flags.beta1, flags.beta2, flags.epsilon)}};
-}
-
 // What cannot be written is told now, not when hours of training would be lost.
 void check_outputs(const TrainFlags& flags) {
   const auto check = [](const std::string& path) {
@@ -214,17 +188,21 @@ PreparedRun prepare_to_fit(const TrainFlags& flags, int& threads, const Ranks* r
 }
 
 void run_on_ranks(const TrainFlags& flags, Ranks& ranks) {
-  compare_ranks(ranks, settings_of(flags));
   const bool first = ranks.rank() == 0;
-  if (first) check_outputs(flags);
-  if (!flags.checkpoints.empty()) check_shared_folder(ranks, flags.checkpoints);
+  during(&ranks, "comparing settings", [&] {
+    compare_ranks(ranks, settings_of(flags));
+    if (first) check_outputs(flags);
+    if (!flags.checkpoints.empty()) check_shared_folder(ranks, flags.checkpoints);
+  });
   int threads = 1;
   std::optional<PreparedRun> prepared;
   std::string text;
-  if (first) prepared = prepare_to_fit(flags, threads, &ranks, &text);
-  text = ranks.tell_all(text)[0];
+  during(&ranks, first ? "planning" : "waiting for the plan", [&] {
+    if (first) prepared = prepare_to_fit(flags, threads, &ranks, &text);
+    text = ranks.tell_all(text)[0];
+  });
   if (!first) try {
-      prepared = follow(flags, text, ranks, threads);
+      during(&ranks, "reading the plan", [&] { prepared = follow(flags, text, ranks, threads); });
     } catch (const Error& error) {
       fail(ErrorKind::Runtime, "has another model file than rank 0, or cannot read it: {}",
            error.message());

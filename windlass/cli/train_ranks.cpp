@@ -12,6 +12,8 @@
 #include <fmt/format.h>
 
 #include "windlass/base/error.h"
+#include "windlass/base/hash.h"
+#include "windlass/base/mapped_file.h"
 #include "windlass/cli/planning.h"
 #include "windlass/cli/rank_processes.h"
 
@@ -44,6 +46,53 @@ ExitCode start_ranks(const TrainFlags& flags) {
       command.push_back(flags.checkpoints);
     }
   }
+}
+
+namespace {
+
+// Of a file the name: its content is compared as the model, and ranks may reach it by other paths.
+std::string asked_model(const TrainFlags& flags) {
+  ModelRequest model = flags.model.model();
+  std::error_code ignored;
+  if (is_plan_file(model.source))
+    model.source.clear();
+  else if (fs::exists(model.source, ignored))
+    model.source = (fs::path(model.source) / ".").lexically_normal().parent_path().filename();
+  return format_request(model);
+}
+
+std::string asked_plan(const TrainFlags& flags) {
+  const MachineFlags& machine = flags.machine;
+  return fmt::format("{} {} {} {} {} {} {} {}", flags.strategy, machine.machine, machine.memory,
+                     machine.link_bandwidth, machine.devices.value_or(0), machine.hosts.value_or(0),
+                     machine.host_reserve, flags.time_limit);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainFlags& flags) {
+  const std::string& source = flags.model.request.source;
+  std::string plan = "none";
+  if (is_plan_file(source)) {
+    const MappedFile file(source);
+    plan = format_fingerprint(hash_bytes(file.bytes()));
+  }
+  return {{"version of windlass", std::string(kVersion)},
+          {"plan", plan},
+          {"model, or flag that goes with it (--batch, --optimizer, ...)", asked_model(flags)},
+          {"strategy or machine (--strategy, --on, --devices, --memory, ...)", asked_plan(flags)},
+          {"number of steps, of steps between checkpoints, or of evaluations",
+           fmt::format("{} {} {} {}", flags.steps, flags.checkpoint_every, flags.evaluate_every,
+                       flags.evaluate_batches)},
+          {"checkpoint folder or file to save to",
+           fmt::format("{} {} {}", !flags.checkpoints.empty(), !flags.resume.empty(),
+                       !flags.save.empty())},
+          {"seed", fmt::format("{} {}", flags.seed, flags.no_shuffle)},
+          {"way to add up (--fast-sums)", fmt::format("{}", flags.fast_sums)},
+          {"learning rate or optimizer setting",
+           fmt::format("{} {} {} {} {} {} {} {} {}", flags.learning_rate, flags.minimum_rate,
+                       flags.schedule, flags.warm_up, flags.weight_decay, flags.momentum,
+                       flags.beta1, flags.beta2, flags.epsilon)}};
 }
 
 void take_hosts_left(TrainFlags& flags, const Ranks* ranks) {

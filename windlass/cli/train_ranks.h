@@ -3,6 +3,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "windlass/cli/cli.h"
 #include "windlass/cli/train_flags.h"
@@ -20,6 +22,10 @@ ExitCode start_ranks(const TrainFlags& flags);
 // With --least-hosts: the machine has as many hosts as there are processes. Throws Error{Input} if
 // they are too few, or the plan is for a number of its own.
 void take_hosts_left(TrainFlags& flags, const Ranks* ranks);
+
+// What must be the same on all ranks before anything is loaded: names of facts, and what they are
+// here. Throws as ModelFlags::model() does.
+std::vector<std::pair<std::string, std::string>> settings_of(const TrainFlags& flags);
 
 // All ranks must see the folder that rank 0 sees there: each writes its part of a checkpoint.
 // Throws Error{Runtime} naming those that do not, on all ranks.

@@ -63,11 +63,9 @@ class TrainingRun {
         ranks_(ranks),
         first_(ranks == nullptr || ranks->rank() == 0),
         overlap_(plan_overlap(flags, prepared.step, ranks == nullptr)),
-        trainer_(open_runtime().train(prepared.subject.model, prepared.subject.training,
-                                      prepared.step, prepared.subject.machine,
-                                      options_of(threads))) {
-    resume();
-    compare_with_others();
+        trainer_(made_trainer(threads)) {
+    during(ranks, "loading the checkpoint", [&] { resume(); });
+    during(ranks, "comparing weights and data", [&] { compare_with_others(); });
     if (!first_) return;
     if (!flags.tensorboard.empty()) events_.emplace(flags.tensorboard);
     if (flags.log.empty()) return;
@@ -98,6 +96,15 @@ class TrainingRun {
     TrainerOptions options = watched(flags_.trainer_options(threads), ranks_);
     options.overlap = overlap_options(flags_, overlap_);
     return options;
+  }
+
+  std::unique_ptr<Training> made_trainer(int threads) const {
+    std::unique_ptr<Training> made;
+    during(ranks_, "loading weights and data", [&] {
+      made = open_runtime().train(prepared_.subject.model, prepared_.subject.training,
+                                  prepared_.step, prepared_.subject.machine, options_of(threads));
+    });
+    return made;
   }
 
   // All stop after the same step.
@@ -169,7 +176,9 @@ class TrainingRun {
 
   void one_step(Progress& progress) {
     others_.begin();
+    if (ranks_ != nullptr) ranks_->be_at(fmt::format("step {}", trainer_->steps_done() + 1));
     const TrainerStep done = trainer_->step();
+    if (ranks_ != nullptr) ranks_->be_at({});
     others_.end();
     measured_.add(done.outcome);
     const double seconds = static_cast<double>(done.outcome.time) * 1e-9;
@@ -220,7 +229,9 @@ class TrainingRun {
   }
 
   double evaluate() {
-    const double loss = trainer_->evaluate(flags_.evaluate_batches);
+    double loss = 0;
+    during(ranks_, fmt::format("evaluation after step {}", trainer_->steps_done()),
+           [&] { loss = trainer_->evaluate(flags_.evaluate_batches); });
     if (const std::string note = trainer_->evaluation_note(); note != evaluation_note_ && first_) {
       clear_progress();
       fmt::print(stderr, "note: {}\n", printable(note));
@@ -265,18 +276,15 @@ class TrainingRun {
     const int64_t step = trainer_->steps_done();
     const std::string path =
         checkpoint_path(flags_.checkpoints, step, ranks_ == nullptr ? 1 : ranks_->size());
-    try {
-      trainer_->save_checkpoint(path);
-    } catch (const Error& error) {
-      if (ranks_ == nullptr) throw;
-      throw error.within(fmt::format("checkpoint of step {}", step));
-    }
+    during(ranks_, fmt::format("checkpoint of step {}", step),
+           [&] { trainer_->save_checkpoint(path); });
     if (first_) remove_old_checkpoints(flags_.checkpoints, path, step, 2);
     last_checkpoint_ = step;
   }
 
   void finish() {
-    if (!flags_.save.empty()) trainer_->save_weights(flags_.save);
+    if (!flags_.save.empty())
+      during(ranks_, "saving weights", [&] { trainer_->save_weights(flags_.save); });
     if (!first_) return;
     if (measured_.empty()) {
       if (flags_.json)

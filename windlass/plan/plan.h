@@ -123,6 +123,9 @@ Plan plan_from_json(std::string_view text, const std::string& where);
 nlohmann::ordered_json packs_to_json(const PackStrategy& packs);
 PackStrategy packs_from_json(const nlohmann::json& value, const std::string& where);
 
+// What is asked for as one line, without the runner: the same for the same request.
+std::string format_request(const ModelRequest& model);
+
 // Reads a file; writes one as a whole or not at all: to a temporary file beside it that is then
 // renamed. Throw Error{Input} or Error{Runtime} beginning with the path.
 Plan read_plan(const std::string& path);

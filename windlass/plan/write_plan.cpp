@@ -77,10 +77,9 @@ std::string ranges(const std::vector<DeviceId>& group) {
   return text;
 }
 
-ordered_json write_model(const Plan& plan) {
-  const ModelRequest& model = plan.model;
+ordered_json write_model(const ModelRequest& model, uint64_t fingerprint) {
   ordered_json object = {{"source", model.source},
-                         {"fingerprint", format_fingerprint(plan.model_fingerprint)}};
+                         {"fingerprint", format_fingerprint(fingerprint)}};
   if (model.batch) object["batch"] = *model.batch;
   if (model.sequence) object["sequence"] = *model.sequence;
   if (model.image) object["image"] = *model.image;
@@ -164,10 +163,14 @@ ordered_json write_machine(const Machine& machine) {
 
 }  // namespace
 
+std::string format_request(const ModelRequest& model) {
+  return write_model(model, 0).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
 std::string plan_to_json(const Plan& plan) {
   ordered_json json = {{"format", "windlass plan"},
                        {"version", kPlanVersion},
-                       {"model", write_model(plan)},
+                       {"model", write_model(plan.model, plan.model_fingerprint)},
                        {"samples", plan.samples},
                        {"machine",
                         {{"fingerprint", format_fingerprint(plan.machine_fingerprint)},

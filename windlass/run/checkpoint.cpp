@@ -27,6 +27,9 @@ constexpr std::string_view kFormat = "windlass checkpoint 1";
 // As other libraries want it, and those of windlass before they did.
 constexpr const char* kKindKey = "windlass";
 constexpr const char* kFormatKey = "format";
+// Drawn for each checkpoint of several parts.
+constexpr const char* kPartsKey = "parts";
+constexpr std::string_view kSumKey = "sum ";  // and the name of a tensor
 
 // A tensor of a file, and the part of a persistent tensor that it is.
 struct Entry {
@@ -112,7 +115,7 @@ void write_entries(const std::string& path, const std::vector<Entry>& entries,
     const std::span<const std::byte> bytes = reader.bytes(entry);
     if (!reader.gets(entry)) continue;
     types.push_back({entry.name, entry.type});
-    metadata["sum " + entry.name] = sum_of(bytes);
+    metadata[std::string(kSumKey) + entry.name] = sum_of(bytes);
   }
   std::optional<SafetensorsWriter> writer;
   if (!types.empty()) writer.emplace(path, types, metadata);
@@ -181,10 +184,11 @@ void write_checkpoint(const std::string& path, const TrainingGraph& training,
                       const std::vector<PersistentTensor>& tensors, const RunPosition& position,
                       Ranks* ranks) {
   const std::vector<Entry> entries = entries_of(training, tensors, true);
-  const auto metadata = metadata_of(training, position);
+  auto metadata = metadata_of(training, position);
   if (ranks == nullptr) return write_entries(path, entries, metadata, 0);
   const bool first = ranks->rank() == 0;
   const std::string word = ranks->tell_all(first ? make_part_folder(path) : std::string())[0];
+  metadata[kPartsKey] = word;
   const std::map<int32_t, std::string> names = part_names(entries, word);
   const auto mine = names.find(ranks->rank());
   const fs::path folder = fs::path(path).parent_path();
@@ -217,6 +221,7 @@ class StoredCheckpoint {
     if (text_of(stored_, kKindKey) != kFormat && text_of(stored_, kFormatKey) != kFormat)
       fail_input("{}: not a checkpoint of windlass (weights alone are read with --weights)", path);
     for (const StoredTensor& tensor : stored_.tensors) map_file(tensor.location.file);
+    check_parts();
   }
 
   const Safetensors& stored() const { return stored_; }
@@ -229,7 +234,7 @@ class StoredCheckpoint {
     return all.subspan(offset, size);
   }
   void check_sum(const StoredTensor& tensor) const {
-    if (sum_of(bytes(tensor)) != text_of(stored_, "sum " + tensor.name))
+    if (sum_of(bytes(tensor)) != text_of(stored_, std::string(kSumKey) + tensor.name))
       fail_input("{}: tensor \"{}\" is damaged: its check sum differs; take an older checkpoint",
                  path_, tensor.name);
   }
@@ -240,6 +245,23 @@ class StoredCheckpoint {
       files_.try_emplace(file, file);
     } catch (const Error& error) {
       throw error.within(file);
+    }
+  }
+
+  // Each part is whole by itself: whether they were written together is another question.
+  void check_parts() const {
+    const auto first = files_.begin();
+    std::map<std::string, std::string> expected;
+    for (auto file = first; files_.size() > 1 && file != files_.end(); ++file) {
+      std::map<std::string, std::string> said =
+          parse_safetensors(file->second.bytes(), file->first).metadata;
+      std::erase_if(said, [](const auto& entry) { return entry.first.starts_with(kSumKey); });
+      if (file == first)
+        expected = std::move(said);
+      else if (said != expected)
+        fail_input("{}: {} and {} are parts of different checkpoints; take an older one", path_,
+                   fs::path(first->first).filename().string(),
+                   fs::path(file->first).filename().string());
     }
   }
 

@@ -37,6 +37,15 @@ std::vector<std::string> Ranks::tell_all(const std::string& mine) {
   return told;
 }
 
+void Ranks::be_at(const std::string& what) {
+  const std::lock_guard lock(at_mutex_);
+  at_ = what;
+}
+std::string Ranks::at() const {
+  const std::lock_guard lock(at_mutex_);
+  return at_;
+}
+
 std::unique_ptr<Ranks> Runtime::join(const RankPlace&) {
   fail_unsupported("this runtime knows no other processes");
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ struct RankPlace {
   // Seconds after which a rank that shows no sign of life counts as lost. All have ended some
   // seconds later.
   double time_out = kRankTimeOut;
+  // Seconds since this process began: all have to come within a time from then on, so that programs
+  // that load slowly end in time, too.
+  double age = 0;
   // Called if the run has failed, and this process is at something that does not look for it: for
   // some seconds it has not come to exchange anything, nor ended. Should end the process. Empty: it
   // goes on until then.
@@ -78,6 +82,10 @@ class Ranks {
   // The run has failed here: exchanges that are under way, here and elsewhere, end with an error
   // that has this message. The first one counts.
   virtual void fail(const std::string& message) noexcept = 0;
+  // What this rank is at, for what is said if it does not come back from there; empty: nothing that
+  // has a name.
+  void be_at(const std::string& what);
+  std::string at() const;
   // Whether all are processes of one host, and share its cores.
   virtual bool one_host() const { return true; }
   // Seconds by a clock that all ranks share, but for clock_error().
@@ -93,6 +101,8 @@ class Ranks {
 
  private:
   const int32_t rank_, size_;
+  mutable std::mutex at_mutex_;
+  std::string at_;
 };
 
 // Tags from here on are not those of tasks.

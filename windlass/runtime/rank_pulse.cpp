@@ -39,14 +39,14 @@ std::string RankPulse::key_of(int32_t rank) { return fmt::format("beat/{}", rank
 double RankPulse::interval() const { return std::clamp(options_.time_out / 20, 0.05, 0.5); }
 
 // The file or the port of a meeting may be in the hands of a rank that has stopped.
-void RankPulse::meet(double patience, bool fresh) {
+void RankPulse::meet(double patience, bool fresh, double over) {
   guard_ = std::thread([this] { guard(); });
-  wait_for_all(patience, fresh);
+  wait_for_all(patience, fresh, over);
 }
 
 // Each says how many it expects, and how often its number has come.
-void RankPulse::wait_for_all(double patience, bool fresh) {
-  const auto until = PulseClock::now() + pulse_pause(patience);
+void RankPulse::wait_for_all(double patience, bool fresh, double over) {
+  const auto until = PulseClock::now() + pulse_pause(patience - over);
   const auto size_key = [](int32_t peer) { return fmt::format("size/{}", peer); };
   if (board_->count(fmt::format("come/{}", rank_)) > 1 && fresh)
     fail_meeting(fmt::format("two processes were started as rank {}", rank_));

@@ -53,8 +53,9 @@ class RankPulse : public std::enable_shared_from_this<RankPulse> {
 
   // Returns when all ranks have come to the board. Throws Error{Runtime} naming those that do not
   // within `patience` seconds, that two processes say they are, or that expect another number of
-  // ranks. `fresh`: the board has nothing of a start before this one.
-  void meet(double patience, bool fresh);
+  // ranks. `fresh`: the board has nothing of a start before this one. `over`: seconds of the
+  // patience that have passed before.
+  void meet(double patience, bool fresh, double over = 0);
   // All ranks have come.
   void begin();
   // Says what has failed first, and goodbye. `stop` and `stuck` are not called any more.
@@ -77,7 +78,7 @@ class RankPulse : public std::enable_shared_from_this<RankPulse> {
 
   // The first one counts. Tells the others, if it is `news`.
   void set_failure(const std::string& message, bool news);
-  void wait_for_all(double patience, bool fresh);
+  void wait_for_all(double patience, bool fresh, double over);
   [[noreturn]] void fail_missing(double patience);
   [[noreturn]] void fail_meeting(const std::string& message);
   // False: the board is gone.

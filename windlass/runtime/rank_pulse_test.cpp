@@ -182,9 +182,9 @@ TEST(RankPulse, WhoDoesNotEndIsEnded) {
   busy.pulse->end();
 }
 
-std::string end_of_meeting(RankPulse& pulse, double patience) {
+std::string end_of_meeting(RankPulse& pulse, double patience, double over = 0) {
   try {
-    pulse.meet(patience, true);
+    pulse.meet(patience, true, over);
   } catch (const Error& error) {
     return error.message();
   }
@@ -205,6 +205,14 @@ std::vector<std::string> ends_of_meeting(const std::vector<std::pair<int32_t, in
     });
   for (std::thread& thread : threads) thread.join();
   return ends;
+}
+
+// A program that took an hour to start has waited long enough.
+TEST(RankPulse, WhatHasPassedOfThePatienceCounts) {
+  const auto board = std::make_shared<TestBoard>();
+  const auto pulse = std::make_shared<RankPulse>(0, 2, board, RankPulse::Options());
+  EXPECT_EQ(end_of_meeting(*pulse, 3600, 3600), "rank 1 of 2 has not come within 3600 s");
+  pulse->end();
 }
 
 TEST(RankPulse, AllMeet) {

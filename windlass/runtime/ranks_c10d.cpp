@@ -308,7 +308,7 @@ class C10dRanks final : public Ranks {
     if (!here) check_addresses({place_.address}, patience());
     if (!place_.bind.empty()) check_addresses({place_.bind}, patience());
     try {
-      open_store(keeps, milliseconds(patience()));
+      open_store(keeps, milliseconds(patience() - over()));
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -320,14 +320,19 @@ class C10dRanks final : public Ranks {
     store_ = c10::make_intrusive<c10d::PrefixStore>("windlass/" + place_.attempt, meeting_);
     RankPulse::Options options = {.time_out = place_.time_out, .keeps_board = keeps};
     options.stop = [this] { abort_all(); };
-    options.stuck = place_.stuck;
+    if (place_.stuck)
+      options.stuck = [this](const Error& error) {
+        const std::string what = at();
+        place_.stuck(what.empty() || error.message().starts_with(what) ? error
+                                                                       : error.within(what));
+      };
     options.board = here ? "a rank that has the file where all meet" : keeper + ", where all meet,";
     const std::string board = options.board;
     pulse_.pulse = std::make_shared<RankPulse>(
         rank(), size(), std::make_shared<StoreBoard>(meeting_, store_), std::move(options));
     try {
       // An agent's store may still have what a start before this one has left.
-      pulse_->meet(patience(), !place_.met);
+      pulse_->meet(patience(), !place_.met, over());
       if (keeps && !place_.bind.empty())
         end_connections_elsewhere(place_.port, {place_.address, place_.bind});
     } catch (const Error&) {
@@ -368,6 +373,7 @@ class C10dRanks final : public Ranks {
     }
   }
   double patience() const { return place_.time_out + kStartSeconds; }
+  double over() const { return std::min(place_.age, kStartSeconds); }
 
   const RankPlace place_;
   Store meeting_, store_;
