@@ -49,7 +49,9 @@ void list_machines(bool as_json) {
   }
   table.add({"local", "this host as CPU devices, measured on the spot"});
   fmt::print("{}", table.text());
-  fmt::print("A number of nodes may follow: 8xa100-80g*4. A JSON file is a machine too.\n");
+  fmt::print(
+      "Fewer devices of one are 2x3090 or 3x3090. A number of nodes may follow: 8xa100-80g*4. A "
+      "JSON file\nis a machine too.\n");
 }
 
 // Kinds of routes between endpoints, counted: people want to see "12 x gpu-gpu 12 GB/s", not 12
