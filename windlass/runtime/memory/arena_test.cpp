@@ -211,7 +211,9 @@ TEST(Arena, FullMemoryHasPagesBetweenBlocks) {
     return after.ru_minflt - before.ru_minflt;
   };
   EXPECT_GE(faults_of(1), free.statistics().peak / 4096 / 2);
-  EXPECT_LE(faults_of(10), 10);
+  // Sanitizers have faults of their own. Where there are no pages for what lies between, 740 go
+  // and come back in these steps.
+  EXPECT_LE(faults_of(10), 100);
 }
 
 // Loops of libtorch's headers are compiled into windlass, with a memory of their own of who has
