@@ -96,7 +96,8 @@ PriceFile price_file_from_json(std::string_view text, const std::string& where) 
   JsonObject top(document, "");
   if (const std::string format = top.text("format"); format != kPriceFormat)
     fail_input("\"format\" is \"{}\", expected \"{}\"", printable(format, 60), kPriceFormat);
-  top.integer("version", kPriceVersion, kPriceVersion);
+  if (top.integer("version", 1, kPriceVersion) < kPriceVersion)
+    fail_input("kernels were measured in another way then (\"version\" is not {})", kPriceVersion);
   constexpr int64_t kMostCount = 1 << 20, kMostTime = int64_t{1} << 50;
   PriceFile file;
   file.setting = {.windlass = bounded_text(top, "windlass"),

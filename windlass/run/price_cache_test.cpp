@@ -157,6 +157,7 @@ TEST_F(PriceCaching, HostileFilesAreIgnoredAndReplaced) {
       {good.substr(0, good.size() / 2), ""},
       {changed("windlass kernel prices", "windlass plan"), "\"format\""},
       {changed("\"version\": 2", "\"version\": 3"), "version"},
+      {changed("\"version\": 2", "\"version\": 1"), "in another way"},
       {changed("\"time_ns\": 1000", "\"time_ns\": -1"), "time_ns"},
       {changed("\"time_ns\": 1000", "\"time_ns\": 1e300"), "time_ns"},
       {changed("\"workspace_bytes\": 64", "\"workspace_bytes\": 99999999999999999999"),
