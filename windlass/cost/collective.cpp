@@ -24,6 +24,7 @@ struct GroupLayout {
   bool striped = false;
   size_t per_node = 1;  // of a striped group
   bool one_process = false;
+  bool copied = false;  // by the devices' own cores
 };
 
 GroupLayout layout_of(const Machine& machine, const DeviceGroup& group) {
@@ -47,6 +48,7 @@ GroupLayout layout_of(const Machine& machine, const DeviceGroup& group) {
                    });
   if (layout.striped) layout.per_node = layout.nodes[0].size();
   layout.one_process = order.size() == 1 && machine[order[0]].one_process;
+  layout.copied = layout.one_process && machine.type_of(group[0]).copies_itself;
   return layout;
 }
 
@@ -177,6 +179,18 @@ Seconds hierarchical(LoadSum& loads, const GroupLayout& group, Collective collec
   return inside + between;
 }
 
+// What the cores of a member copy of a tensor, as times what would cross its link: what is its own is
+// copied as well, and a sum over n reads n parts of a tensor for each one that is written.
+double copied_share(Collective collective, size_t n) {
+  const auto members = static_cast<double>(n);
+  switch (collective) {
+    case Collective::AllReduce: return members / (2 * (members - 1));
+    case Collective::ReduceScatter: return (members + 1) / (2 * (members - 1));
+    case Collective::Broadcast: return 1;
+    default: return members / (members - 1);
+  }
+}
+
 // Of what one thread does for all of them: the farthest route, once.
 Seconds latency_at_once(LoadSum& loads, const Members& members) {
   Seconds farthest;
@@ -187,9 +201,10 @@ Seconds latency_at_once(LoadSum& loads, const Members& members) {
 
 Traffic plan(LoadSum& loads, Collective collective, Algorithm algorithm,
              const std::vector<GroupLayout>& groups, Bytes bytes) {
-  const auto size = static_cast<double>(bytes.value);
   Seconds latency;
   for (const GroupLayout& group : groups) {
+    const double size = static_cast<double>(bytes.value) *
+                        (group.copied ? copied_share(collective, group.all.size()) : 1);
     Seconds steps;
     switch (algorithm) {
       case Algorithm::Direct: steps = direct(loads, group.all, collective, size); break;

@@ -93,6 +93,23 @@ TEST(Collective, ThreadsOfOneProcessPayLatencyOnce) {
   EXPECT_EQ(alone(machine, Collective::AllReduce, Algorithm::Ring, across, 80 * kMB), far);
 }
 
+// Cores that copy: of 4 members each writes a quarter of a sum and reads four for it, which is as
+// much as copying all of it; half of that and an eighth where the sum stays in parts. What is
+// gathered is copied whole.
+TEST(Collective, DevicesThatCopyThemselvesCopyTheirOwnPart) {
+  Machine machine = load_machine("8xa100-80g");
+  for (Node& node : machine.nodes) node.one_process = true;
+  for (DeviceType& type : machine.device_types) type.copies_itself = true;
+  const std::vector<DeviceGroup> group = {members(0, 4)};
+  const auto volume = [&](Collective collective) {
+    return plan_collective(machine, collective, group, Bytes(80 * kMB)).volume.value;
+  };
+  EXPECT_EQ(volume(Collective::AllReduce), 80 * kMB);
+  EXPECT_EQ(volume(Collective::ReduceScatter), 50 * kMB);
+  EXPECT_EQ(volume(Collective::AllGather), 80 * kMB);
+  EXPECT_EQ(volume(Collective::AllToAll), 20 * kMB);
+}
+
 TEST(Collective, TreesBetweenNodesChainsInside) {
   const Machine machine = load_machine("8xa100-80g");
   const std::vector<DeviceGroup> all = {members(0, 8)};

@@ -51,10 +51,11 @@ Machine local_machine(const LocalOptions& options) {
                options.hosts, options.devices, options.devices == 1 ? "" : "s", kMaxLocalDevices);
   const int64_t all = options.devices * options.hosts;
   const HostFigures host = options.host ? *options.host : measure_host();
-  const bool copies_itself = !options.link_bandwidth && all == 1 && options.threads >= host.cores;
-  const BytesPerSecond link =
-      options.link_bandwidth.value_or(copies_itself ? host.copy_all : host.copy_one);
-  const Seconds latency = copies_itself ? kOwnLatency : host.handoff;
+  const bool copies_itself = !options.link_bandwidth && options.hosts == 1 &&
+                             all <= host.cores && all * options.threads >= host.cores;
+  const BytesPerSecond link = options.link_bandwidth.value_or(
+      copies_itself ? share(host.copy_one, host.copy_all, options.threads, all) : host.copy_one);
+  const Seconds latency = copies_itself && all == 1 ? kOwnLatency : host.handoff;
 
   Machine machine;
   machine.name = "local";

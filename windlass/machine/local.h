@@ -31,10 +31,10 @@ struct LocalOptions {
 // A machine called `local` with the devices cpu0, cpu1, ... Figures of a device are those of its
 // threads, or its share of the host's rate and bandwidth if all are at work. Copies between a
 // device and the host, or between two devices, are copies in memory: each passes the device's link,
-// and all share what the host can copy in all. A thread beside the kernels copies; but one device
-// whose kernels use every core copies itself, with all its threads: beside the kernels, copies
+// and all share what the host can copy in all. A thread beside the kernels copies; but devices
+// whose kernels use every core copy themselves, with all their threads: beside the kernels, copies
 // would slow them by as much or more. A given link bandwidth is that of an imitated link, which
-// needs no cores. Several hosts have each their share of the memory, and as many devices. Throws
+// needs no cores, and more devices than cores imitate devices that have them. Several hosts have each their share of the memory, and as many devices. Throws
 // Error{Input} if the limits do not fit the host's memory.
 Machine local_machine(const LocalOptions& options = {});
 

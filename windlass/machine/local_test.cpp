@@ -101,7 +101,7 @@ TEST(Local, OptionsAreWhatRoutesSay) {
 }
 
 // Only if kernels leave no core for it, and no link is imitated; and machine files keep it.
-TEST(Local, ADeviceWithAllCoresCopiesItself) {
+TEST(Local, DevicesWithAllCoresCopyThemselves) {
   const auto made = [](LocalOptions options) {
     options.host = four_cores();
     return local_machine(options);
@@ -113,7 +113,14 @@ TEST(Local, ADeviceWithAllCoresCopiesItself) {
   const Machine idle = made({.threads = 3});
   EXPECT_FALSE(idle.device_types[0].copies_itself);
   EXPECT_DOUBLE_EQ(rate(idle, idle.nodes[0].endpoint, idle.devices[0].endpoint).value, 8e9);
-  EXPECT_FALSE(made({.devices = 2, .threads = 4}).device_types[0].copies_itself);
+  // Two with two cores each: half of what all copy.
+  const Machine two = made({.devices = 2, .threads = 2});
+  EXPECT_TRUE(two.device_types[0].copies_itself);
+  EXPECT_DOUBLE_EQ(rate(two, two.devices[0].endpoint, two.devices[1].endpoint).value, 6e9);
+  EXPECT_FALSE(made({.devices = 3, .threads = 1}).device_types[0].copies_itself);
+  EXPECT_TRUE(made({.devices = 4, .threads = 1}).device_types[0].copies_itself);
+  // Each has a share of a core only, and as much as it would have of slower ones.
+  EXPECT_FALSE(made({.devices = 5, .threads = 1}).device_types[0].copies_itself);
   const Machine linked = made({.link_bandwidth = BytesPerSecond(2e9), .threads = 4});
   EXPECT_FALSE(linked.device_types[0].copies_itself);
 }

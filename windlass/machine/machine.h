@@ -68,8 +68,8 @@ struct DeviceType {
   double stream_share = 0;
   BytesPerSecond memory_bandwidth;
   Seconds launch_overhead;  // from one kernel to the next when they are tiny
-  // Its own cores copy to and from host memory and carry out updates on the host: nothing of that
-  // runs beside its kernels.
+  // Its own cores copy to and from host memory and other devices, add up what they exchange and
+  // carry out updates on the host: nothing of that runs beside its kernels.
   bool copies_itself = false;
   std::string source;  // where the figures come from
   Calibration calibration = {};

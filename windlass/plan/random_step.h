@@ -180,6 +180,9 @@ inline RandomStep random_step(uint64_t seed) {
                                    .blocks = true,
                                    .unequal = Rng(seed, 2).chance(0.5),
                                    .mixed = rng.chance(0.6)});
+  Rng copying(seed, 4);
+  if (copying.chance(0.4))
+    for (DeviceType& type : step.machine.device_types) type.copies_itself = copying.chance(0.8);
   step.name =
       fmt::format("seed {}: {} on {} devices", seed, graph.name, step.machine.devices.size());
   return step;

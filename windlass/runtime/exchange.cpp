@@ -3,11 +3,36 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "windlass/base/error.h"
 
 namespace windlass {
+namespace {
+
+// Elements, or bytes of copies, that are worth a thread of their own.
+constexpr int64_t kWorthThreads = 1 << 16;
+
+// Calls move(item, range) for ranges of [0, size_of(item)) that together are all of all items.
+template <class Item, class SizeOf, class Move>
+void divide_list(MoveThreads& threads, const std::vector<Item>& items, const SizeOf& size_of,
+                 const Move& move) {
+  int64_t all = 0;
+  for (const Item& item : items) all += size_of(item);
+  threads.divide(all, kWorthThreads, [&](int64_t begin, int64_t end) {
+    int64_t at = 0;
+    for (const Item& item : items) {
+      const int64_t size = size_of(item);
+      const Range mine{std::clamp(begin - at, int64_t{0}, size),
+                       std::clamp(end - at, int64_t{0}, size)};
+      if (mine.size() > 0) move(item, mine);
+      at += size;
+    }
+  });
+}
+
+}  // namespace
 
 class DeviceExchange::Room {
  public:
@@ -59,14 +84,15 @@ struct DeviceExchange::Received {
 };
 
 DeviceExchange::DeviceExchange(const Program& program, Slots& slots, const Ownership& own,
-                               Ranks* ranks, std::unique_ptr<PlainSums> plain)
+                               Ranks* ranks, std::unique_ptr<PlainSums> plain, int64_t threads)
     : program_(program),
       slots_(slots),
       own_(own),
       ranks_(ranks),
       parcels_(program.tasks.size()),
       room_(std::make_unique<Room>()),
-      plain_(std::move(plain)) {
+      plain_(std::move(plain)),
+      threads_(threads) {
   if (own.alone()) return;
   ensure(ranks != nullptr, "several processes, and no way to them");
   uint32_t tags = 0;
@@ -155,13 +181,29 @@ void DeviceExchange::pack(const Parcel& parcel, const Received& received, std::b
 
 void DeviceExchange::carry_out(const ProgramTask& task, const Received& received) {
   for (const StatisticsMerge& part : task.merges) merge(part, received);
-  for (const Receive& part : task.receives)
-    if (own_.mine(part.to)) receive(part, received);
-  for (size_t i = 0; i < task.sums.size(); ++i)
-    if (received.parcels == nullptr || !received.parcels->divided.contains(static_cast<int32_t>(i)))
-      sum(task.sums[i], received);
-  for (const FlatCopy& part : task.copies)
-    if (own_.mine(part.to)) copy(part, received);
+  int64_t received_bytes = 0;
+  for (const Receive& part : task.receives) received_bytes += byte_size(part.type).value;
+  const auto receivers = static_cast<int64_t>(task.receives.size());
+  threads_.divide(receivers, received_bytes < kWorthThreads ? receivers : 1,
+                  [&](int64_t begin, int64_t end) {
+                    for (const Receive& part : std::span(task.receives).subspan(
+                             static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
+                      if (own_.mine(part.to)) receive(part, received);
+                  });
+  const auto made_elsewhere = [&](const TermSum& part) {
+    const auto index = static_cast<int32_t>(&part - task.sums.data());
+    return received.parcels != nullptr && received.parcels->divided.contains(index);
+  };
+  divide_list(
+      threads_, task.sums, [](const TermSum& part) { return part.count; },
+      [&](const TermSum& part, Range elements) {
+        if (!made_elsewhere(part)) sum(part, elements, received);
+      });
+  divide_list(
+      threads_, task.copies, [](const FlatCopy& part) { return part.bytes; },
+      [&](const FlatCopy& part, Range bytes) {
+        if (own_.mine(part.to)) copy(part, bytes, received);
+      });
 }
 
 // Copies of a part that come from another process.
@@ -233,18 +275,19 @@ void DeviceExchange::receive_wide(const Receive& receive, const Received& receiv
   narrow(sum.data(), dtype, slots_.bytes(receive.to).data(), count);
 }
 
-void DeviceExchange::sum(const TermSum& sum, const Received& received) {
+void DeviceExchange::sum(const TermSum& sum, Range elements, const Received& received) {
+  const int64_t first = elements.begin * element_bytes(sum.dtype);
   std::vector<const std::byte*> terms;
   std::vector<SumTarget> targets;
   for (const TermSum::Where& target : sum.results)
     if (own_.mine(target.slot))
-      targets.push_back({slots_.bytes(target.slot).data() + target.at, target.adds});
-  if (targets.empty() || sum.count == 0) return;
+      targets.push_back({slots_.bytes(target.slot).data() + target.at + first, target.adds});
+  if (targets.empty() || elements.size() == 0) return;
   for (const TermSum::Where& term : sum.terms) {
     const std::byte* come = received.find(&term);
-    terms.push_back(come != nullptr ? come : slots_.bytes(term.slot).data() + term.at);
+    terms.push_back((come != nullptr ? come : slots_.bytes(term.slot).data() + term.at) + first);
   }
-  combine_terms(sum.dtype, sum.combine, terms, targets, sum.count);
+  combine_terms(sum.dtype, sum.combine, terms, targets, elements.size());
 }
 
 // The chunk of a sum that is this process's to make.
@@ -285,13 +328,12 @@ void DeviceExchange::hand_out(const ProgramTask& task, const Received& received)
   }
 }
 
-void DeviceExchange::copy(const FlatCopy& copy, const Received& received) {
-  if (const std::byte* from = received.find(&copy)) {
-    std::memcpy(slots_.bytes(copy.to).data() + copy.to_at, from, static_cast<size_t>(copy.bytes));
-    return;
-  }
-  const Slots::Ends ends = slots_.ends(copy);
-  std::memcpy(ends.to, ends.from, static_cast<size_t>(copy.bytes));
+void DeviceExchange::copy(const FlatCopy& copy, Range bytes, const Received& received) {
+  const std::byte* come = received.find(&copy);
+  const Slots::Ends ends = come == nullptr
+                               ? slots_.ends(copy)
+                               : Slots::Ends{come, slots_.bytes(copy.to).data() + copy.to_at};
+  std::memcpy(ends.to + bytes.begin, ends.from + bytes.begin, static_cast<size_t>(bytes.size()));
 }
 
 void DeviceExchange::merge(const StatisticsMerge& merge, const Received& received) {

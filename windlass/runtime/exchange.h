@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "windlass/run/ranks.h"
+#include "windlass/runtime/move_threads.h"
 #include "windlass/runtime/parcels.h"
 #include "windlass/runtime/plain_sums.h"
 #include "windlass/runtime/program.h"
@@ -17,9 +18,9 @@ namespace windlass {
 class DeviceExchange {
  public:
   // Refers to its arguments. `ranks` is null if this process is alone. `plain`: sums that are not
-  // carried out here; may be null.
+  // carried out here; may be null. `threads`: that large moves are divided over.
   DeviceExchange(const Program& program, Slots& slots, const Ownership& own, Ranks* ranks,
-                 std::unique_ptr<PlainSums> plain = nullptr);
+                 std::unique_ptr<PlainSums> plain = nullptr, int64_t threads = 1);
   ~DeviceExchange();
 
   // What a task (or one part of it) has to move between devices, and copies of its parts that come
@@ -41,10 +42,10 @@ class DeviceExchange {
   void copy_parts(const Part& part, const Received& received);
   void receive(const Receive& receive, const Received& received);
   void receive_wide(const Receive& receive, const Received& received);
-  void sum(const TermSum& sum, const Received& received);
+  void sum(const TermSum& sum, Range elements, const Received& received);
   void divided_sum(const ProgramTask& task, int32_t index, Received& received);
   void hand_out(const ProgramTask& task, const Received& received);
-  void copy(const FlatCopy& copy, const Received& received);
+  void copy(const FlatCopy& copy, Range bytes, const Received& received);
   void merge(const StatisticsMerge& merge, const Received& received);
   void pass_messages(TaskId task, size_t round, Received& received);
   void pack(const Parcel& parcel, const Received& received, std::byte* to);
@@ -58,6 +59,7 @@ class DeviceExchange {
   std::vector<uint32_t> first_tag_;  // by task: each list has two, one for each round
   std::unique_ptr<Room> room_;
   std::unique_ptr<PlainSums> plain_;
+  MoveThreads threads_;
 };
 
 }  // namespace windlass

@@ -233,6 +233,28 @@ TEST(ManyDevices, SplitSequencesAndExpertsTrainAsOneDevice) {
   train(slots, "megatron:ep=2,cp=2,stripes=2", 4);
 }
 
+// Moves so large that several threads share them leave the bits of those that one thread does.
+TEST(ManyDevices, SharedMovesChangeNothing) {
+  const Graph graph = cases::mlp(256, 2, 768);
+  for (const char* name : {"data-parallel", "zero:stage=1", "zero:stage=3", "megatron:tp=4",
+                           "megatron:tp=2", "1f1b:pp=2,micro-batches=2", "offload-all"}) {
+    SCOPED_TRACE(name);
+    Machine machine = cases::machine(4);
+    const PreparedStep step = prepare_step(graph, parse_baseline(name), machine, {});
+    const StepStart start =
+        cases::random_start(step.training, static_cast<int32_t>(step.strategy.micro_batches), 3);
+    const BatchAxes batch = batch_of_network(step.training);
+    const auto train = [&] {
+      return run(step.training, machine, step.strategy, start, batch, {.steps = 2});
+    };
+    const RunEnd expected = train();
+    machine.device_types[0].copies_itself = true;
+    const RunEnd found = train();
+    EXPECT_EQ(found.losses, expected.losses);
+    EXPECT_TRUE(found.last.bits == expected.last.bits);
+  }
+}
+
 TEST(ManyDevices, DelaysChangeNothing) {
   uint64_t ran = 0;
   for (uint64_t seed = 1; ran < sampled<uint64_t>(40) && !testing::Test::HasFailure(); ++seed) {

@@ -51,10 +51,12 @@ using Wide = std::conditional_t<kNarrow<T>, float, T>;
 
 template <class T>
 void combine_run(CombineFn combine, const T* from, T* to, int64_t count) {
-  if (combine == CombineFn::Sum)
+  if (combine == CombineFn::Sum) {
+#pragma omp simd
     for (int64_t i = 0; i < count; ++i) to[i] = static_cast<T>(to[i] + from[i]);
-  else
+  } else {
     for (int64_t i = 0; i < count; ++i) to[i] = combined<T>(combine, to[i], from[i]);
+  }
 }
 
 }  // namespace
@@ -126,21 +128,27 @@ void combine_terms(DType dtype, CombineFn combine, const std::vector<const std::
       const int64_t size = std::min(kAtOnce, count - at);
       for (size_t m = 0; m < terms.size(); ++m) {
         const T* term = reinterpret_cast<const T*>(terms[m]) + at;
-        if (m == 0)
+        if (m == 0) {
+#pragma omp simd
           for (int64_t i = 0; i < size; ++i) sum[i] = static_cast<W>(term[i]);
-        else if (combine == CombineFn::Sum)
+        } else if (combine == CombineFn::Sum) {
+#pragma omp simd
           for (int64_t i = 0; i < size; ++i)
             sum[i] = static_cast<W>(sum[i] + static_cast<W>(term[i]));
-        else
+        } else {
           for (int64_t i = 0; i < size; ++i)
             sum[i] = combined<W>(combine, sum[i], static_cast<W>(term[i]));
+        }
       }
       for (const SumTarget& target : targets) {
         T* to = reinterpret_cast<T*>(target.data) + at;
-        if (target.adds)
+        if (target.adds) {
+#pragma omp simd
           for (int64_t i = 0; i < size; ++i) to[i] = static_cast<T>(static_cast<W>(to[i]) + sum[i]);
-        else
+        } else {
+#pragma omp simd
           for (int64_t i = 0; i < size; ++i) to[i] = static_cast<T>(sum[i]);
+        }
       }
     }
   });

@@ -12,6 +12,15 @@
 #include "windlass/runtime/kernels/update_kernels.h"
 
 namespace windlass {
+namespace {
+
+bool copies_itself(const TaskGraph& tasks, const Machine& machine) {
+  return std::ranges::any_of(tasks.teams, [&](const Team& team) {
+    return machine.device_types[team.type].copies_itself;
+  });
+}
+
+}  // namespace
 
 TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Program& program,
                        Slots& slots, const Ownership& own, const Machine& machine,
@@ -25,12 +34,12 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       exchange_(program, slots, own, options.ranks,
                 own.alone() || !options.library_sums
                     ? nullptr
-                    : std::make_unique<PlainSums>(program, tasks, own, *options.ranks)),
+                    : std::make_unique<PlainSums>(program, tasks, own, *options.ranks),
+                own.alone() && copies_itself(tasks, machine) ? program.devices * options.threads
+                                                             : 1),
       pacer_(machine, static_cast<size_t>(program.steps)),
       norms_(static_cast<size_t>(program.steps)) {
-  paces_ = options.pace && !std::ranges::any_of(tasks.teams, [&](const Team& team) {
-             return machine.device_types[team.type].copies_itself;
-           });
+  paces_ = options.pace && !copies_itself(tasks, machine);
   size_t members = 1;
   for (const auto& group : tasks.groups) members = std::max(members, group.size());
   losses_.assign(static_cast<size_t>(program.steps),

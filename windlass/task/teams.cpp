@@ -101,8 +101,8 @@ Teams::Teams(const Machine& machine, const Strategy& strategy,
 LaneId Teams::make_lane(TeamId team, LaneKind kind) {
   LaneId& lane = lanes_[team.index()][static_cast<size_t>(kind)];
   const bool copies = kind == LaneKind::SwapIn || kind == LaneKind::SwapOut;
-  if ((copies && copies_in_turn_[team.index()]) ||
-      (kind == LaneKind::Host && copies_itself_[team.index()]))
+  if (kind != LaneKind::Compute &&
+      (copies_itself_[team.index()] || (copies && copies_in_turn_[team.index()])))
     return lane = this->lane(team, LaneKind::Compute);
   const LaneId next(graph_.lanes.size());
   if (kind == LaneKind::Host) {
@@ -116,6 +116,7 @@ LaneId Teams::make_lane(TeamId team, LaneKind kind) {
 }
 
 LaneId Teams::send_lane(TeamId from, TeamId to) {
+  if (copies_itself_[to.index()]) return lane(to, LaneKind::Compute);
   const auto [entry, fresh] = send_lanes_.try_emplace({from, to}, LaneId(graph_.lanes.size()));
   if (fresh) graph_.lanes.push_back({LaneKind::Send, from, to});
   return entry->second;

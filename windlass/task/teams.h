@@ -36,7 +36,7 @@ class Teams {
   const HostShare& host(TeamId team) const { return hosts_[team.index()]; }
 
   // Made when first asked for. Teams on the same host share its lane. What a device does itself is
-  // on its compute lane.
+  // on its compute lane; of what is sent, that of the receiver.
   LaneId lane(TeamId team, LaneKind kind) {
     const LaneId known = lanes_[team.index()][static_cast<size_t>(kind)];
     return known.valid() ? known : make_lane(team, kind);
