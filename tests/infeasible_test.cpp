@@ -70,6 +70,24 @@ TEST(InfeasibleProgram, SaysWhereAndWhat) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run.out;
 }
 
+// A search that was cut has not looked everywhere, and says so; one that was not does not.
+TEST(InfeasibleProgram, SaysThatTheTimeLimitCut) {
+  const auto asked = [](const char* seconds, bool as_json) {
+    std::vector<std::string> words = {"plan",     "gpt2", "--on",         "4x1080ti",
+                                      "--batch",  "16",   "--memory",     "20MiB",
+                                      "--effort", "0.01", "--time-limit", seconds};
+    if (as_json) words.push_back("--json");
+    ProgramResult run = run_windlass(words);
+    EXPECT_EQ(run.exit_code, 2) << run.err;
+    return run.out;
+  };
+  const json cut = json::parse(asked("0.000001", true)), whole = json::parse(asked("3600", true));
+  EXPECT_NE(cut.value("time_limit_cut", "").find("structures"), std::string::npos) << cut.dump();
+  EXPECT_FALSE(whole.contains("time_limit_cut")) << whole["time_limit_cut"];
+  EXPECT_LE(whole["minimum_limit_bytes"].get<int64_t>(), cut["minimum_limit_bytes"].get<int64_t>());
+  EXPECT_NE(asked("0.000001", false).find("the time limit cut short: "), std::string::npos);
+}
+
 // Strategies that keep everything do not fit because the user forbids the rest.
 TEST(Advice, DecisionsGivenBackHelp) {
   const Graph network = cases::transformer(8, 3, true);

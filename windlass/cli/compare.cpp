@@ -82,9 +82,12 @@ ExitCode run_compare(const CompareFlags& flags) {
     return code;
   }
   fmt::print("{}", strategy_table_text(rows, found, subject.machine, subject.facts));
-  if (!planned.fits && planned.search.least_limit)
-    fmt::print("no plan fits; the least limit that was found is {}\n",
-               format_bytes(*planned.search.least_limit));
+  if (!planned.fits && planned.search.least_limit) {
+    const std::string cut = time_cuts(planned.search.stages);
+    fmt::print("no plan fits; the least limit that was found is {}{}\n",
+               format_bytes(*planned.search.least_limit),
+               cut.empty() ? cut : "; the time limit cut short: " + cut);
+  }
   return code;
 }
 

@@ -90,6 +90,7 @@ InfeasibleAnswer answer_infeasible(const InfeasibleRequest& request, const Plann
   answer.limit = subject.machine.devices[0].limit;
   answer.least_limit = planned.search.least_limit;
   answer.tried = planned.search.tried;
+  answer.time_cuts = time_cuts(planned.search.stages);
   answer.report = report_simulation(planned.step, &subject.training.graph, subject.machine,
                                     subject.facts, request.top);
   answer.reason = answer.report.failure ? failure_reason(*answer.report.failure)

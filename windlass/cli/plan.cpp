@@ -78,12 +78,7 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
 
 // What a time limit has cut.
 std::string cut_text(const SearchResult& search) {
-  std::string cut;
-  for (const StageEffort& stage : search.stages) {
-    if (!stage.time_limit) continue;
-    cut += fmt::format("{}{}", cut.empty() ? "" : ", ", stage.name);
-    if (!stage.left_out.empty()) cut += fmt::format(" (left out: {})", stage.left_out);
-  }
+  const std::string cut = time_cuts(search.stages);
   return cut.empty() ? cut : fmt::format("  the time limit cut short: {}\n", cut);
 }
 

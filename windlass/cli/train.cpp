@@ -129,11 +129,15 @@ PreparedRun prepare(const TrainFlags& flags, int& threads, const Ranks* ranks, s
   if (!planned.fits && before > 0)  // the limit or the batch is another one
     planned =
         plan_subject(flags.model, machine, pricing, {.search = {.time_limit = flags.time_limit}});
-  if (!planned.fits)
-    throw DoesNotFit(fmt::format("no plan fits {}; the least limit is {} bytes ({})",
+  if (!planned.fits) {
+    const std::string cut = time_cuts(planned.search.stages);
+    const Bytes least = planned.search.least_limit.value_or(Bytes(0));
+    throw DoesNotFit(fmt::format("no plan fits {}; the least limit {} {} bytes ({}){}",
                                  format_bytes(planned.subject.machine.devices[0].limit),
-                                 planned.search.least_limit ? planned.search.least_limit->value : 0,
-                                 format_bytes(planned.search.least_limit.value_or(Bytes(0)))));
+                                 cut.empty() ? "is" : "that was found is", least.value,
+                                 format_bytes(least),
+                                 cut.empty() ? cut : "; the time limit cut short: " + cut));
+  }
   prepared.subject = std::move(planned.subject);
   prepared.step = std::move(planned.step);
   write(pricing);

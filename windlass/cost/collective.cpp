@@ -179,8 +179,8 @@ Seconds hierarchical(LoadSum& loads, const GroupLayout& group, Collective collec
   return inside + between;
 }
 
-// What the cores of a member copy of a tensor, as times what would cross its link: what is its own is
-// copied as well, and a sum over n reads n parts of a tensor for each one that is written.
+// What the cores of a member copy of a tensor, as times what would cross its link: what is its own
+// is copied as well, and a sum over n reads n parts of a tensor for each one that is written.
 double copied_share(Collective collective, size_t n) {
   const auto members = static_cast<double>(n);
   switch (collective) {

@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kTextStream = 1;
 constexpr uint64_t kFirstSlotStream = 16;
 
-// The sum of four even numbers of 16 bits, near to a normal one: mean 0, variance 1, at most 3.5 from
-// 0. A step waits for its data, and logarithms and cosines would take a tenth of a small one.
+// The sum of four even numbers of 16 bits, near to a normal one: mean 0, variance 1, at most 3.5
+// from 0. A step waits for its data, and logarithms and cosines would take a tenth of a small one.
 float nearly_normal(uint64_t bits) {
   constexpr double kSteps = 65536;
   const auto sum = static_cast<int64_t>((bits & 0xffff) + (bits >> 16 & 0xffff) +

@@ -24,6 +24,10 @@ std::string infeasible_text(const InfeasibleAnswer& answer, const std::string& d
   if (answer.least_limit)
     text += fmt::format("  least limit: {} ({} bytes), of {} strategies tried\n",
                         format_bytes(*answer.least_limit), answer.least_limit->value, answer.tried);
+  if (!answer.time_cuts.empty())
+    text += fmt::format(
+        "  the time limit cut short: {}; a longer search may find a plan, or a lower least limit\n",
+        answer.time_cuts);
   text += fmt::format("  the most frugal one: {}\n{}", answer.reason, decisions);
   if (answer.report.failure) {
     const MemoryFailure& failure = *answer.report.failure;
@@ -49,6 +53,7 @@ ordered_json infeasible_json(const InfeasibleAnswer& answer) {
   json["limit_bytes"] = answer.limit.value;
   if (answer.least_limit) json["minimum_limit_bytes"] = answer.least_limit->value;
   json["reason"] = answer.reason;
+  if (!answer.time_cuts.empty()) json["time_limit_cut"] = answer.time_cuts;
   if (answer.report.failure) {
     const MemoryFailure& failure = *answer.report.failure;
     ordered_json alive = ordered_json::array();

@@ -15,7 +15,8 @@ namespace windlass {
 struct InfeasibleAnswer {
   Bytes limit = {};  // of the first device
   std::optional<Bytes> least_limit = {};
-  int64_t tried = 0;        // strategies
+  int64_t tried = 0;           // strategies
+  std::string time_cuts = {};  // stages of the search that its time limit has cut, for people
   SimulationReport report;  // of the most frugal strategy
   std::string reason;
   std::vector<Advice> advice;

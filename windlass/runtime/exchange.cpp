@@ -186,8 +186,9 @@ void DeviceExchange::carry_out(const ProgramTask& task, const Received& received
   const auto receivers = static_cast<int64_t>(task.receives.size());
   threads_.divide(receivers, received_bytes < kWorthThreads ? receivers : 1,
                   [&](int64_t begin, int64_t end) {
-                    for (const Receive& part : std::span(task.receives).subspan(
-                             static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
+                    for (const Receive& part :
+                         std::span(task.receives)
+                             .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
                       if (own_.mine(part.to)) receive(part, received);
                   });
   const auto made_elsewhere = [&](const TermSum& part) {

@@ -15,9 +15,8 @@ namespace windlass {
 namespace {
 
 bool copies_itself(const TaskGraph& tasks, const Machine& machine) {
-  return std::ranges::any_of(tasks.teams, [&](const Team& team) {
-    return machine.device_types[team.type].copies_itself;
-  });
+  return std::ranges::any_of(
+      tasks.teams, [&](const Team& team) { return machine.device_types[team.type].copies_itself; });
 }
 
 }  // namespace
@@ -31,12 +30,12 @@ TaskRunner::TaskRunner(const TrainingGraph& training, const TaskGraph& tasks, Pr
       slots_(slots),
       options_(options),
       own_(own),
-      exchange_(program, slots, own, options.ranks,
-                own.alone() || !options.library_sums
-                    ? nullptr
-                    : std::make_unique<PlainSums>(program, tasks, own, *options.ranks),
-                own.alone() && copies_itself(tasks, machine) ? program.devices * options.threads
-                                                             : 1),
+      exchange_(
+          program, slots, own, options.ranks,
+          own.alone() || !options.library_sums
+              ? nullptr
+              : std::make_unique<PlainSums>(program, tasks, own, *options.ranks),
+          own.alone() && copies_itself(tasks, machine) ? program.devices * options.threads : 1),
       pacer_(machine, static_cast<size_t>(program.steps)),
       norms_(static_cast<size_t>(program.steps)) {
   paces_ = options.pace && !copies_itself(tasks, machine);

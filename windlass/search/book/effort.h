@@ -20,6 +20,9 @@ struct StageEffort {
   std::string left_out = {};  // what was not looked at, if that can be said
 };
 
+// Those that the time limit, or Ctrl-C, has cut, and what they left out, for people; empty if none.
+std::string time_cuts(const std::vector<StageEffort>& stages);
+
 // Shared by a book and its branches.
 struct EffortBook {
   std::vector<StageEffort> stages;  // the last one is under way
