@@ -209,6 +209,7 @@ MachineOptions MachineFlags::machine_options() const {
   if (devices) options.devices = *devices;
   if (hosts) options.hosts = *hosts;
   options.threads = threads;
+  options.processes = processes;
   return options;
 }
 

@@ -23,7 +23,9 @@ struct MachineFlags {
   // Percent of each host's memory that is kept back for the system and whatever else runs there. Of
   // "local" what is free was measured, and a share of that is kept back already.
   double host_reserve = 15;
-  int threads = 1;  // that the kernels of each device of "local" use; set by the verb
+  // Of "local", set by the verb: that the kernels of each device use, and that share the devices.
+  int threads = 1;
+  int64_t processes = 1;
 
   void add_to(CLI::App& verb);
   // With --on, and what it may name.

@@ -109,6 +109,7 @@ PreparedRun prepare(const TrainFlags& flags, int& threads, const Ranks* ranks, s
   const size_t devices = devices_at_once(named, ranks);
   threads = flags.threads > 0 ? flags.threads : default_threads(devices);
   named.threads = threads;
+  if (ranks != nullptr) named.processes = ranks->size();
   if (!flags.strategy.empty()) {
     prepared.subject = subject_from_flags(flags.model, named, flags.strategy);
     check_machine(prepared.subject.machine);

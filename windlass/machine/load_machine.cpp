@@ -86,7 +86,8 @@ Machine load_machine(const std::string& name, const MachineOptions& options) {
                           .hosts = options.hosts.value_or(1),
                           .memory = options.memory,
                           .link_bandwidth = options.link_bandwidth,
-                          .threads = options.threads});
+                          .threads = options.threads,
+                          .processes = options.processes});
   if (options.devices || options.hosts || options.link_bandwidth)
     fail_input(
         "{}: a number of devices or hosts and a bandwidth of links are for the machine \"local\"",

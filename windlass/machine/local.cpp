@@ -51,7 +51,7 @@ Machine local_machine(const LocalOptions& options) {
                options.hosts, options.devices, options.devices == 1 ? "" : "s", kMaxLocalDevices);
   const int64_t all = options.devices * options.hosts;
   const HostFigures host = options.host ? *options.host : measure_host();
-  const bool copies_itself = !options.link_bandwidth && options.hosts == 1 &&
+  const bool copies_itself = !options.link_bandwidth && options.hosts * options.processes == 1 &&
                              all <= host.cores && all * options.threads >= host.cores;
   const BytesPerSecond link = options.link_bandwidth.value_or(
       copies_itself ? share(host.copy_one, host.copy_all, options.threads, all) : host.copy_one);

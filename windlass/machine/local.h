@@ -23,6 +23,9 @@ struct LocalOptions {
   // Of each device's link to host memory. Else what is copied without kernels beside it.
   std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
   int64_t threads = 1;  // that the kernels of each device use
+  // That share out the devices. What is another one's comes in messages, which are waited for more
+  // than worked on.
+  int64_t processes = 1;
   // Instead of measuring.
   std::optional<HostFigures> host = std::nullopt;
   std::optional<LoopbackFigures> loopback = std::nullopt;
@@ -33,9 +36,10 @@ struct LocalOptions {
 // device and the host, or between two devices, are copies in memory: each passes the device's link,
 // and all share what the host can copy in all. A thread beside the kernels copies; but devices
 // whose kernels use every core copy themselves, with all their threads: beside the kernels, copies
-// would slow them by as much or more. A given link bandwidth is that of an imitated link, which
-// needs no cores, and more devices than cores imitate devices that have them. Several hosts have each their share of the memory, and as many devices. Throws
-// Error{Input} if the limits do not fit the host's memory.
+// would slow them by as much or more, unless they are messages to other processes. A given link
+// bandwidth is that of an imitated link, which needs no cores, and more devices than cores imitate
+// devices that have them. Several hosts have each their share of the memory, and as many devices.
+// Throws Error{Input} if the limits do not fit the host's memory.
 Machine local_machine(const LocalOptions& options = {});
 
 }  // namespace windlass

@@ -119,6 +119,7 @@ TEST(Local, DevicesWithAllCoresCopyThemselves) {
   EXPECT_DOUBLE_EQ(rate(two, two.devices[0].endpoint, two.devices[1].endpoint).value, 6e9);
   EXPECT_FALSE(made({.devices = 3, .threads = 1}).device_types[0].copies_itself);
   EXPECT_TRUE(made({.devices = 4, .threads = 1}).device_types[0].copies_itself);
+  EXPECT_FALSE(made({.devices = 4, .threads = 1, .processes = 2}).device_types[0].copies_itself);
   // Each has a share of a core only, and as much as it would have of slower ones.
   EXPECT_FALSE(made({.devices = 5, .threads = 1}).device_types[0].copies_itself);
   const Machine linked = made({.link_bandwidth = BytesPerSecond(2e9), .threads = 4});

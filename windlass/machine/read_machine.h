@@ -23,6 +23,7 @@ struct MachineOptions {
   std::optional<int64_t> hosts = std::nullopt;
   std::optional<BytesPerSecond> link_bandwidth = std::nullopt;
   int64_t threads = 1;
+  int64_t processes = 1;
 };
 
 // Reads the format of docs/machine_format.md. `where` begins messages. Unknown keys are refused

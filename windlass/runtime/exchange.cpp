@@ -2,30 +2,40 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <utility>
 
 #include "windlass/base/error.h"
+#include "windlass/base/parallel.h"
+#include "windlass/graph/even_parts.h"
 
 namespace windlass {
 namespace {
 
 // Elements, or bytes of copies, that are worth a thread of their own.
-constexpr int64_t kWorthThreads = 1 << 16;
+constexpr int64_t kWorthThread = 1 << 18;
+
+// Calls move(range) for parts of [0, size), on so many threads at most.
+void divide(int64_t threads, int64_t size, int64_t least, const std::function<void(Range)>& move) {
+  const int64_t parts = std::clamp(size / std::max<int64_t>(1, least), int64_t{1}, threads);
+  in_parallel(static_cast<size_t>(parts), static_cast<size_t>(parts),
+              [&](size_t i) { move(part_of(size, parts, static_cast<int64_t>(i))); });
+}
 
 // Calls move(item, range) for ranges of [0, size_of(item)) that together are all of all items.
 template <class Item, class SizeOf, class Move>
-void divide_list(MoveThreads& threads, const std::vector<Item>& items, const SizeOf& size_of,
+void divide_list(int64_t threads, const std::vector<Item>& items, const SizeOf& size_of,
                  const Move& move) {
   int64_t all = 0;
   for (const Item& item : items) all += size_of(item);
-  threads.divide(all, kWorthThreads, [&](int64_t begin, int64_t end) {
+  divide(threads, all, kWorthThread, [&](Range part) {
     int64_t at = 0;
     for (const Item& item : items) {
       const int64_t size = size_of(item);
-      const Range mine{std::clamp(begin - at, int64_t{0}, size),
-                       std::clamp(end - at, int64_t{0}, size)};
+      const Range mine{std::clamp(part.begin - at, int64_t{0}, size),
+                       std::clamp(part.end - at, int64_t{0}, size)};
       if (mine.size() > 0) move(item, mine);
       at += size;
     }
@@ -184,13 +194,12 @@ void DeviceExchange::carry_out(const ProgramTask& task, const Received& received
   int64_t received_bytes = 0;
   for (const Receive& part : task.receives) received_bytes += byte_size(part.type).value;
   const auto receivers = static_cast<int64_t>(task.receives.size());
-  threads_.divide(receivers, received_bytes < kWorthThreads ? receivers : 1,
-                  [&](int64_t begin, int64_t end) {
-                    for (const Receive& part :
-                         std::span(task.receives)
-                             .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)))
-                      if (own_.mine(part.to)) receive(part, received);
-                  });
+  divide(threads_, receivers, received_bytes < kWorthThread ? receivers : 1, [&](Range part) {
+    for (const Receive& each :
+         std::span(task.receives)
+             .subspan(static_cast<size_t>(part.begin), static_cast<size_t>(part.size())))
+      if (own_.mine(each.to)) receive(each, received);
+  });
   const auto made_elsewhere = [&](const TermSum& part) {
     const auto index = static_cast<int32_t>(&part - task.sums.data());
     return received.parcels != nullptr && received.parcels->divided.contains(index);

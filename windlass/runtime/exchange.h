@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "windlass/run/ranks.h"
-#include "windlass/runtime/move_threads.h"
 #include "windlass/runtime/parcels.h"
 #include "windlass/runtime/plain_sums.h"
 #include "windlass/runtime/program.h"
@@ -59,7 +58,7 @@ class DeviceExchange {
   std::vector<uint32_t> first_tag_;  // by task: each list has two, one for each round
   std::unique_ptr<Room> room_;
   std::unique_ptr<PlainSums> plain_;
-  MoveThreads threads_;
+  const int64_t threads_;
 };
 
 }  // namespace windlass
