@@ -74,10 +74,10 @@ BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t by
                                     .at_end = persistent,
                                     .micro_batch = content.micro_batch,
                                     .tensor = content.tensor,
-                                    .bytes = Bytes(own_bytes(bytes, content, group, k) * parts),
                                     .group = group_id(group),
                                     .layout = content.layout,
-                                    .share = content.share});
+                                    .share = content.share,
+                                    .bytes = Bytes(own_bytes(bytes, content, group, k) * parts)});
     if (!first_buffer.valid()) first_buffer = id;
   }
   return first_buffer;
