@@ -17,14 +17,20 @@ void Emitter::prepare(const Strategy& strategy) {
   graph_.clear_tasks();
   const bool on_hosts = uses_hosts(strategy);
   std::vector<std::vector<int32_t>> kinds = size_kinds(strategy);
+  // Searches change the limits of the machine between two strategies.
+  std::vector<Bytes> usable;
+  for (const auto& group : strategy.groups)
+    for (const DeviceId device : group)
+      if (device.index() < machine_.devices.size())
+        usable.push_back(usable_memory(machine_[device], strategy));
   if (teams_ == nullptr || groups_ != strategy.groups || in_turn_ != strategy.in_turn ||
-      on_hosts_ != on_hosts || kinds_ != kinds || memory_cap_ != strategy.memory_cap) {
+      on_hosts_ != on_hosts || kinds_ != kinds || usable_ != usable) {
     check_groups(machine_, strategy);
     groups_ = strategy.groups;
     in_turn_ = strategy.in_turn;
     on_hosts_ = on_hosts;
     kinds_ = std::move(kinds);
-    memory_cap_ = strategy.memory_cap;
+    usable_ = std::move(usable);
     unequal_ = std::ranges::any_of(kinds_, [](const auto& list) { return !list.empty(); });
     graph_.teams.clear();
     graph_.lanes.clear();
@@ -239,19 +245,6 @@ Emitter::Value Emitter::exchange_statistics(const Task& model, const OpTemplate&
                           .group = model.group,
                           .how = exchange.movement});
   return statistics;
-}
-
-// The uses [begin, end) of the op, by a team.
-void Emitter::use_all(size_t begin, size_t end, size_t team) {
-  const auto list = op_uses_.begin();
-  const size_t first = graph_.uses.size();
-  graph_.uses.insert(graph_.uses.end(), list + static_cast<ptrdiff_t>(begin),
-                     list + static_cast<ptrdiff_t>(end));
-  if (team == 0) return;
-  for (size_t i = first; i < graph_.uses.size(); ++i) {
-    BufferId& buffer = graph_.uses[i].buffer;
-    buffer = BufferId(buffer.index() + team);
-  }
 }
 
 TaskId Emitter::run_op(const Task& model, const OpTemplate& made, int32_t group) {

@@ -46,7 +46,18 @@ class Emitter : private EmitterTypes {
   void make(const ResultTemplate& result, BufferId buffer, bool adds = false);
   // The first team's task that makes the results; those of the others follow.
   TaskId run_op(const Task& model, const OpTemplate& made, int32_t group);
-  void use_all(size_t begin, size_t end, size_t team);
+  // The uses [begin, end) of the op, by a team.
+  void use_all(size_t begin, size_t end, size_t team) {
+    const size_t first = graph_.uses.size();
+    const auto list = op_uses_.begin();
+    graph_.uses.insert(graph_.uses.end(), list + static_cast<ptrdiff_t>(begin),
+                       list + static_cast<ptrdiff_t>(end));
+    if (team == 0) return;
+    for (size_t i = first; i < graph_.uses.size(); ++i) {
+      BufferId& buffer = graph_.uses[i].buffer;
+      buffer = BufferId(buffer.index() + team);
+    }
+  }
   Value exchange_statistics(const Task& model, const OpTemplate& made, int32_t group);
   void put_results(Phase phase, std::span<const ResultTemplate> results, const TensorId* tensors,
                    TaskId done, int32_t micro_batch, int32_t group);
@@ -275,7 +286,7 @@ class Emitter : private EmitterTypes {
   TaskGraph& graph_;
   const Strategy* strategy_ = nullptr;
   std::vector<std::vector<DeviceId>> groups_;  // that the teams were made of
-  Bytes memory_cap_;                           // of the strategy that the teams were made for
+  std::vector<Bytes> usable_;                  // of each member, when the teams were made
   bool in_turn_ = false;                       // of the strategy that the teams were made for
   bool on_hosts_ = false;                      // whether it uses hosts
   std::vector<std::vector<int32_t>> kinds_;    // its size_kinds()
