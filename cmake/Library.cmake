@@ -43,7 +43,8 @@ function(windlass_library folder)
   windlass_unity(windlass_${folder} ${together} ${sources})
   # Search spends its time in these two. Of many files together g++ would inline less than of each by itself.
   if(folder MATCHES "^(task|sim)$" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(windlass_${folder} PRIVATE --param=inline-unit-growth=200)
+    target_compile_options(windlass_${folder} PRIVATE --param=inline-unit-growth=200
+                           $<$<CONFIG:RelWithDebInfo>:-O3>)
   endif()
   # Flags, files and texts: half the time to compile, and nobody waits for them.
   if(folder MATCHES "^(machine|report|export|serve|data|run|sweep|cli)$")

@@ -22,7 +22,12 @@ void LiveBuffers::reset(const TaskGraph& graph, bool enforce_limits,
                    (buffer.at_end ? 1 : 0) | (buffer.at_start ? 0 : kUnborn)};
     if (buffer.at_start) memories_[buffer.memory.index()].live += buffer.bytes.value;
   }
-  for (const Use& use : graph.uses) ++buffers_[use.buffer.index()].uses_left;
+  use_begin_ = &graph.use_begin;
+  used_.resize(graph.uses.size());
+  for (size_t i = 0; i < used_.size(); ++i) {
+    used_[i] = static_cast<uint32_t>(graph.uses[i].buffer.value);
+    ++buffers_[used_[i]].uses_left;
+  }
   peaks.assign(count, {});
   for (size_t i = 0; i < count; ++i) peaks[i].bytes = memories_[i].peak = memories_[i].live;
 }
@@ -48,15 +53,15 @@ void LiveBuffers::undo(std::span<const uint32_t> births, MemoryId own) {
   }
 }
 
-std::pair<MemoryId, int64_t> LiveBuffers::missing(std::span<const Use> uses, MemoryId own,
+std::pair<MemoryId, int64_t> LiveBuffers::missing(TaskId task, MemoryId own,
                                                   int64_t workspace) const {
   std::vector<int64_t> wanted(memories_.size(), 0);
-  std::vector<BufferId> counted;
-  for (const Use& use : uses) {
-    const BufferState& buffer = buffers_[use.buffer.index()];
+  std::vector<uint32_t> counted;
+  for (uint32_t id : used_by(task)) {
+    const BufferState& buffer = buffers_[id];
     if (buffer.uses_left >= 0) continue;
-    if (std::find(counted.begin(), counted.end(), use.buffer) != counted.end()) continue;
-    counted.push_back(use.buffer);
+    if (std::find(counted.begin(), counted.end(), id) != counted.end()) continue;
+    counted.push_back(id);
     wanted[buffer.memory.index()] += buffer.bytes;
   }
   wanted[own.index()] += workspace;

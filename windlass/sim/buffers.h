@@ -3,7 +3,8 @@
 // A buffer counts the uses that have not ended yet: it comes to life with the first task that
 // starts, and dies when the count falls to zero. One that outlives the step counts one more.
 // Nearly all buffers that a task uses are in its own memory, that of its lane's team: their bytes
-// are added up apart, so that the sums do not wait for one another.
+// are added up apart, so that the sums do not wait for one another. Which buffers tasks use is
+// copied beside: a quarter of what a graph says of their uses, and read twice.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +32,17 @@ class LiveBuffers {
   // Brings to life what a task uses, and its workspace. If a memory is too small, nothing changes
   // and that memory is returned; the task cannot start before something is released there, since
   // whoever else brings one of its buffers to life takes the same bytes.
-  MemoryId start(TaskId task, std::span<const Use> uses, MemoryId own, int64_t workspace,
-                 Nanoseconds now);
-  void end(std::span<const Use> uses, MemoryId own, int64_t workspace, Nanoseconds now);
+  MemoryId start(TaskId task, MemoryId own, int64_t workspace, Nanoseconds now);
+  void end(TaskId task, MemoryId own, int64_t workspace, Nanoseconds now);
 
+  // The buffers that the uses [begin, end) of the graph are of.
+  std::span<const uint32_t> used(uint32_t begin, uint32_t end) const {
+    return {used_.data() + begin, used_.data() + end};
+  }
   // Brings what is known of a buffer into the cache. Inlined, since compilers drop calls of
   // functions that only prefetch.
-  [[gnu::always_inline]] void fetch(BufferId buffer) const {
-    __builtin_prefetch(buffers_.data() + buffer.index());
+  [[gnu::always_inline]] void fetch(uint32_t buffer) const {
+    __builtin_prefetch(buffers_.data() + buffer);
   }
 
   // Whether something was released at this moment.
@@ -47,8 +51,7 @@ class LiveBuffers {
   }
 
   // The first memory that is too small for a task, and the bytes beyond its limit.
-  std::pair<MemoryId, int64_t> missing(std::span<const Use> uses, MemoryId own,
-                                       int64_t workspace) const;
+  std::pair<MemoryId, int64_t> missing(TaskId task, MemoryId own, int64_t workspace) const;
 
  private:
   struct State {
@@ -64,27 +67,32 @@ class LiveBuffers {
   };
   static constexpr int32_t kUnborn = INT32_MIN;
 
+  std::span<const uint32_t> used_by(TaskId task) const {
+    return used((*use_begin_)[task.index()], (*use_begin_)[task.index() + 1]);
+  }
   void undo(std::span<const uint32_t> births, MemoryId own);
   void note_peak(MemoryId memory, TaskId task, Nanoseconds now);
 
   std::vector<MemoryPeak>* peaks_ = nullptr;
   std::vector<State> memories_;  // and one more, for lanes without
   std::vector<BufferState> buffers_;
+  std::vector<uint32_t> used_;                        // by use of the graph: its buffer
+  const std::vector<uint32_t>* use_begin_ = nullptr;  // of the graph
   std::vector<uint32_t> born_;  // room for the buffers that come to life with a task
 };
 
-inline MemoryId LiveBuffers::start(TaskId task, std::span<const Use> uses, MemoryId own,
-                                   int64_t workspace, Nanoseconds now) {
+inline MemoryId LiveBuffers::start(TaskId task, MemoryId own, int64_t workspace, Nanoseconds now) {
+  const std::span<const uint32_t> uses = used_by(task);
   int64_t taken = workspace;
   MemoryId full;
   bool elsewhere = false;
   if (born_.size() < uses.size()) born_.resize(uses.size());
   uint32_t* born = born_.data();
-  for (const Use& use : uses) {
-    BufferState& buffer = buffers_[use.buffer.index()];
+  for (uint32_t id : uses) {
+    BufferState& buffer = buffers_[id];
     if (buffer.uses_left >= 0) continue;
     buffer.uses_left ^= kUnborn;
-    *born++ = static_cast<uint32_t>(use.buffer.value);
+    *born++ = id;
     if (buffer.memory == own) {
       taken += buffer.bytes;
     } else {
@@ -108,11 +116,10 @@ inline MemoryId LiveBuffers::start(TaskId task, std::span<const Use> uses, Memor
   return {};
 }
 
-inline void LiveBuffers::end(std::span<const Use> uses, MemoryId own, int64_t workspace,
-                             Nanoseconds now) {
+inline void LiveBuffers::end(TaskId task, MemoryId own, int64_t workspace, Nanoseconds now) {
   int64_t given = workspace;
-  for (const Use& use : uses) {
-    BufferState& buffer = buffers_[use.buffer.index()];
+  for (uint32_t id : used_by(task)) {
+    BufferState& buffer = buffers_[id];
     // Which use is the last cannot be guessed by the processor: a mask, no branch.
     const int64_t last = -static_cast<int64_t>(--buffer.uses_left == 0);
     const int64_t freed = buffer.bytes & last;

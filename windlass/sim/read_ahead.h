@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -37,9 +38,13 @@ class ReadAhead {
 
   // Inlined, since compilers drop calls of functions that only prefetch.
   template <typename T>
-  [[gnu::always_inline]] static void fetch(const std::vector<T>& list, size_t begin, size_t end) {
+  [[gnu::always_inline]] static void fetch(std::span<const T> list) {
     constexpr size_t kLine = std::max<size_t>(1, 64 / sizeof(T));
-    for (; begin < end; begin += kLine) __builtin_prefetch(list.data() + begin);
+    for (size_t i = 0; i < list.size(); i += kLine) __builtin_prefetch(list.data() + i);
+  }
+  template <typename T>
+  [[gnu::always_inline]] static void fetch(const std::vector<T>& list, size_t begin, size_t end) {
+    fetch(std::span(list.data() + begin, end - begin));
   }
 
   void fetch_block() {
@@ -61,11 +66,11 @@ class ReadAhead {
     fetch(graph.task_lanes, graph.lane_begin[lists.first], graph.lane_begin[lists.second]);
     fetch(graph.predecessors, graph.predecessor_begin[lists.first],
           graph.predecessor_begin[lists.second]);
-    fetch(graph.uses, graph.use_begin[lists.first], graph.use_begin[lists.second]);
+    fetch(buffers_->used(graph.use_begin[lists.first], graph.use_begin[lists.second]));
     const auto using_tasks = block(kBuffers);
-    for (uint32_t i = graph.use_begin[using_tasks.first]; i < graph.use_begin[using_tasks.second];
-         ++i)
-      buffers_->fetch(graph.uses[i].buffer);
+    for (uint32_t buffer :
+         buffers_->used(graph.use_begin[using_tasks.first], graph.use_begin[using_tasks.second]))
+      buffers_->fetch(buffer);
     next_ += kBlock;
   }
 

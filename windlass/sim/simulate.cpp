@@ -80,7 +80,6 @@ struct Simulator::State {
   std::span<const LaneId> lanes_of(uint32_t task) const {
     return graph->lanes_of(TaskId(size_t{task}));
   }
-  std::span<const Use> uses_of(uint32_t task) const { return graph->uses_of(TaskId(size_t{task})); }
 
   void reached(uint32_t lane_id);
   void check_predecessors(uint32_t lane_id);
@@ -206,8 +205,7 @@ void Simulator::State::advance(uint32_t lane_id) {
 void Simulator::State::start(Ready ready_task) {
   const uint32_t task = ready_task.task;
   LaneState& lane = lanes[ready_task.lane];
-  lane.full =
-      buffers.start(TaskId(size_t{task}), uses_of(task), lane.memory, times->workspace[task], now);
+  lane.full = buffers.start(TaskId(size_t{task}), lane.memory, times->workspace[task], now);
   if (lane.full.valid()) {
     blocked.push_back(ready_task);
     return;
@@ -242,7 +240,7 @@ void Simulator::State::end(uint32_t lane_id) {
   }
   ++result.ended;
   recurrence.ended(task);
-  buffers.end(uses_of(task), lane.memory, times->workspace[task], now);
+  buffers.end(TaskId(size_t{task}), lane.memory, times->workspace[task], now);
   uint32_t waiter = waiter_of(result.end[task]);
   result.end[task] = now;
   while (waiter != kNone) {
@@ -364,7 +362,7 @@ void Simulator::State::report_out_of_memory() {
   result.status = SimStatus::OutOfMemory;
   result.failed_task = TaskId(size_t{first.task});
   const auto [memory, bytes] =
-      buffers.missing(uses_of(first.task), lane.memory, times->workspace[first.task]);
+      buffers.missing(result.failed_task, lane.memory, times->workspace[first.task]);
   result.failed_memory = memory;
   result.missing_bytes = bytes;
 }

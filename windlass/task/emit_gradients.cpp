@@ -10,20 +10,18 @@ namespace windlass {
 // The sum that a term of a weight's gradient is added to, in a buffer like that of the term.
 int32_t Emitter::sum_for(int32_t u, const ResultTemplate& term, int32_t group,
                          int32_t micro_batch) {
-  const int32_t batch = reduced_each_time(u, term.layout) ? micro_batch : -1;
+  const int32_t batch = reduced_each_time(u, term.buffer.layout) ? micro_batch : -1;
   std::vector<Sum>& sums = weights_[static_cast<size_t>(u)].sums;
   for (size_t i = 0; i < sums.size(); ++i)
-    if (sums[i].value.group == group && sums[i].value.layout == term.layout &&
+    if (sums[i].value.group == group && sums[i].value.layout == term.buffer.layout &&
         sums[i].micro_batch == batch)
       return static_cast<int32_t>(i);
   Sum& sum = sums.emplace_back();
   sum.micro_batch = batch;
   sum.elements = term.elements;
   sum.value.group = group;
-  sum.value.layout = term.layout;
-  Buffer like = term.buffer;
-  like.tensor = update_of(u).gradient;
-  sum.value.buffer = buffers(group, batch, like);
+  sum.value.layout = term.buffer.layout;
+  sum.value.buffer = buffers(group, batch, update_of(u).gradient, term.buffer);
   return static_cast<int32_t>(sums.size() - 1);
 }
 
@@ -32,13 +30,11 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   const Value term = given;
   const TensorId tensor = update_of(u).gradient;
   ResultTemplate like;
-  like.layout = term.layout;
   like.elements = largest_elements(tables_.layout(term.layout), training_.graph[tensor].type.shape);
   like.buffer.kind = BufferKind::WeightGradient;
-  like.buffer.tensor = tensor;
   like.buffer.bytes = allocated(bytes(tensor, like.elements));
   like.buffer.group = group_id(term.group);
-  like.buffer.layout = like.layout;
+  like.buffer.layout = term.layout;
   const int32_t sum = sum_for(u, like, term.group, micro_batch);
   const BufferId buffer = sum_of({u, sum}).value.buffer;
   const bool adds = sum_of({u, sum}).begun;
@@ -46,7 +42,7 @@ void Emitter::add_term(int32_t u, const Value& given, int32_t micro_batch) {
   const auto& list = teams(term.group).teams;
   for (size_t k = 0; k < list.size(); ++k) {
     const int32_t work =
-        tables_.sum_work(bytes(tensor, own(like.elements, tensor, like.layout, term.group, k)));
+        tables_.sum_work(bytes(tensor, own(like.elements, tensor, term.layout, term.group, k)));
     on(teams_->lane(list[k], LaneKind::Compute));
     after(term, k);
     read(term, k, UseKind::Term);
@@ -107,7 +103,8 @@ void Emitter::finish_gradient(int32_t u) {
   WeightState& state = weights_[static_cast<size_t>(u)];
   bool reduced = state.shard.valid();
   for (const Sum& sum : state.sums) reduced = reduced || sum.micro_batch >= 0;
-  std::vector<int32_t> last;
+  std::vector<int32_t>& last = last_sums_;
+  last.clear();
   for (size_t i = 0; i < state.sums.size(); ++i) {
     Sum& sum = state.sums[i];
     if (sum.queued || sum.value.group != state.home) continue;

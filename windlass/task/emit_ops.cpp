@@ -17,6 +17,7 @@ void Emitter::prepare(const Strategy& strategy) {
   graph_.clear_tasks();
   const bool on_hosts = uses_hosts(strategy);
   std::vector<std::vector<int32_t>> kinds = size_kinds(strategy);
+  // Searches change the limits of the machine between two strategies.
   std::vector<Bytes> usable;
   for (const auto& group : strategy.groups)
     for (const DeviceId device : group)
@@ -56,7 +57,8 @@ void Emitter::prepare(const Strategy& strategy) {
     stage_of_ = stages_of_training(training_, strategy);
     backward_ops_.assign(strategy.stages.size(), {});
     for (size_t i = training_.forward_ops; i < training_.forward_ops + training_.backward_ops; ++i)
-      backward_ops_[static_cast<size_t>(stage_of_[i])].push_back(OpId(i));
+      backward_ops_[static_cast<size_t>(stage_of_[i])].push_back(
+          {OpId(i), training_.graph.ops[i].forward});
   }
   keeps_gradients_ = training_.options.keeps_gradients &&
                      std::ranges::none_of(strategy.weights, &Residency::host_update);
@@ -111,12 +113,12 @@ void Emitter::run_item(const WorkItem& item) {
     prefetch(ops[k], item.micro_batch, stage.group);
   for (size_t k = 0; k < ops.size(); ++k) {
     if (k + ahead < ops.size()) prefetch(ops[k + ahead], item.micro_batch, stage.group);
-    const Op& op = training_.graph[ops[k]];
-    for (OpId again : again_before(ops[k])) forward(again, item.micro_batch, stage.group, kAgain);
+    const BackwardOp& op = ops[k];
+    for (OpId again : again_before(op.op)) forward(again, item.micro_batch, stage.group, kAgain);
     if (op.forward.valid())
-      backward(ops[k], item.micro_batch, stage.group);
-    else if (!facts_.dropped[ops[k].index()])
-      accumulate(ops[k], item.micro_batch, stage.group);
+      backward(op, item.micro_batch, stage.group);
+    else if (!facts_.dropped[op.op.index()])
+      accumulate(op.op, item.micro_batch, stage.group);
   }
   for (const auto& [u, term] : facts_.shared_terms) {
     const OpId producer = training_.graph[term].producer;
@@ -127,45 +129,60 @@ void Emitter::run_item(const WorkItem& item) {
   }
 }
 
-void Emitter::read(Phase phase, std::span<const ReadTemplate> reads, int32_t micro_batch,
-                   int32_t group) {
+void Emitter::begin_op() {
+  op_uses_.clear();
+  op_awaits_.clear();
+}
+
+void Emitter::read(Phase phase, std::span<const ReadTemplate> reads, const TensorId* tensors,
+                   int32_t micro_batch, int32_t group) {
   const bool as_it_was = phase == kForward || keeps_all_;
   for (const ReadTemplate& read : reads) {
+    const TensorId tensor = tensors[read.place];
     // Mostly it is there; value() would find it too.
     const Value* found =
-        as_it_was ? find(kForward, read.tensor, micro_batch, read.want.layout, group) : nullptr;
+        as_it_was ? find(kForward, tensor, micro_batch, read.want.layout, group) : nullptr;
     const Value& there =
-        found != nullptr ? *found : value(phase, read.tensor, micro_batch, read.want, group);
+        found != nullptr ? *found : value(phase, tensor, micro_batch, read.want, group);
+    op_uses_.push_back({.buffer = there.buffer,
+                        .write = read.write,
+                        .kind = UseKind::Input,
+                        .index = static_cast<uint32_t>(read.index),
+                        .view = there.view});
     // What was computed on the lane of the task that reads it is there.
-    operands_.push_back({{.buffer = there.buffer,
-                          .write = read.write,
-                          .kind = UseKind::Input,
-                          .index = static_cast<uint32_t>(read.index),
-                          .view = there.view},
-                         there.computed ? TaskId() : there.ready,
-                         there.per_team});
+    if (!there.computed && there.ready.valid())
+      op_awaits_.push_back({{there.ready, there.per_team}, read.write});
   }
+  op_reads_ = op_uses_.size();
+}
+
+void Emitter::make(const ResultTemplate& result, BufferId buffer, bool adds) {
+  op_uses_.push_back({.buffer = buffer,
+                      .write = true,
+                      .adds = adds,
+                      .kind = result.kind,
+                      .index = static_cast<uint32_t>(result.index)});
 }
 
 void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) {
   const OpTemplate& made = made_of(id, group);
+  const TensorId* const tensors = tables_.tensors(id);
   if (made.work < 0) {
     Value view;
     for (size_t i = 0; i < made.reads().size(); ++i) {
       const ReadTemplate& read = made.reads()[i];
-      const Value& there = value(phase, read.tensor, micro_batch, read.want, group);
+      const Value& there = value(phase, tensors[read.place], micro_batch, read.want, group);
       if (i == 0) view = there;
     }
     const ResultTemplate& seen = made.results()[0];
-    see(view, seen.buffer.tensor, seen.layout);
-    put(phase, seen.buffer.tensor, micro_batch, view);
+    see(view, tensors[seen.place], seen.buffer.layout);
+    put(phase, tensors[seen.place], micro_batch, view);
     return;
   }
-  operands_.clear();
-  read(phase, made.reads(), micro_batch, group);
-  results_.clear();
+  begin_op();
+  read(phase, made.reads(), tensors, micro_batch, group);
   for (const ResultTemplate& result : made.results())
-    add_result(result, buffers(group, micro_batch, result.buffer));
+    make(result, buffers(group, micro_batch, tensors[result.place], result.buffer));
   const TaskId done = run_op({.kind = phase == kForward ? TaskKind::Forward : TaskKind::Recompute,
                               .price = made.work,
                               .micro_batch = micro_batch,
@@ -173,43 +190,23 @@ void Emitter::forward(OpId id, int32_t micro_batch, int32_t group, Phase phase) 
                               .group = group_id(group),
                               .how = sharding_ids_[id.index()]},
                              made, group);
-  put_results(phase, made.results(), done, micro_batch, group);
+  put_results(phase, made.results(), tensors, done, micro_batch, group);
 }
 
-void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results, TaskId done,
-                          int32_t micro_batch, int32_t group) {
+void Emitter::put_results(Phase phase, std::span<const ResultTemplate> results,
+                          const TensorId* tensors, TaskId done, int32_t micro_batch,
+                          int32_t group) {
   for (size_t i = 0; i < results.size(); ++i) {
-    Value& value = put(phase, results[i].buffer.tensor, micro_batch);
+    Value& value = put(phase, tensors[results[i].place], micro_batch);
     value.group = group;
-    value.layout = results[i].layout;
-    value.buffer = results_[i].use.buffer;
+    value.layout = results[i].buffer.layout;
+    value.buffer = op_uses_[op_reads_ + i].buffer;
     value.ready = done;
     value.per_team = value.computed = true;
   }
 }
 
-void Emitter::add_result(const ResultTemplate& result, BufferId buffer, int32_t sum) {
-  const bool adds = sum >= 0 && sum_of({result.update, sum}).begun;
-  results_.push_back({{.buffer = buffer,
-                       .write = true,
-                       .adds = adds,
-                       .kind = result.kind,
-                       .index = static_cast<uint32_t>(result.index)},
-                      sum});
-}
-
-// What a task of the team reads of the op's operands. What a coupled op overwrites waits for its
-// end.
-void Emitter::compute_operands(size_t team, bool begins) {
-  for (const Operand& operand : operands_) {
-    if (begins && operand.use.write) continue;
-    if (operand.ready.valid())
-      add_predecessor(operand.per_team ? TaskId(operand.ready.index() + team) : operand.ready);
-    use(operand.use, team);
-  }
-}
-
-// Statistics of the pieces, and then of all of them.
+// Statistics of the pieces, and then of all of them. What the op overwrites waits for its end.
 Emitter::Value Emitter::exchange_statistics(const Task& model, const OpTemplate& made,
                                             int32_t group) {
   const bool back = model.kind == TaskKind::Backward;
@@ -222,7 +219,10 @@ Emitter::Value Emitter::exchange_statistics(const Task& model, const OpTemplate&
   TaskId first;
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
-    compute_operands(k, true);
+    for (const Awaited& awaited : op_awaits_)
+      if (!awaited.to_end) after(awaited.done, k);
+    for (size_t i = 0; i < op_reads_; ++i)
+      if (!op_uses_[i].write) use(op_uses_[i], k);
     write(statistics.buffer, k, UseKind::Statistics);
     Task begin = model;
     begin.begins = true;
@@ -253,70 +253,78 @@ TaskId Emitter::run_op(const Task& model, const OpTemplate& made, int32_t group)
   Value statistics;
   if (exchanges) statistics = exchange_statistics(model, made, group);
   const auto& list = teams(group).teams;
-  TaskId first;
+  const TaskId first(graph_.size());
   for (size_t k = 0; k < list.size(); ++k) {
     on(teams_->lane(list[k], LaneKind::Compute));
-    compute_operands(k, false);
+    for (const Awaited& awaited : op_awaits_) after(awaited.done, k);
     if (exchanges) {
+      use_all(0, op_reads_, k);
       after(statistics, k);
       read(statistics, k, UseKind::Statistics);
+      use_all(op_reads_, op_uses_.size(), k);
+    } else {
+      use_all(0, op_uses_.size(), k);
     }
-    for (const Result& result : results_) use(result.use, k);
-    Task task = model;
+    add(model);
     if (unequal_ && k > 0) {
       const OpId forward = back ? training_.graph[model.op].forward : model.op;
       const OpTemplate& own = made_of(forward, group, k, made);
-      task.price = back ? own.backward_work : own.work;
+      graph_.tasks.back().price = back ? own.backward_work : own.work;
     }
-    const TaskId done = add(task);
-    if (k == 0) first = done;
   }
   return first;
 }
 
-void Emitter::backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch,
+void Emitter::backward_view(const BackwardOp& op, const OpTemplate& made, int32_t micro_batch,
                             int32_t group) {
+  const TensorId* const tensors = tables_.tensors(op.forward);
   Value view;
   for (size_t i = 0; i < made.gradient_reads().size(); ++i) {
     const ReadTemplate& read = made.gradient_reads()[i];
-    const Value& there = value(kForward, read.tensor, micro_batch, read.want, group);
+    const Value& there = value(kForward, tensors[read.place], micro_batch, read.want, group);
     if (i == 0) view = there;
   }
-  if (op.outputs.empty() || !op.outputs[0].valid()) return;
+  const std::vector<TensorId>& outputs = training_.graph[op.op].outputs;
+  if (outputs.empty() || !outputs[0].valid()) return;
   ensure(view.buffer.valid(), "a view has no gradient to pass on");
-  see(view, op.outputs[0], made.input_gradients()[0].layout);
-  put(kForward, op.outputs[0], micro_batch, view);
-  if (const int32_t update = facts_.term_of[op.outputs[0].index()]; update >= 0)
+  see(view, outputs[0], made.input_gradients()[0].layout);
+  put(kForward, outputs[0], micro_batch, view);
+  if (const int32_t update = facts_.term_of[outputs[0].index()]; update >= 0)
     add_term(update, view, micro_batch);
 }
 
-void Emitter::backward(OpId id, int32_t micro_batch, int32_t group) {
-  const Op& op = training_.graph[id];
+void Emitter::backward(const BackwardOp& op, int32_t micro_batch, int32_t group) {
   const OpTemplate& made = made_of(op.forward, group);
   if (made.backward_work < 0) return backward_view(op, made, micro_batch, group);
-  operands_.clear();
-  read(kForward, made.gradient_reads(), micro_batch, group);
-  read(kAgain, made.saved_reads(), micro_batch, group);
-  results_.clear();
+  const TensorId* const tensors = tables_.tensors(op.forward);
+  begin_op();
+  read(kForward, made.gradient_reads(), tensors, micro_batch, group);
+  read(kAgain, made.saved_reads(), tensors, micro_batch, group);
+  op_sums_.clear();
   for (const ResultTemplate& result : made.backward_results()) {
-    if (result.update < 0) {
-      add_result(result, buffers(group, micro_batch, result.buffer));
+    const TensorId tensor = tensors[result.place];
+    if (!result.term) {
+      make(result, buffers(group, micro_batch, tensor, result.buffer));
       continue;
     }
-    const int32_t sum = sum_for(result.update, result, group, micro_batch);
-    add_result(result, sum_of({result.update, sum}).value.buffer, sum);
+    const int32_t update = facts_.term_of[tensor.index()];
+    op_sums_.push_back(sum_for(update, result, group, micro_batch));
+    const Sum& sum = sum_of({update, op_sums_.back()});
+    make(result, sum.value.buffer, sum.begun);
   }
   const TaskId done = run_op({.kind = TaskKind::Backward,
                               .price = made.backward_work,
                               .micro_batch = micro_batch,
-                              .op = id,
+                              .op = op.op,
                               .group = group_id(group),
                               .how = sharding_ids_[op.forward.index()]},
                              made, group);
-  put_results(kForward, made.backward_results(), done, micro_batch, group);
-  for (size_t i = 0; i < results_.size(); ++i)
-    if (results_[i].sum >= 0)
-      finish_term(made.backward_results()[i].update, results_[i].sum, micro_batch, done);
+  put_results(kForward, made.backward_results(), tensors, done, micro_batch, group);
+  size_t term = 0;
+  for (const ResultTemplate& result : made.backward_results())
+    if (result.term)
+      finish_term(facts_.term_of[tensors[result.place].index()], op_sums_[term++], micro_batch,
+                  done);
 }
 
 // Partial sums of the same layout are added as they are and reduced later, together.

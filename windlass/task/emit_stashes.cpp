@@ -38,11 +38,11 @@ void Emitter::stash_after(OpId id, const WorkItem& item) {
       const Op& op = training_.graph[consumer];
       if (stage_of_[consumer.index()] != item.stage || !op.forward.valid()) continue;
       for (const ReadTemplate& read : made_of(op.forward, group).saved_reads()) {
-        if (facts_.saved_index[read.tensor.index()] != s) continue;
-        if (!training_.graph[read.tensor].producer.valid()) continue;  // data stays
-        if (const Value* there =
-                find(kForward, read.tensor, item.micro_batch, read.want.layout, group))
-          stash(read.tensor, item.micro_batch, *there, strategy_->saved[static_cast<size_t>(s)]);
+        const TensorId tensor = tables_.tensors(op.forward)[read.place];
+        if (facts_.saved_index[tensor.index()] != s) continue;
+        if (!training_.graph[tensor].producer.valid()) continue;  // data stays
+        if (const Value* there = find(kForward, tensor, item.micro_batch, read.want.layout, group))
+          stash(tensor, item.micro_batch, *there, strategy_->saved[static_cast<size_t>(s)]);
       }
     }
   }

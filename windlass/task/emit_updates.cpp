@@ -220,10 +220,10 @@ Emitter::HostPart Emitter::leave_for_host(const BucketKey& key, std::span<const 
                          .at_start = persistent,
                          .at_end = persistent,
                          .tensor = facts.weight,
-                         .bytes = Bytes(size * distinct),
                          .group = group_id(key.group),
                          .layout = state.layout,
-                         .share = shared});
+                         .share = shared,
+                         .bytes = Bytes(size * distinct)});
     };
     part.gradients.push_back(
         on_host(BufferKind::WeightGradient, share * facts.gradient_size, false));

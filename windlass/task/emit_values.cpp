@@ -41,18 +41,19 @@ BufferId Emitter::buffers(int32_t group, const Content& content, int64_t bytes, 
                           bool at_end) {
   const BufferId first(graph_.buffers.size());
   const bool kept = keeps(content.kind, content.micro_batch);
-  for (size_t k = 0; k < teams(group).teams.size(); ++k) {
+  const std::vector<TeamId>& list = teams(group).teams;
+  for (size_t k = 0; k < list.size(); ++k) {
     Buffer& buffer = graph_.buffers.emplace_back();
-    buffer.memory = graph_[teams(group).teams[k]].memory;
+    buffer.memory = graph_[list[k]].memory;
     buffer.kind = content.kind;
     buffer.at_start = at_start || kept;
     buffer.at_end = at_end || kept;
     buffer.micro_batch = content.micro_batch;
     buffer.tensor = content.tensor;
-    buffer.bytes = allocated(own_bytes(bytes, content, group, k));
     buffer.group = group_id(group);
     buffer.layout = content.layout;
     buffer.share = content.share;
+    buffer.bytes = allocated(unequal_ ? own_bytes(bytes, content, group, k) : bytes);
   }
   return first;
 }
@@ -74,13 +75,19 @@ BufferId Emitter::host_buffers(int32_t group, const Content& content, int64_t by
                                     .at_end = persistent,
                                     .micro_batch = content.micro_batch,
                                     .tensor = content.tensor,
-                                    .bytes = Bytes(own_bytes(bytes, content, group, k) * parts),
                                     .group = group_id(group),
                                     .layout = content.layout,
-                                    .share = content.share});
+                                    .share = content.share,
+                                    .bytes = Bytes(own_bytes(bytes, content, group, k) * parts)});
     if (!first_buffer.valid()) first_buffer = id;
   }
   return first_buffer;
+}
+
+// Partial sums in these buffers have been combined.
+void Emitter::combine(BufferId first, size_t count, int32_t layout) {
+  if (combined_.size() < first.index() + count) combined_.resize(graph_.buffers.size(), -1);
+  std::fill_n(combined_.begin() + first.value, count, layout);
 }
 
 int32_t Emitter::buffer_layout(const Value& value) const {
@@ -163,10 +170,7 @@ Emitter::Value Emitter::carry(TensorId tensor, int32_t micro_batch, const MoveTe
   }
   if (move.in_place) {
     ensure(from.view < 0, "partial sums are combined in a view");
-    const size_t last = from.buffer.index() + senders.size();
-    if (combined_.size() < last) combined_.resize(graph_.buffers.size(), -1);
-    std::fill(combined_.begin() + from.buffer.value,
-              combined_.begin() + static_cast<ptrdiff_t>(last), move.layout);
+    if (offloads_) combine(from.buffer, senders.size(), move.layout);
   } else {
     next.view = -1;
     next.buffer = buffers(next.group,
@@ -335,7 +339,7 @@ Emitter::Value Emitter::restore(TensorId tensor, int32_t micro_batch, const Valu
 }
 
 // Starts the copies of what a backward op, or what is computed again for it, will read.
-void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
+void Emitter::prefetch(const BackwardOp& op, int32_t micro_batch, int32_t group) {
   if (!offloads_) return;
   const auto fetch = [&](TensorId tensor, int32_t layout) {
     if (action(tensor) != MemoryAction::Offload) return;
@@ -344,14 +348,13 @@ void Emitter::prefetch(OpId backward, int32_t micro_batch, int32_t group) {
     if (there == nullptr) there = first(kForward, tensor, micro_batch);
     if (there != nullptr) restore(tensor, micro_batch, *there, group);
   };
-  const Op& op = training_.graph[backward];
-  for (OpId again : again_before(backward)) {
+  for (OpId again : again_before(op.op)) {
     for (const ReadTemplate& read : made_of(again, group).reads())
-      fetch(read.tensor, read.want.layout);
+      fetch(tables_.tensors(again)[read.place], read.want.layout);
   }
   if (!op.forward.valid()) return;
   for (const ReadTemplate& read : made_of(op.forward, group).saved_reads())
-    fetch(read.tensor, read.want.layout);
+    fetch(tables_.tensors(op.forward)[read.place], read.want.layout);
 }
 
 }  // namespace windlass

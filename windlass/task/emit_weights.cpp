@@ -102,7 +102,7 @@ const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& wa
   const int32_t layout = want.layout;
   const int32_t u = facts_.update_index[tensor.index()];
   if (u < 0) return data(tensor, 0, want, group);
-  if (weights_[static_cast<size_t>(u)].unit >= 0)
+  if (!units_.empty() && weights_[static_cast<size_t>(u)].unit >= 0)
     return passing_ = stream(u, tensor, layout, group);
   if (const Value* there = find(kForward, tensor, 0, layout, group)) return *there;
   for (int32_t i = heads_[kForward][row(tensor, 0)]; i >= 0;) {

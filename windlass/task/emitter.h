@@ -36,16 +36,31 @@ class Emitter : private EmitterTypes {
   void run_item(const WorkItem& item);
   void stash_after(OpId op, const WorkItem& item);  // emit_stashes.cpp
   void forward(OpId op, int32_t micro_batch, int32_t group, Phase phase);
-  void backward(OpId op, int32_t micro_batch, int32_t group);
-  void backward_view(const Op& op, const OpTemplate& made, int32_t micro_batch, int32_t group);
-  void read(Phase phase, std::span<const ReadTemplate> reads, int32_t micro_batch, int32_t group);
-  void put_results(Phase phase, std::span<const ResultTemplate> results, TaskId done,
-                   int32_t micro_batch, int32_t group);
+  void backward(const BackwardOp& op, int32_t micro_batch, int32_t group);
+  void backward_view(const BackwardOp& op, const OpTemplate& made, int32_t micro_batch,
+                     int32_t group);
+  // What the op being emitted reads, all of it before what it makes.
+  void begin_op();
+  void read(Phase phase, std::span<const ReadTemplate> reads, const TensorId* tensors,
+            int32_t micro_batch, int32_t group);
+  void make(const ResultTemplate& result, BufferId buffer, bool adds = false);
   // The first team's task that makes the results; those of the others follow.
   TaskId run_op(const Task& model, const OpTemplate& made, int32_t group);
+  // The uses [begin, end) of the op, by a team.
+  void use_all(size_t begin, size_t end, size_t team) {
+    const size_t first = graph_.uses.size();
+    const auto list = op_uses_.begin();
+    graph_.uses.insert(graph_.uses.end(), list + static_cast<ptrdiff_t>(begin),
+                       list + static_cast<ptrdiff_t>(end));
+    if (team == 0) return;
+    for (size_t i = first; i < graph_.uses.size(); ++i) {
+      BufferId& buffer = graph_.uses[i].buffer;
+      buffer = BufferId(buffer.index() + team);
+    }
+  }
   Value exchange_statistics(const Task& model, const OpTemplate& made, int32_t group);
-  void compute_operands(size_t team, bool begins);
-  void add_result(const ResultTemplate& result, BufferId buffer, int32_t sum = -1);
+  void put_results(Phase phase, std::span<const ResultTemplate> results, const TensorId* tensors,
+                   TaskId done, int32_t micro_batch, int32_t group);
   void accumulate(OpId op, int32_t micro_batch, int32_t group);
   // The template of a forward op as the strategy splits it.
   const OpTemplate& made_of(OpId op, int32_t group) {
@@ -106,7 +121,7 @@ class Emitter : private EmitterTypes {
               const Value& from, int32_t group);
   void stash(TensorId tensor, int32_t micro_batch, const Value& value, MemoryAction action);
   Value restore(TensorId tensor, int32_t micro_batch, const Value& value, int32_t group);
-  void prefetch(OpId backward, int32_t micro_batch, int32_t group);
+  void prefetch(const BackwardOp& op, int32_t micro_batch, int32_t group);
   // Whether who runs the step keeps such a buffer from step to step.
   bool keeps(BufferKind kind, int32_t micro_batch) const {
     return keeps_gradients_ && kind == BufferKind::WeightGradient && micro_batch < 0;
@@ -121,14 +136,15 @@ class Emitter : private EmitterTypes {
   };
   BufferId buffers(int32_t group, const Content& content, int64_t bytes, bool at_start = false,
                    bool at_end = false);
-  // A buffer for each team like `model`, which lacks memory and micro-batch.
-  BufferId buffers(int32_t group, int32_t micro_batch, const Buffer& model) {
+  // A buffer for each team like `model`, which lacks memory, micro-batch and tensor.
+  BufferId buffers(int32_t group, int32_t micro_batch, TensorId tensor, const Buffer& model) {
     const size_t first = graph_.buffers.size();
     for (TeamId team : teams(group).teams) {
       graph_.buffers.push_back(model);
       Buffer& buffer = graph_.buffers.back();
       buffer.memory = graph_[team].memory;
       buffer.micro_batch = micro_batch;
+      buffer.tensor = tensor;
       if (keeps(model.kind, micro_batch)) buffer.at_start = buffer.at_end = true;
     }
     if (unequal_) fit_buffers(BufferId(first), group);
@@ -140,7 +156,9 @@ class Emitter : private EmitterTypes {
   int64_t own_bytes(int64_t most, const Content& content, int32_t group, size_t team);
   BufferId host_buffers(int32_t group, const Content& content, int64_t bytes, bool shared,
                         bool persistent);
-  // The layout of what the buffer itself holds, whatever view of it a value is.
+  void combine(BufferId first, size_t count, int32_t layout);
+  // The layout of what the buffer itself holds, whatever view of it a value is. Only where
+  // something leaves its memory.
   int32_t buffer_layout(const Value& value) const;
   // The value seen as another tensor, or as the part that another layout wants.
   void see(Value& value, TensorId tensor, int32_t layout) {
@@ -274,14 +292,14 @@ class Emitter : private EmitterTypes {
   std::vector<std::vector<int32_t>> kinds_;    // its size_kinds()
   bool unequal_ = false;                       // whether some parts are
   std::unique_ptr<Teams> teams_;
-  std::vector<int32_t> group_ids_;                 // interned
-  std::vector<Sharding> shardings_;                // that were listed last
-  std::vector<int32_t> listed_ids_;                // parallel to shardings_
-  std::vector<int32_t> sharding_ids_;              // by forward op
-  std::vector<int32_t> stage_of_;                  // by op of the training graph
-  std::vector<std::vector<OpId>> backward_ops_;    // by stage
-  std::vector<std::vector<int32_t>> stash_after_;  // by forward op: saved tensors
-  RecomputePlan recompute_;                        // empty if nothing is
+  std::vector<int32_t> group_ids_;                     // interned
+  std::vector<Sharding> shardings_;                    // that were listed last
+  std::vector<int32_t> listed_ids_;                    // parallel to shardings_
+  std::vector<int32_t> sharding_ids_;                  // by forward op
+  std::vector<int32_t> stage_of_;                      // by op of the training graph
+  std::vector<std::vector<BackwardOp>> backward_ops_;  // by stage
+  std::vector<std::vector<int32_t>> stash_after_;      // by forward op: saved tensors
+  RecomputePlan recompute_;                            // empty if nothing is
   bool offloads_ = false;
   bool keeps_all_ = false;     // every saved tensor is kept as it is
   std::vector<Stage> stages_;  // that stage_of_ and backward_ops_ were made for
@@ -319,9 +337,12 @@ class Emitter : private EmitterTypes {
     return static_cast<size_t>(update) * strategy_->groups.size() + static_cast<size_t>(group);
   }
 
-  std::vector<Operand> operands_;
-  std::vector<Result> results_;
+  std::vector<Use> op_uses_;  // of the op being emitted, in buffers of the first team: what it
+  size_t op_reads_ = 0;       // reads, so many, and then what it makes
+  std::vector<Awaited> op_awaits_;
+  std::vector<int32_t> op_sums_;  // that its terms of gradients are added to
   std::vector<Value> terms_;
+  std::vector<int32_t> last_sums_;  // of the gradient that is finished
   std::vector<BufferId> update_weights_, update_states_;
   bool keeps_gradients_ = false;
   Value passing_;  // one that is kept nowhere else

@@ -129,16 +129,15 @@ struct EmitterTypes {
     std::vector<TaskId> arrived;     // by team: that brought it there
   };
 
-  // What a task reads: a value in short.
-  struct Operand {
-    Use use;       // of the first team's buffer
-    TaskId ready;  // none: it is there
-    bool per_team = false;
+  // What the tasks of an op wait for.
+  struct Awaited {
+    Done done;
+    bool to_end = false;  // where the op begins and ends apart: what the begin does not use
   };
-  // What the op being emitted makes.
-  struct Result {
-    Use use;           // of the first team's buffer
-    int32_t sum = -1;  // of its weight's, if it is a term of a gradient
+  // An op of the backward pass, and the op of the forward pass that it belongs to: none if it adds
+  // up gradients.
+  struct BackwardOp {
+    OpId op, forward;
   };
 };
 

@@ -1,6 +1,7 @@
 // Templates: an op and its backward op under a sharding.
 
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "windlass/base/hash.h"
@@ -34,6 +35,25 @@ bool ops_alike(const Graph& graph, const Op& a, const Op& b) {
 
 }  // namespace
 
+bool Tables::alike(OpId a, OpId b) const {
+  const Graph& graph = training_.graph;
+  const OpId back_a = backward_of_[a.index()], back_b = backward_of_[b.index()];
+  if (!ops_alike(graph, graph[a], graph[b]) || back_a.valid() != back_b.valid()) return false;
+  const auto saved_alike = [&](TensorId x, TensorId y) {
+    return !x.valid() ||
+           (facts_.saved_index[x.index()] >= 0) == (facts_.saved_index[y.index()] >= 0);
+  };
+  const auto terms_alike = [&](TensorId x, TensorId y) {
+    return !x.valid() || (facts_.term_of[x.index()] >= 0) == (facts_.term_of[y.index()] >= 0);
+  };
+  if (!std::ranges::equal(graph[a].outputs, graph[b].outputs, saved_alike) ||
+      !std::ranges::equal(graph[a].auxiliaries, graph[b].auxiliaries, saved_alike))
+    return false;
+  return !back_a.valid() ||
+         (ops_alike(graph, graph[back_a], graph[back_b]) &&
+          std::ranges::equal(graph[back_a].outputs, graph[back_b].outputs, terms_alike));
+}
+
 void Tables::find_models() {
   const Graph& graph = training_.graph;
   // Loops may be given by op, and sizes of another micro-batch may differ where these do not.
@@ -41,11 +61,6 @@ void Tables::find_models() {
     for (size_t i = 0; i < training_.forward_ops; ++i) model_.emplace_back(i);
     return;
   }
-  const auto alike = [&](OpId a, OpId b) {
-    const OpId back_a = backward_of_[a.index()], back_b = backward_of_[b.index()];
-    return ops_alike(graph, graph[a], graph[b]) && back_a.valid() == back_b.valid() &&
-           (!back_a.valid() || ops_alike(graph, graph[back_a], graph[back_b]));
-  };
   std::unordered_map<uint64_t, std::vector<OpId>> models;
   for (size_t i = 0; i < training_.forward_ops; ++i) {
     const Op& op = graph.ops[i];
@@ -73,15 +88,14 @@ const OpTemplate& Tables::find_op(OpId op, int32_t sharding, int32_t group) {
 
 const OpTemplate& Tables::make_op(OpId op, int32_t sharding, int32_t group) {
   const OpId model = model_[op.index()];
-  if (model == op) {
+  const auto fresh = [&] {
     templates_.push_back(
         make(sized_->graph[op], shardings_[static_cast<size_t>(sharding)], group, 0));
-  } else {
-    templates_.push_back(this->op(model, sharding, group));
-    name_tensors(op, templates_.back());
-  }
-  op_index_[at(op)].push_back({sharding, group, &templates_.back()});
-  return templates_.back();
+    return &templates_.back();
+  };
+  const OpTemplate* made = model == op ? fresh() : &this->op(model, sharding, group);
+  op_index_[at(op)].push_back({sharding, group, made});
+  return *made;
 }
 
 const OpTemplate& Tables::op_of_member(OpId op, int32_t sharding, int32_t group, int32_t member) {
@@ -128,33 +142,26 @@ OpTemplate Tables::make(const Op& op, const Sharding& sharding, int32_t group, i
   if (backward.valid() && !view)
     result.backward_work =
         price(graph[backward], nest, sharding, group, member, result.backward_exchange);
-  name_tensors(self, result);
+  size_t place = 0;
+  for (ReadTemplate& read : result.all_reads) read.place = static_cast<int32_t>(place++);
+  for (ResultTemplate& made : result.all_results) made.place = static_cast<int32_t>(place++);
   return result;
 }
 
-// What an op reads and makes, by its places among the op's operands.
-void Tables::name_tensors(OpId id, OpTemplate& made) const {
-  const Graph& graph = sized_->graph;
-  const Op& op = graph[id];
-  const OpId backward = backward_of_[id.index()];
-  for (size_t i = 0; i < made.all_reads.size(); ++i) {
-    ReadTemplate& read = made.all_reads[i];
-    read.tensor =
-        (i < made.read_count ? op : graph[backward]).inputs[static_cast<size_t>(read.index)];
-  }
-  for (size_t i = 0; i < made.all_results.size(); ++i) {
-    ResultTemplate& result = made.all_results[i];
-    const auto at = static_cast<size_t>(result.index);
-    TensorId& tensor = result.buffer.tensor;
-    if (i < made.result_count) {
-      tensor = (result.kind == UseKind::Output ? op.outputs : op.auxiliaries)[at];
-      const bool saved = facts_.saved_index[tensor.index()] >= 0;
-      result.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
-    } else {
-      tensor = graph[backward].outputs[at];
-      result.update = facts_.term_of[tensor.index()];
-      result.buffer.kind = result.update < 0 ? BufferKind::Transient : BufferKind::WeightGradient;
-    }
+void Tables::list_tensors() {
+  const auto add = [&](const std::vector<TensorId>& ids) {
+    std::ranges::copy_if(ids, std::back_inserter(tensors_), &TensorId::valid);
+  };
+  for (size_t i = 0; i < training_.forward_ops; ++i) {
+    first_tensor_.push_back(static_cast<uint32_t>(tensors_.size()));
+    const Op& op = training_.graph.ops[i];
+    const OpId id = backward_of_[i];
+    const Op* backward = id.valid() ? &training_.graph[id] : nullptr;
+    add(op.inputs);
+    if (backward != nullptr) add(backward->inputs);
+    add(op.outputs);
+    add(op.auxiliaries);
+    if (backward != nullptr) add(backward->outputs);
   }
 }
 
@@ -163,7 +170,7 @@ ResultTemplate Tables::result(TensorId tensor, const OperandTemplate& operand,
   ResultTemplate made;
   made.buffer.bytes = allocated(operand.elements * facts_.element_size[tensor.index()]);
   made.buffer.group = group;
-  made.buffer.layout = made.layout = operand.layout;
+  made.buffer.layout = operand.layout;
   made.elements = operand.elements;
   return made;
 }
@@ -184,6 +191,8 @@ void Tables::list_operands(const Op& op, int32_t group, OpTemplate& made) const 
       ResultTemplate& added = made.all_results.emplace_back(result(ids[i], operands[i], group));
       added.kind = kind;
       added.index = static_cast<int32_t>(i);
+      const bool saved = facts_.saved_index[ids[i].index()] >= 0;
+      added.buffer.kind = saved ? BufferKind::Activation : BufferKind::Transient;
     }
   };
   results(op.outputs, made.outputs(), UseKind::Output);
@@ -210,6 +219,8 @@ void Tables::list_backward(const Op& backward, int32_t group, OpTemplate& made) 
     ResultTemplate& added =
         made.all_results.emplace_back(result(tensor, made.input_gradients()[i], group));
     added.index = static_cast<int32_t>(i);
+    added.term = facts_.term_of[tensor.index()] >= 0;
+    added.buffer.kind = added.term ? BufferKind::WeightGradient : BufferKind::Transient;
   }
 }
 

@@ -72,6 +72,7 @@ Tables::Tables(const TrainingGraph& training, const TrainingFacts& facts, const 
     if (const OpId forward = training.graph.ops[i].forward; forward.valid())
       backward_of_[forward.index()] = OpId(i);
   find_models();
+  list_tensors();
 }
 
 int32_t Tables::intern(const Layout& layout) {

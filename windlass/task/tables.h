@@ -26,7 +26,7 @@ struct OperandTemplate {
 
 // A tensor that an op reads.
 struct ReadTemplate {
-  TensorId tensor;
+  int32_t place = 0;   // of the tensor in Tables::tensors()
   int32_t index = 0;   // among the op's inputs
   bool write = false;  // and overwrites
   OperandTemplate want;
@@ -34,11 +34,11 @@ struct ReadTemplate {
 
 // A tensor that an op makes.
 struct ResultTemplate {
-  Buffer buffer;  // but for the memory and the micro-batch
+  Buffer buffer;  // but for the memory, the micro-batch and the tensor
   UseKind kind = UseKind::Output;
-  int32_t index = 0;  // among the op's outputs or auxiliaries
-  int32_t layout = -1;
-  int32_t update = -1;   // that it is a term of the gradient for
+  bool term = false;     // of the gradient of a weight
+  int32_t place = 0;     // of the tensor in Tables::tensors()
+  int32_t index = 0;     // among the op's outputs or auxiliaries
   int64_t elements = 0;  // of the member with most
 };
 
@@ -52,8 +52,9 @@ struct ExchangeTemplate {
   bool needed() const { return traffic >= 0; }
 };
 
-// A forward op and its backward op under a sharding, on a group. Works and statistics are those of
-// the largest piece; where parts are unequal, among the members that have the same sizes.
+// A forward op and its backward op under a sharding, on a group: one for all ops that are alike, as
+// layers of a network are, so that the few there are stay in the cache. Works and statistics are
+// those of the largest piece; where parts are unequal, among the members that have the same sizes.
 struct OpTemplate {
   // Where statistics are exchanged: of what comes after.
   int32_t work = -1;           // -1: a view
@@ -139,6 +140,8 @@ class Tables {
   }
   // The same for the members like `member`.
   const OpTemplate& op_of_member(OpId op, int32_t sharding, int32_t group, int32_t member);
+  // The tensors of a forward op and its backward op, as templates count them.
+  const TensorId* tensors(OpId op) const { return tensors_.data() + first_tensor_[op.index()]; }
 
   // From one layout of a tensor to another, in a group or between two.
   const std::vector<MoveTemplate>& moves(const TensorType& type, int32_t from_layout,
@@ -220,10 +223,11 @@ class Tables {
   const OpTemplate& make_op(OpId op, int32_t sharding, int32_t group);
   OpTemplate make(const Op& op, const Sharding& sharding, int32_t group, int32_t member);
   void find_models();
-  void name_tensors(OpId id, OpTemplate& made) const;
+  void list_tensors();
   void list_operands(const Op& op, int32_t group, OpTemplate& made) const;
   void list_backward(const Op& backward, int32_t group, OpTemplate& made);
   ResultTemplate result(TensorId tensor, const OperandTemplate& operand, int32_t group) const;
+  bool alike(OpId a, OpId b) const;
   OperandTemplate operand(const LoopNest& nest, const Sharding& sharding, const OperandMap& map,
                           const TensorType& type, Access access);
   int32_t price(const Op& op, const LoopNest& nest, const Sharding& sharding, int32_t group,
@@ -246,8 +250,12 @@ class Tables {
   TrafficPlanner planner_;
   std::vector<OpId> backward_of_;  // by forward op
   // By forward op: the first one of which all is the same but for the tensors themselves: kind,
-  // attributes and types of both passes. So are loops, layouts and works under a sharding.
+  // attributes and types of both passes, and what is kept of them. So are its templates.
   std::vector<OpId> model_;
+  // What is read and made that is there, op by op: inputs of the forward op and of the backward op;
+  // outputs, auxiliaries, and outputs of the backward op.
+  std::vector<TensorId> tensors_;
+  std::vector<uint32_t> first_tensor_;  // by forward op
   std::vector<Layout> layouts_;
   std::vector<bool> unequal_;  // parallel to layouts_
   std::vector<Sharding> shardings_;

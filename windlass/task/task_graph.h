@@ -105,13 +105,13 @@ struct Buffer {
   // What it holds a piece of; of optimizer state: the weight. None: statistics of the pieces of a
   // coupled op (graph/coupled.h), which have no layout either.
   TensorId tensor = {};
-  Bytes bytes = {};  // rounded as the allocator does
   // Index into groups: whose members' pieces they are; into layouts: how the tensor lies when it is
   // first written. Moves in place change the layout.
   int32_t group = -1, layout = -1;
   // Index into digit_sets: the piece is shared out over the members that differ in these digits,
   // and each has its part of it (share_of). 0: nobody shares.
   int32_t share = 0;
+  Bytes bytes = {};  // rounded as the allocator does
 };
 
 // What a buffer is to a task.
@@ -168,6 +168,9 @@ struct Movement {
 
 struct Task {
   TaskKind kind = TaskKind::Forward;
+  // Only makes the statistics of the op, which its pieces exchange before another task, with the
+  // same operands, ends it.
+  bool begins = false;
   int32_t price = -1;        // index into works or traffics, as moves(kind) says
   int32_t micro_batch = -1;  // none for updates
   OpId op = {};          // of the training graph, if it carries out one, or merges its statistics
@@ -178,9 +181,6 @@ struct Task {
   // SwapIn and SwapOut: index into digit_sets, if members that differ in these copy their share
   // alone, each to its place in what is whole; kFirstMember; -1: all copy what they have.
   int32_t how = -1;
-  // Only makes the statistics of the op, which its pieces exchange before another task, with the
-  // same operands, ends it.
-  bool begins = false;
 };
 // Members hold the same, and the first one copies it.
 constexpr int32_t kFirstMember = -2;

@@ -47,7 +47,7 @@ int64_t StepBound::State::kept_bytes(size_t s) {
   for (const SavedResult& use : saved_results[s]) {
     const OpTemplate& made = made_of(use.op);
     if (use.result >= made.results().size() ||
-        made.results()[use.result].buffer.tensor != saved.tensor)
+        tables.tensors(OpId(use.op))[made.results()[use.result].place] != saved.tensor)
       return 0;
     elements = std::min(elements, made.results()[use.result].elements);
   }
@@ -56,7 +56,8 @@ int64_t StepBound::State::kept_bytes(size_t s) {
       const Op& op = training.graph[consumer];
       if (!op.forward.valid()) return 0;
       for (const ReadTemplate& read : made_of(op.forward.index()).saved_reads())
-        if (facts.saved_index[read.tensor.index()] == static_cast<int32_t>(s))
+        if (facts.saved_index[tables.tensors(op.forward)[read.place].index()] ==
+            static_cast<int32_t>(s))
           elements = std::min(elements, read.want.elements);
     }
   if (elements == INT64_MAX) return 0;

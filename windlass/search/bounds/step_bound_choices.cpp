@@ -35,14 +35,16 @@ const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t
   };
   own.coupled = couple(made.exchange);
   own.backward_coupled = couple(made.backward_exchange);
+  const TensorId* const tensors = tables.tensors(OpId(op));
   const auto add = [&](std::span<const ReadTemplate> reads) {
     uint32_t count = 0;
     for (const ReadTemplate& read : reads) {
-      if (facts.origin[read.tensor.index()] != TrainingFacts::Origin::Made) {
-        own.bytes += allocated(read.want.elements * facts.element_size[read.tensor.index()]).value;
+      const TensorId tensor = tensors[read.place];
+      if (facts.origin[tensor.index()] != TrainingFacts::Origin::Made) {
+        own.bytes += allocated(read.want.elements * facts.element_size[tensor.index()]).value;
         continue;
       }
-      own.operands.push_back({read.tensor, read.want.layout});
+      own.operands.push_back({tensor, read.want.layout});
       ++count;
     }
     return count;
@@ -50,19 +52,22 @@ const StepBound::State::Choice& StepBound::State::make_choice(size_t op, int32_t
   own.reads = add(made.reads());
   own.gradients = add(made.gradient_reads());
   add(made.saved_reads());
-  own.view_of_made = !made.reads().empty() &&
-                     facts.origin[made.reads()[0].tensor.index()] == TrainingFacts::Origin::Made;
+  own.view_of_made =
+      !made.reads().empty() &&
+      facts.origin[tensors[made.reads()[0].place].index()] == TrainingFacts::Origin::Made;
   const auto make = [&](std::span<const ResultTemplate> results) {
     for (const ResultTemplate& result : results) {
-      own.results.push_back({result.buffer.tensor, result.layout, result.update,
-                             result.buffer.bytes.value, result.elements});
+      const TensorId tensor = tensors[result.place];
+      const int32_t update = result.term ? facts.term_of[tensor.index()] : -1;
+      own.results.push_back(
+          {tensor, result.buffer.layout, update, result.buffer.bytes.value, result.elements});
       own.bytes += result.buffer.bytes.value;
       // A share of the sum beside it, and optimizer state.
-      if (result.update >= 0)
-        own.bytes += result.buffer.bytes.value +
-                     allocated(result.elements *
-                               facts.updates[static_cast<size_t>(result.update)].state_size)
-                         .value;
+      if (update >= 0)
+        own.bytes +=
+            result.buffer.bytes.value +
+            allocated(result.elements * facts.updates[static_cast<size_t>(update)].state_size)
+                .value;
     }
   };
   make(made.results());

@@ -26,8 +26,10 @@ class TouchedBytes {
     for (size_t i = 0; i < training_.forward_ops; ++i) {
       const Sharding& sharding = strategy.shardings[static_cast<size_t>(strategy.ops[i])];
       const OpTemplate& made = tables_.op(OpId(i), tables_.intern(sharding), group);
+      const TensorId* const tensors = tables_.tensors(OpId(i));
       for (const ReadTemplate& read : made.reads())
-        sum += static_cast<double>(read.want.elements * facts_.element_size[read.tensor.index()]);
+        sum += static_cast<double>(read.want.elements *
+                                   facts_.element_size[tensors[read.place].index()]);
       for (const ResultTemplate& result : made.results())
         sum += static_cast<double>(result.buffer.bytes.value);
     }

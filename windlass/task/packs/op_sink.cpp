@@ -244,9 +244,9 @@ BufferId OpSink::make(int32_t team, BufferKind kind, TensorId tensor, int32_t pa
                            .kind = kind,
                            .micro_batch = part,
                            .tensor = tensor,
-                           .bytes = allocated(bytes(tensor, part)),
                            .group = team,
-                           .layout = layout(tensor)});
+                           .layout = layout(tensor),
+                           .bytes = allocated(bytes(tensor, part))});
 }
 
 // Bytes 0: all of the tensor, once.
@@ -260,9 +260,9 @@ BufferId OpSink::make_on_host(BufferKind kind, TensorId tensor, int32_t part, in
              .at_end = at_end,
              .micro_batch = part,
              .tensor = tensor,
-             .bytes = size > 0 ? Bytes(size) : byte_size(training_.graph[tensor].type),
              .group = 0,
-             .layout = part < 0 ? copies() : layout(tensor)});
+             .layout = part < 0 ? copies() : layout(tensor),
+             .bytes = size > 0 ? Bytes(size) : byte_size(training_.graph[tensor].type)});
 }
 
 // Of one member; what is not of a micro-batch is whole.
