@@ -182,10 +182,16 @@ class ExactSearch {
     return std::nullopt;
   }
 
+  static bool recomputes(const Strategy& strategy) {
+    return std::ranges::find(strategy.saved, MemoryAction::Recompute) != strategy.saved.end();
+  }
+
   void consider(const ShardingProblem& sharding, const ParetoChoice& choice) {
     best_bytes_ = std::max(best_bytes_, choice.cost.bytes);
     Strategy strategy = sharding.strategy(cut_.training, choice);
     strategy.micro_batches = cuts_;
+    // What the checker refuses would crowd out of the book what was found without recomputation.
+    if (recomputes(strategy) && ledger_.refused({strategy, cuts_, 0})) return;
     simulate(std::move(strategy));
   }
 
