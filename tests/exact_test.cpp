@@ -1,9 +1,11 @@
 // Exact search end to end: against another exact solver, the checker, and itself under limits.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <unistd.h>
 
@@ -129,6 +131,57 @@ TEST(ExactSearchSlow, FrontierHoldsAtEveryLimit) {
       EXPECT_TRUE(none.least_limit.has_value());
     }
   }
+}
+
+Problem tight_problem(const Graph& network, const Machine& machine, const CostModel& cost) {
+  return {.network = network, .machine = machine, .cost = cost};
+}
+
+// Below what keeping everything takes, ops are run again. A larger limit is not slower, but for
+// what local changes on the simulator find from another start.
+TEST(ExactSearch, RecomputesWhereMemoryIsShort) {
+  constexpr double kLocal = 1.02;
+  const auto cost = analytic_cost_model();
+  const Graph network = cases::transformer(32, 1, false);
+  const Machine machine = load_machine("1x1080ti");
+  const SearchResult free = search_exact(tight_problem(network, machine, *cost));
+  EXPECT_TRUE(free.frontier_recompute);
+  EXPECT_EQ(free.recompute_left_out, "");
+  const auto recomputed = [](const SearchResult& found) {
+    return std::ranges::count(found.strategy.saved, MemoryAction::Recompute);
+  };
+  EXPECT_EQ(recomputed(free), 0);
+  int64_t most = 0;
+  Seconds before(std::numeric_limits<double>::infinity());
+  const size_t step = free.frontier.size() / 4 + 1;
+  for (size_t i = 0; i < free.frontier.size(); i += step) {
+    const Machine limited = with_limit(machine, free.frontier[i].limit);
+    const Problem inside = tight_problem(network, limited, *cost);
+    const SearchResult found = search_exact(inside);
+    ASSERT_NE(found.termination, Termination::Infeasible);
+    EXPECT_LE(found.step_time, free.frontier[i].step_time);
+    EXPECT_LE(found.step_time.value, kLocal * before.value);
+    expect_sound(inside, found);
+    before = found.step_time;
+    most = std::max<int64_t>(most, recomputed(found));
+  }
+  EXPECT_GT(most, 0);
+}
+
+// Where its tables are too large, the trade is what it is without recomputation, and says so.
+TEST(ExactSearch, SaysWhereRecomputationIsLeftOut) {
+  const auto cost = analytic_cost_model();
+  const Machine machine = load_machine("4x3090");
+  const Graph network = cases::transformer(8, 2, false);
+  const Problem problem = tight_problem(network, machine, *cost);
+  const SearchResult large = search_exact(problem, {.effort = 0.001});
+  EXPECT_FALSE(large.frontier_recompute);
+  EXPECT_NE(large.recompute_left_out.find("cells"), std::string::npos);
+  SearchOptions off;
+  off.fixed.recompute = RecomputePolicy::None;
+  const SearchResult fixed = search_exact(problem, off);
+  EXPECT_FALSE(fixed.frontier_recompute);
+  EXPECT_EQ(fixed.recompute_left_out, "ruled out");
 }
 
 TEST(ExactSearch, DoesNotDependOnThreads) {

@@ -58,6 +58,9 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
     entry["shardings"] = search.options;
     entry["frontier_exact"] = search.frontier_exact;
     entry["frontier_resolution_bytes"] = search.frontier_resolution.value;
+    entry["frontier_recompute"] = search.frontier_recompute;
+    if (!search.recompute_left_out.empty())
+      entry["frontier_recompute_left_out"] = search.recompute_left_out;
   }
   auto& stages = entry["stages"] = ordered_json::array();
   for (const StageEffort& stage : search.stages) {
@@ -74,6 +77,20 @@ void add_search(ordered_json& json, const PlannedSubject& planned) {
   for (const FrontierPoint& point : search.frontier)
     frontier.push_back(
         {{"limit_bytes", point.limit.value}, {"step_time_s", point.step_time.value}});
+}
+
+// What was in the exact search's trade of time against bytes.
+std::string trade_text(const SearchResult& search) {
+  if (!search.objective || (!search.frontier_recompute && search.recompute_left_out.empty()))
+    return "";
+  const std::string how = search.frontier_exact
+                              ? fmt::format("exact to {}", format_bytes(search.frontier_resolution))
+                              : "its convex part";
+  if (search.frontier_recompute)
+    return fmt::format("  trade of time against memory: {}, single ops run again where it pays\n",
+                       how);
+  return fmt::format("  trade of time against memory: {}, without running single ops again ({})\n",
+                     how, search.recompute_left_out);
 }
 
 // What a time limit has cut.
@@ -254,7 +271,7 @@ ExitCode run_plan(const PlanFlags& flags) {
                100 * (1 - planned.search.objective_bound->value /
                               std::max(1e-12, planned.search.objective->value)),
                splits_text(subject.training, subject.strategy));
-  fmt::print("{}{}{}", simulation_text(report, flags.top),
+  fmt::print("{}{}{}{}", trade_text(planned.search), simulation_text(report, flags.top),
              long_run_text_of(subject, pricing.cost(), true),
              frontier_text(planned.search.frontier));
   if (!runs_here(subject.machine) && flags.host_memory.empty())

@@ -144,6 +144,9 @@ struct SearchResult {
   // Whether the trade of time against bytes was found in full, up to this resolution of bytes.
   bool frontier_exact = false;
   Bytes frontier_resolution = {};
+  // Whether recomputation of single ops was among its options; if not, why.
+  bool frontier_recompute = false;
+  std::string recompute_left_out = {};
 
   // What was spent on what, in order, and what was left out.
   std::vector<StageEffort> stages = {};

@@ -8,6 +8,7 @@
 #include "windlass/base/error.h"
 #include "windlass/graph/network_layers.h"
 #include "windlass/graph/samples.h"
+#include "windlass/strategy/windows.h"
 
 namespace windlass {
 namespace {
@@ -30,7 +31,8 @@ void check_stages(const TrainingGraph& training, const Strategy& strategy) {
     fail_input("strategy: {} stages need a pipeline schedule", strategy.stages.size());
 }
 
-// Whether what an element of the loop reads and makes of each operand is its own.
+}  // namespace
+
 bool windows_tile(const LoopNest& nest, int32_t loop) {
   for (const auto* operands : {&nest.inputs, &nest.outputs, &nest.auxiliaries})
     for (const OperandMap& map : *operands)
@@ -38,8 +40,6 @@ bool windows_tile(const LoopNest& nest, int32_t loop) {
         if (axis.loop == loop && (axis.offset != 0 || axis.stride != axis.window)) return false;
   return true;
 }
-
-}  // namespace
 
 std::string_view action_name(MemoryAction action) {
   static constexpr std::array<std::string_view, 7> kNames = {

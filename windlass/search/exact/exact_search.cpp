@@ -9,6 +9,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
+
+#include <fmt/format.h>
 
 #include "windlass/base/error.h"
 #include "windlass/search/book/ledger.h"
@@ -24,6 +28,9 @@ constexpr double kHidden = 0.9;  // of the traffic of weights, in the second sol
 constexpr double kMostPrices = 2e7, kMostCells = 4e8;
 constexpr double kPriceUnits = 0.1, kCellUnits = 0.005;
 constexpr double kFewDevices = 16;
+// Of the trade with recomputation, at the usual effort: cells of one elimination; sums of list
+// entries, at full resolution; tasks of the points that are simulated.
+constexpr double kMostRecomputeCells = 8e6, kMostFineSums = 2e7, kMostPointTasks = 1e5;
 constexpr int64_t kAskEvery = 1024;  // prices
 
 class ExactSearch {
@@ -37,18 +44,7 @@ class ExactSearch {
         cut_(ledger.cut(cuts_)) {}
 
   void run() {
-    // Prices at most; the rest of the effort is for solving and simulating. Of many devices each
-    // looks at what each other one has.
-    const double crowd = std::max(1.0, static_cast<double>(devices_.size()) / kFewDevices);
-    const double each = alone_ ? 1 : crowd * crowd;
-    const auto most = static_cast<int64_t>(kMostPrices * ledger_.options().effort / each);
-    int64_t asked = 0;
-    const ShardingProblem sharding = make_sharding_problem(
-        cut_.training, problem().machine, problem().cost, cuts_,
-        {.devices = devices_, .out_of_time = [&] {
-           return ++asked > most || (asked % kAskEvery == 0 && ledger_.interrupted());
-         }});
-    ledger_.charge(kPriceUnits * each * static_cast<double>(asked));
+    const ShardingProblem sharding = priced({.devices = devices_});
     if (!sharding.complete) ledger_.cut_short(false);
     solve(sharding);
     try_baselines();
@@ -62,6 +58,21 @@ class ExactSearch {
 
  private:
   const Problem& problem() const { return ledger_.problem(); }
+  ShardingProblem priced(ShardingProblemOptions options) {
+    // Prices at most; the rest of the effort is for solving and simulating. Of many devices each
+    // looks at what each other one has.
+    const double crowd = std::max(1.0, static_cast<double>(devices_.size()) / kFewDevices);
+    const double each = alone_ ? 1 : crowd * crowd;
+    const auto most = static_cast<int64_t>(kMostPrices * ledger_.options().effort / each);
+    int64_t asked = 0;
+    options.out_of_time = [&] {
+      return ++asked > most || (asked % kAskEvery == 0 && ledger_.interrupted());
+    };
+    ShardingProblem made =
+        make_sharding_problem(cut_.training, problem().machine, problem().cost, cuts_, options);
+    ledger_.charge(kPriceUnits * each * static_cast<double>(asked));
+    return made;
+  }
   EliminationOptions elimination() const {
     EliminationOptions options;
     const SearchOptions& given = ledger_.options();
@@ -106,27 +117,81 @@ class ExactSearch {
     // Beside other methods it is of no use where the fastest sharding fits as it is.
     if (!alone_ && best_ && best_->time <= fastest_) return;
     if (ledger_.fits() && ledger_.interrupted()) return;
-    // The frontier of the sums; small problems have all of it.
+    walk_frontier(sharding, best.options);
+  }
+
+  // The frontier of the sums; small problems have all of it. What is least with recomputation need
+  // not be in the simulator, where what is made again lives too: so it comes beside the other one.
+  void walk_frontier(const ShardingProblem& plain, int64_t options) {
     FrontierOptions frontier;
     frontier.elimination = elimination();
     frontier.resolution = std::max(1.0, best_bytes_ / 4096);
     frontier.budget = 2e7;
     // Each price is a solve of its own.
     constexpr int64_t kManyOptions = 15000;
-    if (best.options > kManyOptions) frontier.most_prices = 10;
-    const Frontier found = find_frontier(plain, frontier);
-    facts_.frontier_exact = found.exact;
-    facts_.frontier_resolution = Bytes(static_cast<int64_t>(frontier.resolution));
+    if (options > kManyOptions) frontier.most_prices = 10;
     constexpr size_t kMostPoints = 48;
-    const size_t step = std::max<size_t>(1, (found.choices.size() + kMostPoints - 1) / kMostPoints);
+    const Frontier once = find_frontier(plain.network(), frontier);
+    consider(plain, once, kMostPoints);
+    const std::optional<ShardingProblem> again = with_recompute(plain);
+    if (!again) return;
+    const ParetoNetwork network = again->network();
+    Frontier found;
+    if (once.exact) {
+      FrontierOptions fine = frontier;
+      fine.resolution = 1;
+      fine.budget = kMostFineSums * ledger_.options().effort;
+      found = {.choices = exact_frontier(network, fine), .exact = true};
+      if (found.choices.empty()) found = find_frontier(network, frontier);
+    } else {
+      found = convex_frontier(network, frontier);
+    }
+    facts_.frontier_recompute = true;
+    // Nothing was simulated where decisions rule everything out.
+    if (cut_.evaluator->evaluations() == 0) return consider(*again, found, kMostPoints);
+    const auto tasks = static_cast<double>(std::max<size_t>(1, cut_.evaluator->tasks()));
+    const double affordable = kMostPointTasks * ledger_.options().effort / tasks;
+    consider(*again, found, std::max(kMostPoints, static_cast<size_t>(affordable)));
+  }
+
+  void consider(const ShardingProblem& sharding, const Frontier& found, size_t most) {
+    facts_.frontier_exact = found.exact;
+    facts_.frontier_resolution = Bytes(static_cast<int64_t>(found.resolution));
+    const size_t step = std::max<size_t>(1, (found.choices.size() + most - 1) / most);
     for (size_t i = 0; i < found.choices.size(); ++i)
       if (i % step == 0 || i + 1 == found.choices.size()) consider(sharding, found.choices[i]);
+  }
+
+  // The problem with recomputation of single ops among the options, where its tables are small.
+  std::optional<ShardingProblem> with_recompute(const ShardingProblem& plain) {
+    if (ledger_.options().fixed.recompute == RecomputePolicy::None) {
+      facts_.recompute_left_out = "ruled out";
+      return std::nullopt;
+    }
+    const double cells = cells_with_recompute(cut_.training, plain);
+    const double most = kMostRecomputeCells * ledger_.options().effort;
+    if (cells > most) {
+      facts_.recompute_left_out = cells == std::numeric_limits<double>::infinity()
+                                      ? "views of weights or copies"
+                                      : fmt::format("{:.2g} cells, more than {:.2g}", cells, most);
+      return std::nullopt;
+    }
+    ShardingProblem again = priced({.devices = devices_, .recompute = true});
+    if (again.complete) return again;
+    facts_.recompute_left_out = "not all moves were priced";
+    return std::nullopt;
+  }
+
+  static bool recomputes(const Strategy& strategy) {
+    return std::ranges::find(strategy.saved, MemoryAction::Recompute) != strategy.saved.end();
   }
 
   void consider(const ShardingProblem& sharding, const ParetoChoice& choice) {
     best_bytes_ = std::max(best_bytes_, choice.cost.bytes);
     Strategy strategy = sharding.strategy(cut_.training, choice);
     strategy.micro_batches = cuts_;
+    // What the checker refuses would crowd out of the book what was found without recomputation.
+    if (recomputes(strategy) && ledger_.refused({strategy, cuts_, 0})) return;
     simulate(std::move(strategy));
   }
 
@@ -212,6 +277,8 @@ void take_exact_facts(SearchResult& result, const SearchResult& facts) {
   result.out_of_time = facts.out_of_time;
   result.frontier_exact = facts.frontier_exact;
   result.frontier_resolution = facts.frontier_resolution;
+  result.frontier_recompute = facts.frontier_recompute;
+  result.recompute_left_out = facts.recompute_left_out;
 }
 
 }  // namespace windlass

@@ -62,7 +62,7 @@ class ParetoElimination {
   Term edge_term(const ParetoNetwork::Edge& edge) const {
     Term term = {{edge.a, edge.b}, {}};
     for (const TimeBytes& cell : network_.tables[static_cast<size_t>(edge.table)])
-      term.cells.push_back({{cell.time, up(cell.bytes), -1}});
+      term.cells.push_back(is_never(cell) ? List{} : List{{cell.time, up(cell.bytes), -1}});
     return term;
   }
 
@@ -147,7 +147,8 @@ class ParetoElimination {
       for (size_t o = 0; o < options(v); ++o) {
         chosen[v] = static_cast<int32_t>(o);
         List list = own[o];
-        for (const Term& term : terms) list = sum(list, cell_of(term, chosen));
+        for (const Term& term : terms)
+          if (!list.empty()) list = sum(list, cell_of(term, chosen));
         best.insert(best.end(), list.begin(), list.end());
       }
       keep_front(best);

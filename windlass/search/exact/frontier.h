@@ -25,8 +25,13 @@ struct TimeBytes {
   auto operator<=>(const TimeBytes&) const = default;
 };
 
+// What options of two variables cost that do not go together: more than any other sum.
+inline constexpr TimeBytes kNeverCost = {0x1p60, 0x1p60};
+inline bool is_never(const TimeBytes& cost) { return cost.time >= kNeverCost.time; }
+
 // A network of two costs. Each option of a variable comes with variants, which nobody else sees.
-// Costs are whole numbers, not negative.
+// Costs are whole numbers, not negative; of pairs, kNeverCost says that they do not go together.
+// Some choice has no such pair, and so have all that are found.
 struct ParetoNetwork {
   using Options = std::vector<std::vector<TimeBytes>>;  // by option: variants
   struct Edge {

@@ -21,6 +21,7 @@ struct OpLook {
   uint64_t structure = 0;
   std::vector<int32_t> blocks;
   std::vector<int32_t> operands;  // of each: what is asked of it
+  std::vector<int32_t> fates;     // and what they hang on
   auto operator<=>(const OpLook&) const = default;
 };
 
@@ -36,16 +37,18 @@ class Builder {
     result_.devices = options.devices.empty() ? all_devices(machine) : options.devices;
     group_ = tables_.intern(result_.devices);
     moves_ = std::make_unique<MovePrices>(machine, tables_, group_);
-    local_ =
-        std::make_unique<LocalChoices>(ChoiceContext{.training = training,
-                                                     .facts = facts_,
-                                                     .machine = machine,
-                                                     .cost = cost,
-                                                     .tables = tables_,
-                                                     .moves = *moves_,
-                                                     .group = group_,
-                                                     .micro_batches = micro_batches_,
-                                                     .memory_choices = options.memory_choices});
+    if (options.recompute)
+      rules_ = std::make_unique<FateRules>(training, facts_, result_.devices.size());
+    local_ = std::make_unique<LocalChoices>(ChoiceContext{.training = training,
+                                                          .facts = facts_,
+                                                          .machine = machine,
+                                                          .cost = cost,
+                                                          .tables = tables_,
+                                                          .moves = *moves_,
+                                                          .group = group_,
+                                                          .micro_batches = micro_batches_,
+                                                          .memory_choices = options.memory_choices,
+                                                          .fates = rules_.get()});
   }
 
   ShardingProblem run() {
@@ -70,7 +73,7 @@ class Builder {
     std::map<OpLook, int32_t> kinds;
     for (size_t i = 0; i < training_.forward_ops; ++i) {
       const Op& op = graph().ops[i];
-      OpLook look = {structure_hash(graph(), i, i + 1), hints[i], {}};
+      OpLook look = {structure_hash(graph(), i, i + 1), hints[i], {}, {}};
       for (size_t k = 0; k < op.inputs.size(); ++k) {
         const TensorId id = op.inputs[k];
         look.operands.push_back(id.valid() ? static_cast<int32_t>(facts_.origin[id.index()]) : -1);
@@ -82,6 +85,7 @@ class Builder {
       if (backward[i].valid())
         for (TensorId id : graph()[backward[i]].outputs)
           look.operands.push_back(id.valid() ? 1 : 0);
+      if (rules_) look.fates = rules_->look_of(i);
       const auto [entry, fresh] = kinds.try_emplace(look, static_cast<int32_t>(kinds.size()));
       if (fresh) {
         representatives_.push_back(i);
@@ -94,14 +98,20 @@ class Builder {
   void add_kind(size_t i) {
     const Graph& smallest = smallest_of(training_).graph;
     const LoopNest nest = loops_of(smallest, smallest.ops[i]);
-    result_.shardings.push_back(shardings_of(nest, hints_[result_.shardings.size()],
-                                             static_cast<int64_t>(result_.devices.size())));
+    const std::vector<Sharding> found = shardings_of(nest, hints_[result_.shardings.size()],
+                                                     static_cast<int64_t>(result_.devices.size()));
+    auto& shardings = result_.shardings.emplace_back();
+    auto& fates = result_.fates.emplace_back();
     auto& choices = result_.choices.emplace_back();
     double least = std::numeric_limits<double>::infinity();
-    for (const Sharding& sharding : result_.shardings.back()) {
+    for (const Sharding& sharding : found) {
       const OpTemplate& made = tables_.op(OpId(i), tables_.intern(sharding), group_);
       least = std::min(least, local_->work_of(made));
-      choices.push_back(local_->of(i, made));
+      for (Fate fate : rules_ ? rules_->of(i) : std::vector<Fate>{Fate::Once}) {
+        shardings.push_back(sharding);
+        fates.push_back(fate);
+        choices.push_back(local_->of(i, made, fate));
+      }
     }
     result_.work.push_back(micro_batches_ * least);
   }
@@ -121,6 +131,11 @@ class Builder {
   // How much more than the least times of all ops a best strategy can take: what data parallelism
   // takes. Whatever is above need not be priced exactly.
   void bound_slack() {
+    if (rules_) {
+      slack_ = std::numeric_limits<double>::infinity();
+      least_time_.assign(result_.choices.size(), 0);
+      return;
+    }
     for (const auto& kind : result_.choices) {
       double least = kind[0][0].cost.time;
       for (const auto& front : kind) least = std::min(least, front[0].cost.time);
@@ -191,8 +206,9 @@ class Builder {
       std::vector<TimeBytes> cells = result_.tables[static_cast<size_t>(edge->second.table)];
       const std::vector<TimeBytes>& more = result_.tables[static_cast<size_t>(known->second)];
       for (size_t c = 0; c < cells.size(); ++c) {
-        cells[c].time += more[c].time;
-        cells[c].bytes += more[c].bytes;
+        const bool never = is_never(cells[c]) || is_never(more[c]);
+        cells[c] = never ? kNeverCost
+                         : TimeBytes{cells[c].time + more[c].time, cells[c].bytes + more[c].bytes};
       }
       both->second = static_cast<int32_t>(result_.tables.size());
       result_.tables.push_back(std::move(cells));
@@ -267,6 +283,10 @@ class Builder {
     const Side &u = sides.from, &v = sides.to;
     const bool saved = !sides.weight && facts_.saved_index[sides.tensor.index()] >= 0 &&
                        reads_saved(to, sides.tensor);
+    const auto meet = [&](size_t i, size_t j) {
+      if (!rules_ || sides.weight) return FateRules::Meeting{.kept = saved || sides.weight};
+      return rules_->meet(from, fate_of(from, i), sides.tensor, to, fate_of(to, j));
+    };
     // Layouts repeat: times by those of both sides, exact and not; negative: not asked for yet.
     size_t rows = 0, columns = 0;
     const std::vector<size_t> row = layouts_of(u, rows), column = layouts_of(v, columns);
@@ -285,13 +305,21 @@ class Builder {
         if (out_of_time()) slack_ = -1;  // nothing is priced from now on
         if (beside <= slack_) cell.time = time(i, j, false);
         if (beside + cell.time <= slack_) cell.time = time(i, j, true);
+        const FateRules::Meeting meeting = meet(i, j);
+        if (meeting.again)
+          cell.time += std::nearbyint(
+              sides.times * moves_->time(graph()[sides.tensor].type, u.value[i], v.value[j]));
         const bool another = tables_.settled(u.value[i]) != v.value[j];
-        if ((saved || sides.weight) && another)
+        if (meeting.kept && another)
           cell.bytes = static_cast<double>(
               allocated(v.elements[j] * facts_.element_size[sides.tensor.index()]).value);
-        cells.push_back(cell);
+        cells.push_back(meeting.allowed ? cell : kNeverCost);
       }
     return cells;
+  }
+
+  Fate fate_of(size_t op, size_t option) const {
+    return result_.fates[static_cast<size_t>(result_.kind_of[op])][option];
   }
 
   bool out_of_time() {
@@ -314,6 +342,7 @@ class Builder {
   Tables tables_;
   int32_t group_ = -1;
   std::unique_ptr<MovePrices> moves_;
+  std::unique_ptr<FateRules> rules_;  // none: every op is run once
   std::unique_ptr<LocalChoices> local_;
   std::vector<double> least_time_;  // by kind
   double slack_ = 0;

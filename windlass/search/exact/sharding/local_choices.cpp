@@ -82,13 +82,48 @@ double LocalChoices::host_copy(bool to_host, int64_t bytes) {
   return whole * static_cast<double>(bytes) / static_cast<double>(size);
 }
 
-std::vector<LocalChoice> LocalChoices::of(size_t i, const OpTemplate& made) {
+double LocalChoices::time_of_both(const OpTemplate& made) {
+  return work_of(made) + time_of(made.exchange.traffic) + time_of(made.backward_exchange.traffic);
+}
+
+// What the backward op reads of its results comes whole.
+double LocalChoices::time_again(size_t i, const OpTemplate& made) {
+  double time =
+      price_of(made.work) + price_of(made.exchange.begin) + time_of(made.exchange.traffic);
+  const Op& op = in_.training.graph.ops[i];
+  for (size_t o = 0; o < op.outputs.size(); ++o) {
+    if (!op.outputs[o].valid() || !in_.fates->reads_back(i, op.outputs[o])) continue;
+    const int32_t layout = made.outputs()[o].layout;
+    time +=
+        in_.moves.time(in_.training.graph[op.outputs[o]].type, layout, in_.tables.settled(layout));
+  }
+  return time;
+}
+
+double LocalChoices::held_data(size_t i, const OpTemplate& made, Fate fate) const {
+  const Op& op = in_.training.graph.ops[i];
+  double bytes = 0;
+  for (size_t k = 0; k < op.inputs.size(); ++k)
+    if (in_.fates != nullptr && in_.fates->holds_data(i, k, fate))
+      bytes += static_cast<double>(
+          allocated(made.inputs()[k].elements * in_.facts.element_size[op.inputs[k].index()])
+              .value);
+  return bytes;
+}
+
+// What becomes of what is saved of the op.
+std::vector<LocalChoice> LocalChoices::saved_choices(size_t i, const OpTemplate& made, Fate fate) {
   const Op& op = in_.training.graph.ops[i];
   LocalChoice plain;
-  plain.cost.time = in_.micro_batches * (work_of(made) + time_of(made.exchange.traffic) +
-                                         time_of(made.backward_exchange.traffic));
+  plain.cost = {in_.micro_batches * time_of_both(made), held_data(i, made, fate)};
+  if (fate == Fate::Again) {
+    plain.cost.time += in_.micro_batches * time_again(i, made);
+    plain.saved = MemoryAction::Recompute;
+    return {plain};
+  }
   // Saved results, and what it takes to copy them out and back.
-  LocalChoice away;
+  LocalChoice away = plain;
+  away.saved = MemoryAction::Offload;
   bool any = false;
   const auto save = [&](TensorId id, const OperandTemplate& operand) {
     if (!id.valid() || !is_saved(in_.facts, id)) return;
@@ -96,20 +131,28 @@ std::vector<LocalChoice> LocalChoices::of(size_t i, const OpTemplate& made) {
     const auto bytes = allocated(operand.elements * in_.facts.element_size[id.index()]).value;
     // Micro-batches run one after the other: what is saved is of one of them.
     plain.cost.bytes += static_cast<double>(bytes);
-    away.cost.time += in_.micro_batches * (host_copy(true, bytes) + host_copy(false, bytes));
+    away.cost.time += in_.micro_batches * there_and_back(bytes);
   };
   for (size_t o = 0; o < op.outputs.size(); ++o) save(op.outputs[o], made.outputs()[o]);
   for (size_t o = 0; o < op.auxiliaries.size(); ++o) save(op.auxiliaries[o], made.auxiliaries()[o]);
-  away.cost.time += plain.cost.time;
-  away.saved = MemoryAction::Offload;
-  std::vector<LocalChoice> saved = {plain};
-  if (any && in_.memory_choices) saved.push_back(away);
+  if (fate == Fate::Away) return {away};
+  const bool apart = in_.fates != nullptr && in_.fates->tells_away(i);
+  if (any && in_.memory_choices && !apart) return {plain, away};
+  return {plain};
+}
 
+std::vector<LocalChoice> LocalChoices::weight_choices(size_t i, const OpTemplate& made) {
+  const Op& op = in_.training.graph.ops[i];
   std::vector<LocalChoice> weights = {LocalChoice{}};
   for (size_t k = 0; k < op.inputs.size(); ++k)
     if (owns_weight(in_.training, in_.facts, i, k)) add_weight(op.inputs[k], made, k, weights);
+  return weights;
+}
+
+std::vector<LocalChoice> LocalChoices::of(size_t i, const OpTemplate& made, Fate fate) {
   std::vector<LocalChoice> result;
-  for (const LocalChoice& s : saved)
+  const std::vector<LocalChoice> weights = weight_choices(i, made);
+  for (const LocalChoice& s : saved_choices(i, made, fate))
     for (const LocalChoice& w : weights) {
       LocalChoice both = w;
       both.saved = s.saved;

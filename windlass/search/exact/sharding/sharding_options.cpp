@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "windlass/strategy/windows.h"
+
 namespace windlass {
 namespace {
 
@@ -37,7 +39,8 @@ class Enumeration {
     for (int64_t parts = 2; parts <= left; ++parts) {
       if (left % parts != 0) continue;
       add(loop, parts, 1, left);
-      if (blocks_[loop] > 1) add(loop, parts, blocks_[loop], left);
+      if (blocks_[loop] > 1 && windows_tile(nest_, static_cast<int32_t>(loop)))
+        add(loop, parts, blocks_[loop], left);
     }
   }
 

@@ -1,8 +1,11 @@
 #include "windlass/search/exact/sharding/sharding_problem.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
+#include "windlass/search/exact/elimination_order.h"
 #include "windlass/task/facts.h"
 
 namespace windlass {
@@ -28,6 +31,18 @@ double ShardingProblem::least_work() const {
   double sum = 0;
   for (int32_t kind : kind_of) sum += work[static_cast<size_t>(kind)];
   return sum;
+}
+
+double cells_with_recompute(const TrainingGraph& training, const ShardingProblem& plain) {
+  const TrainingFacts facts(training);
+  const FateRules rules(training, facts, plain.devices.size());
+  if (!rules.possible()) return std::numeric_limits<double>::infinity();
+  CostNetwork shape;
+  for (size_t i = 0; i < training.forward_ops; ++i)
+    shape.options.push_back(static_cast<int32_t>(plain.of(i).size() * rules.of(i).size()));
+  for (const ParetoNetwork::Edge& edge : plain.edges)
+    shape.edges.push_back({std::min(edge.a, edge.b), std::max(edge.a, edge.b), -1});
+  return best_order(shape).total;
 }
 
 Strategy ShardingProblem::strategy(const TrainingGraph& training,

@@ -2,7 +2,8 @@
 // each forward op (its backward op and the updates of its weights go with it), an option for each
 // sharding, and beside the sharding the choices that are local to the op: how its weights are
 // shared out over replicas or kept on the host, and whether its saved results stay or go to the
-// host.
+// host. On request the option also says whether the op is run again in the backward pass, which its
+// neighbours have to agree with (fates.h).
 //
 // Time is a sum: an op's work, forward and backward; what its pieces exchange; reducing and
 // updating its weights; and, for each tensor between two ops, the redistribution from one layout to
@@ -24,6 +25,7 @@
 #include "windlass/graph/differentiate.h"
 #include "windlass/machine/machine.h"
 #include "windlass/search/exact/frontier.h"
+#include "windlass/search/exact/sharding/fates.h"
 #include "windlass/strategy/strategy.h"
 
 namespace windlass {
@@ -39,6 +41,8 @@ struct LocalChoice {
 struct ShardingProblemOptions {
   std::vector<DeviceId> devices = {};  // as one group; empty: all of the machine
   bool memory_choices = true;          // residency and offloading; else everything stays
+  // Beside memory choices: recomputation of single ops. Then every move is priced exactly.
+  bool recompute = false;
   // Asked now and then. Once it says yes, moves that are not priced yet cost nothing: the problem
   // is then no longer complete, and its least sum is a lower bound only.
   std::function<bool()> out_of_time = {};
@@ -48,12 +52,14 @@ struct ShardingProblem {
   std::vector<DeviceId> devices;
   // Ops that are alike share everything: kinds.
   std::vector<int32_t> kind_of;                                // by forward op
-  std::vector<std::vector<Sharding>> shardings;                // by kind
-  std::vector<std::vector<std::vector<LocalChoice>>> choices;  // by kind and sharding: a Pareto
+  std::vector<std::vector<Sharding>> shardings;                // by kind and option
+  std::vector<std::vector<Fate>> fates;                        // by kind and option
+  std::vector<std::vector<std::vector<LocalChoice>>> choices;  // by kind and option: a Pareto
                                                                // front, time ascending
   std::vector<double> work;                    // by kind: least nanoseconds of computation
   std::vector<ParetoNetwork::Edge> edges;      // of ops
-  std::vector<std::vector<TimeBytes>> tables;  // [shardings of one][shardings of the other]
+  std::vector<std::vector<TimeBytes>> tables;  // [options of one][options of the other]; kNever in
+                                               // both where they do not go together
 
   const std::vector<Sharding>& of(size_t op) const {
     return shardings[static_cast<size_t>(kind_of[op])];
@@ -64,7 +70,7 @@ struct ShardingProblem {
 
   bool complete = true;  // every move is priced
 
-  // Options are shardings, variants are local choices. `overlap` is the share of what can be hidden
+  // Variants are local choices. `overlap` is the share of what can be hidden
   // that is: 0 adds everything up.
   ParetoNetwork network(double overlap = 0) const;
   // Nanoseconds that some device computes in any case.
@@ -72,6 +78,10 @@ struct ShardingProblem {
   // As a strategy on all `devices`.
   Strategy strategy(const TrainingGraph& training, const ParetoChoice& choice) const;
 };
+
+// Cells of all tables of eliminating the same problem with recomputation; infinite if that is no
+// option (FateRules::possible).
+double cells_with_recompute(const TrainingGraph& training, const ShardingProblem& plain);
 
 // `training` is the step of one micro-batch; `micro_batches` of them make a step, updates happen
 // once.

@@ -48,6 +48,14 @@ TEST(Shardings, RunsThatAreReadApartAreCutApart) {
   EXPECT_TRUE(found);
 }
 
+// Rows that a window of three reads have neighbours in other runs.
+TEST(Shardings, WindowsAreNotCutInRuns) {
+  LoopNest nest = product(8, 48, 16);
+  nest.inputs = {{{.loop = 0}, {.loop = 1, .offset = -1, .window = 3}}};
+  for (const Sharding& sharding : shardings_of(nest, {1, 3, 1}, 4))
+    for (const Split& split : sharding.splits) EXPECT_EQ(split.blocks, 1);
+}
+
 // The fast prices are those of the moves that lowering would make.
 TEST(MovePrices, AreThoseOfTheMovesThemselves) {
   std::mt19937_64 random(1);
