@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "windlass/cost/allocation.h"
 #include "windlass/graph/op_info.h"
 #include "windlass/search/exact/sharding/local_choices.h"
 #include "windlass/search/exact/sharding/move_prices.h"

@@ -3,6 +3,7 @@
 #include <limits>
 #include <map>
 
+#include "windlass/cost/allocation.h"
 #include "windlass/graph/batch.h"
 #include "windlass/graph/blocks.h"
 #include "windlass/graph/micro_batch.h"

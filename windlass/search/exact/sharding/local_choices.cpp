@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "windlass/cost/allocation.h"
 #include "windlass/task/lower.h"
 
 namespace windlass {
