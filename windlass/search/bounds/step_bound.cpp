@@ -209,7 +209,8 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   reduced = 0;
   possible = true;
   plain = begin_plain();
-  if (plain && !streams) {
+  if (plain) {
+    // Without what streams weights.
     if (const Nanoseconds least = walk_gradients(); least > enough) return least;
     begin_walk();
     begin_updates();

@@ -103,8 +103,7 @@ bool StepBound::State::plan_weights() {
     if ((on_host && !hosts_alike) || (state.residency.host && state.residency.zero > 0 &&
                                       tables.within_hosts(state.digits, group, {}) != state.digits))
       return false;
-    state.unit = state.streamed = state.gradient = -1;
-    state.here = state.updated = false;
+    state.unit = -1;
     const bool streamed = state.residency.zero == 3 || state.residency.host;
     any_streamed = any_streamed || streamed;
     // Brought twice, and at rest; on the host for every member of the group.
@@ -125,6 +124,10 @@ void StepBound::State::begin_updates() {
   bucket_count = 0;
   ready.clear();
   ready_weights.clear();
+  for (Weight& weight : weights) {
+    weight.streamed = weight.gradient = -1;
+    weight.here = weight.updated = false;
+  }
 }
 
 // Batches of streamed weights, in the order the forward pass wants them.
