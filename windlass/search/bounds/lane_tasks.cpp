@@ -15,20 +15,6 @@ void LaneTasks::clear() {
   ready_ = 0;
 }
 
-int32_t LaneTasks::add(Lane lane, Nanoseconds alone, const Flow* flow) {
-  const auto id = static_cast<int32_t>(tasks_.size());
-  ends_[lane] = std::max(ends_[lane], ready_) + alone;
-  Task& task = tasks_.emplace_back();
-  task.lane = lane;
-  task.flow = flow;
-  task.duration = alone;
-  task.end = ends_[lane];
-  task.before_end = static_cast<uint32_t>(before_.size());
-  last_[lane] = id;
-  ready_ = 0;
-  return id;
-}
-
 // Tasks of a lane have ended up to the one that it has reached.
 inline bool LaneTasks::ended(int32_t task) const {
   return task < reached_[tasks_[static_cast<size_t>(task)].lane];

@@ -3,10 +3,12 @@
 // of all with shared links, as the simulator does.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "windlass/search/bounds/pile.h"
 #include "windlass/search/bounds/traffic_rates.h"
 
 namespace windlass {
@@ -23,7 +25,7 @@ class LaneTasks {
   void after(Lane own, int32_t task) {
     if (!waits(own, task)) return;
     ready_ = std::max(ready_, tasks_[static_cast<size_t>(task)].end);
-    before_.push_back(task);
+    before_.add() = task;
   }
   bool waits(Lane own, int32_t task) const {
     return task >= 0 && tasks_[static_cast<size_t>(task)].lane != own;
@@ -61,7 +63,15 @@ class LaneTasks {
     Nanoseconds since = 0;
   };
 
-  int32_t add(Lane lane, Nanoseconds alone, const Flow* flow);
+  int32_t add(Lane lane, Nanoseconds alone, const Flow* flow) {
+    const auto id = static_cast<int32_t>(tasks_.size());
+    const Nanoseconds end = std::max(ends_[lane], ready_) + alone;
+    tasks_.add() = {lane, flow, alone, end, static_cast<uint32_t>(before_.size())};
+    ends_[lane] = end;
+    last_[lane] = id;
+    ready_ = 0;
+    return id;
+  }
   const Task& task(const Running& state) const { return tasks_[static_cast<size_t>(state.task)]; }
   bool ended(int32_t task) const;
   bool can_start(Running& state) const;
@@ -69,8 +79,8 @@ class LaneTasks {
   void turn_to(Running& state, int32_t task) const;
   void share(TrafficRates& rates, Nanoseconds now);
 
-  std::vector<Task> tasks_;
-  std::vector<int32_t> before_;
+  Pile<Task> tasks_;
+  Pile<int32_t> before_;
   std::array<int32_t, kLanes> last_ = {-1, -1, -1, -1, -1, -1};  // task
   std::array<Nanoseconds, kLanes> ends_ = {};
   Nanoseconds ready_ = 0;                // of the task that is added next

@@ -136,11 +136,11 @@ struct StepBound::State {
 
   // The walk.
   enum Phase : uint8_t { kForward, kAgain };
-  std::vector<Value> values;
-  std::vector<int32_t> heads[2];     // by phase and tensor, as in lowering
-  std::vector<TensorId> touched[2];  // tensors that have some
+  Pile<Value> values;
+  std::vector<int32_t> heads[2];  // by phase and tensor, as in lowering
+  Pile<TensorId> touched[2];      // tensors that have some
   std::vector<int32_t> terms_left;
-  std::vector<int32_t> waits;  // tasks that the next one on the compute lane waits for
+  Pile<int32_t> waits;  // tasks that the next one on the compute lane waits for
   int32_t value_buffers = 0;
   int64_t moved_bytes = 0;  // of buffers that no choice counts
   LaneTasks tasks;
@@ -329,7 +329,7 @@ struct StepBound::State {
   int32_t send(const LaneTasks::Flow& flow, int32_t after);
   // The next task on the compute lane does.
   void wait_for(int32_t task) {
-    if (tasks.waits(LaneTasks::kCompute, task)) waits.push_back(task);
+    if (tasks.waits(LaneTasks::kCompute, task)) waits.add() = task;
   }
   void read(Phase phase, std::span<const Operand> reads);
   int32_t work(Nanoseconds duration);

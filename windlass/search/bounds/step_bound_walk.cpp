@@ -28,14 +28,11 @@ const StepBound::State::Value* StepBound::State::find(Phase phase, TensorId tens
 const StepBound::State::Value& StepBound::State::put(Phase phase, TensorId tensor, int32_t layout,
                                                      int32_t buffer, int32_t task, int64_t bytes) {
   int32_t* link = &heads[phase][tensor.index()];
-  if (*link < 0) touched[phase].push_back(tensor);
+  if (*link < 0) touched[phase].add() = tensor;
   while (*link >= 0) link = &values[static_cast<size_t>(*link)].next;
   *link = static_cast<int32_t>(values.size());
-  Value& value = values.emplace_back();
-  value.layout = layout;
-  value.buffer = buffer;
-  value.task = task;
-  value.bytes = bytes;
+  Value& value = values.add();
+  value = {.layout = layout, .buffer = buffer, .next = -1, .task = task, .bytes = bytes};
   return value;
 }
 
