@@ -191,7 +191,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   use_group(strategy->groups[0]);
   choose();
   const int64_t micro_batches = strategy->micro_batches;
-  const Nanoseconds update = updates();
+  Nanoseconds update = updates();
   Nanoseconds left = plain_work;  // of the compute lane, wherever the walk is
   if (recomputes)
     for (const auto& list : again.before)
@@ -212,6 +212,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   if (plain) {
     // Without what streams weights.
     if (const Nanoseconds least = walk_gradients(); least > enough) return least;
+    update = std::max(update, closing_work);
     begin_walk();
     begin_updates();
   }

@@ -124,6 +124,7 @@ void StepBound::State::begin_updates() {
   bucket_count = 0;
   ready.clear();
   ready_weights.clear();
+  closing_work = 0;
   for (Weight& weight : weights) {
     weight.streamed = weight.gradient = -1;
     weight.here = weight.updated = false;
@@ -328,7 +329,9 @@ void StepBound::State::update_on_device(const Ready& batch) {
     wait_for(weights[static_cast<size_t>(u)].gradient);
     wait_for(weights[static_cast<size_t>(u)].streamed);
   }
-  const int32_t done = work(update_time(list.front(), elements, false));
+  const Nanoseconds duration = update_time(list.front(), elements, false);
+  closing_work += duration;
+  const int32_t done = work(duration);
   if (batch.key.host) {
     tasks.after(LaneTasks::kSwapOut, done);
     tasks.add(LaneTasks::kSwapOut, host_flow(true, moved));

@@ -237,6 +237,7 @@ struct StepBound::State {
   size_t bucket_count = 0;
   std::vector<Ready> ready;
   std::vector<int32_t> ready_weights;  // updates
+  Nanoseconds closing_work = 0;        // of the compute lane, after the backward pass
   std::unordered_map<uint64_t, int32_t> traffic_index;
   std::unordered_map<uint64_t, int64_t> host_parts;  // by layout and digits
   std::unordered_map<uint64_t, Nanoseconds> update_times, host_update_times;
