@@ -16,20 +16,24 @@ void LaneTasks::clear() {
 }
 
 // Tasks of a lane have ended up to the one that it has reached.
-inline bool LaneTasks::ended(int32_t task) const {
-  return task < reached_[tasks_[static_cast<size_t>(task)].lane];
-}
-
 inline bool LaneTasks::can_start(Running& state) const {
-  const uint32_t end = task(state).before_end;
-  while (state.waited < end && ended(before_[state.waited])) ++state.waited;
-  return state.waited == end;
+  if (reached_[state.blocker_lane] <= state.blocker) return false;
+  for (const uint32_t end = task(state).before_end; state.waited < end; ++state.waited) {
+    const int32_t before = before_[state.waited];
+    const Lane lane = tasks_[static_cast<size_t>(before)].lane;
+    if (before < reached_[lane]) continue;
+    state.blocker = before;
+    state.blocker_lane = lane;
+    return false;
+  }
+  return true;
 }
 
 inline void LaneTasks::turn_to(Running& state, int32_t task) const {
   state.phase = Phase::Idle;
   state.due = INT64_MAX;
   state.task = task;
+  state.blocker = -1;
   state.waited = task <= 0 ? 0 : tasks_[static_cast<size_t>(task) - 1].before_end;
 }
 
@@ -92,9 +96,13 @@ Nanoseconds LaneTasks::run(TrafficRates& rates) {
     for (size_t i = 0; i < running_count_; ++i) {
       Running& state = running_[i];
       if (state.phase == Phase::Idle && can_start(state)) start(state, now);
+      next = std::min(next, state.due);
     }
-    if (shared_) share(rates, now);
-    for (size_t i = 0; i < running_count_; ++i) next = std::min(next, running_[i].due);
+    if (shared_) {
+      share(rates, now);
+      next = INT64_MAX;
+      for (size_t i = 0; i < running_count_; ++i) next = std::min(next, running_[i].due);
+    }
     ensure(next != INT64_MAX, "tasks of a lane wait for each other");
     now = next;
     for (size_t i = 0; i < running_count_;) {

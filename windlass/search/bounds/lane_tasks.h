@@ -58,6 +58,8 @@ class LaneTasks {
     Phase phase = Phase::Idle;
     int32_t task = -1;    // that is next, or under way
     uint32_t waited = 0;  // in before_: what the task waits for has ended up to here
+    Lane blocker_lane = kCompute;
+    int32_t blocker = -1;  // on that lane, has to end first
     Nanoseconds due = INT64_MAX;
     int64_t remaining = 0, rate = 0;  // of the volume, at `since`
     Nanoseconds since = 0;
@@ -73,7 +75,6 @@ class LaneTasks {
     return id;
   }
   const Task& task(const Running& state) const { return tasks_[static_cast<size_t>(state.task)]; }
-  bool ended(int32_t task) const;
   bool can_start(Running& state) const;
   void start(Running& state, Nanoseconds now);
   void turn_to(Running& state, int32_t task) const;
