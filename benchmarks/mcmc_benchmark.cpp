@@ -28,7 +28,7 @@ struct Subject {
   const char* others;
 };
 
-void run(const Subject& subject) {
+void run(const Subject& subject, int rounds) {
   ModelOptions options;
   options.batch = subject.batch;
   const Model model = load_model(subject.model, options);
@@ -50,7 +50,7 @@ void run(const Subject& subject) {
   const double first = chain.best_energy();
   fmt::print("{} on {}, from {}: public {}\n", subject.model, subject.machine, subject.strategy,
              subject.others);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const int64_t proposals = chain.proposals(), simulated = judge.simulated();
     const int64_t remembered = judge.remembered(), walked = judge.evaluator().walked();
     const std::clock_t begin = std::clock();
@@ -73,7 +73,7 @@ void run(const Subject& subject) {
 }  // namespace
 }  // namespace windlass
 
-// Of one subject by its number, or of all.
+// Of one subject by its number, or of all; rounds of 40,000 proposals each.
 int main(int argc, char** argv) {
   using namespace windlass;
   const Subject subjects[] = {
@@ -82,9 +82,10 @@ int main(int argc, char** argv) {
       {"gpt2-small", "8xa100-80g*8", "data-parallel", 512, 1, "14 to 37 ms"},
       {"inception-v3", "8x1080ti", "data-parallel", 256, 0.35, "none with memory"},
   };
+  const int rounds = argc < 3 ? 3 : std::atoi(argv[2]);
   try {
     for (const Subject& subject : subjects)
-      if (argc < 2 || std::atoi(argv[1]) == &subject - subjects) run(subject);
+      if (argc < 2 || std::atoi(argv[1]) == &subject - subjects) run(subject, rounds);
   } catch (const Error& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

@@ -187,6 +187,7 @@ Layout layout_of(const LoopNest& nest, const Sharding& sharding, const OperandMa
 
 Box box_of(const Layout& layout, const Shape& shape, int64_t member) {
   Box box;
+  box.reserve(shape.size());
   for (int64_t size : shape) box.push_back({0, size});
   int64_t inner = 1;
   for (const Digit& digit : layout.digits) inner *= digit.parts;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -168,7 +168,7 @@ class Planner {
 
 int64_t volume(const Box& a, const Box& b) {
   int64_t count = 1;
-  for (size_t i = 0; i < a.size(); ++i)
+  for (size_t i = 0; i < a.size() && count > 0; ++i)
     count *= std::max<int64_t>(0, std::min(a[i].end, b[i].end) - std::max(a[i].begin, b[i].begin));
   return count;
 }
@@ -201,7 +201,7 @@ struct Pieces {
 
   Pieces(const Layout& layout, const Shape& shape, int64_t members) {
     // Members whose digits agree wherever an axis is cut hold the same.
-    std::map<int64_t, size_t> index;
+    std::vector<size_t> index(static_cast<size_t>(members), SIZE_MAX);
     for (int64_t m = 0; m < members; ++m) {
       int64_t inner = 1, key = 0;
       for (size_t i = layout.digits.size(); i-- > 0;) {
@@ -209,13 +209,15 @@ struct Pieces {
         if (digit.kind == Digit::Kind::Axis) key += m / inner % digit.parts * inner;
         inner *= digit.parts;
       }
-      const auto [entry, fresh] = index.try_emplace(key, boxes.size());
-      if (fresh) {
+      // No more than the member itself.
+      size_t& piece = index[static_cast<size_t>(key)];
+      if (piece == SIZE_MAX) {
+        piece = boxes.size();
         boxes.push_back(box_of(layout, shape, m));
         holders.emplace_back();
       }
-      holders[entry->second].push_back(m);
-      of.push_back(entry->second);
+      holders[piece].push_back(m);
+      of.push_back(piece);
     }
   }
 

@@ -122,6 +122,7 @@ void StepBound::State::use_group(const std::vector<DeviceId>& devices) {
   group = id;
   per_byte.clear();
   traffic_index.clear();
+  host_parts.clear();
   const Device& first = problem.machine[devices.front()];
   alike = !problem.machine.device_types[first.type].copies_itself;
   members.clear();
@@ -190,7 +191,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   use_group(strategy->groups[0]);
   choose();
   const int64_t micro_batches = strategy->micro_batches;
-  const Nanoseconds update = updates();
+  Nanoseconds update = updates();
   Nanoseconds left = plain_work;  // of the compute lane, wherever the walk is
   if (recomputes)
     for (const auto& list : again.before)
@@ -198,7 +199,7 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   const auto bound = [&] { return (compute + left) * micro_batches + update; };
   compute = 0;
   if (bound() > enough) return bound();
-  find_delays();
+  find_delays((enough - update) / micro_batches - left);
   left += all_delays.forward + (keeps_all ? all_delays.backward : 0);
   compute = 0;
   if (bound() > enough) return bound();
@@ -208,6 +209,13 @@ Nanoseconds StepBound::State::one_group(Nanoseconds enough) {
   reduced = 0;
   possible = true;
   plain = begin_plain();
+  if (plain) {
+    // Without what streams weights.
+    if (const Nanoseconds least = walk_gradients(); least > enough) return least;
+    update = std::max(update, closing_work);
+    begin_walk();
+    begin_updates();
+  }
   for (size_t i = 0, w = 0; i < training.forward_ops; ++i) {
     if (w < windows.size() && i == windows[w].first) left -= delays[w++].forward;
     forward(i);

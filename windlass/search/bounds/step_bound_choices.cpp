@@ -118,7 +118,7 @@ void StepBound::State::choose() {
     const Choice& before = *chosen[i];
     chosen_shardings[i] = sharding;
     chosen[i] = &now;
-    outdated[window_of[i]] = true;
+    outdated[window_of[i]] = outdated[enters[i]] = true;
     plain_work += now.forward + now.backward - before.forward - before.backward;
     plain_bytes += now.bytes - before.bytes;
     for (int32_t u : updates_of[i]) {

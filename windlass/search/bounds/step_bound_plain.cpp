@@ -103,8 +103,7 @@ bool StepBound::State::plan_weights() {
     if ((on_host && !hosts_alike) || (state.residency.host && state.residency.zero > 0 &&
                                       tables.within_hosts(state.digits, group, {}) != state.digits))
       return false;
-    state.unit = state.streamed = state.gradient = -1;
-    state.here = state.updated = false;
+    state.unit = -1;
     const bool streamed = state.residency.zero == 3 || state.residency.host;
     any_streamed = any_streamed || streamed;
     // Brought twice, and at rest; on the host for every member of the group.
@@ -114,13 +113,22 @@ bool StepBound::State::plan_weights() {
       host_bytes += weight.elements * static_cast<int64_t>(members.size()) *
                     (2 * sizes.weight_size + sizes.gradient_size + sizes.state_size);
   }
-  bucket_count = 0;
-  ready.clear();
-  ready_weights.clear();
+  begin_updates();
   units.clear();
   streams = any_streamed;
   if (streams) make_units();
   return true;
+}
+
+void StepBound::State::begin_updates() {
+  bucket_count = 0;
+  ready.clear();
+  ready_weights.clear();
+  closing_work = 0;
+  for (Weight& weight : weights) {
+    weight.streamed = weight.gradient = -1;
+    weight.here = weight.updated = false;
+  }
 }
 
 // Batches of streamed weights, in the order the forward pass wants them.
@@ -208,7 +216,7 @@ void StepBound::State::read_weights(std::span<const int32_t> list) {
       if (backward_pass ? unit > 0 : unit + 1 < units.size())
         fetch(backward_pass ? unit - 1 : unit + 1);
     }
-    waits.push_back(weight.streamed);
+    wait_for(weight.streamed);
   }
 }
 
@@ -315,19 +323,29 @@ void StepBound::State::update_on_device(const Ready& batch) {
   }
   if (batch.key.host) {
     tasks.after(LaneTasks::kSwapIn, tasks.last(LaneTasks::kCompute));
-    waits.push_back(tasks.add(LaneTasks::kSwapIn, host_flow(false, moved)));
+    wait_for(tasks.add(LaneTasks::kSwapIn, host_flow(false, moved)));
   }
   for (int32_t u : list) {
-    waits.push_back(weights[static_cast<size_t>(u)].gradient);
-    waits.push_back(weights[static_cast<size_t>(u)].streamed);
+    wait_for(weights[static_cast<size_t>(u)].gradient);
+    wait_for(weights[static_cast<size_t>(u)].streamed);
   }
-  const int32_t done = work(update_time(list.front(), elements, false));
+  const Nanoseconds duration = update_time(list.front(), elements, false);
+  closing_work += duration;
+  const int32_t done = work(duration);
   if (batch.key.host) {
     tasks.after(LaneTasks::kSwapOut, done);
     tasks.add(LaneTasks::kSwapOut, host_flow(true, moved));
   } else if (batch.key.zero == 1 || batch.key.zero == 2) {
     gather_weights(batch.digits, list, done);
   }
+}
+
+// As Tables has it, of the whole group.
+int64_t StepBound::State::parts_on_host(int32_t layout, int32_t digits) {
+  const uint64_t key = static_cast<uint64_t>(layout) << 32 | static_cast<uint64_t>(digits);
+  const auto [entry, fresh] = host_parts.try_emplace(key, 0);
+  if (fresh) entry->second = tables.parts_on_host(group, members, layout, digits);
+  return entry->second;
 }
 
 void StepBound::State::update_on_host(const Residency& key, int32_t digits,
@@ -337,8 +355,7 @@ void StepBound::State::update_on_host(const Residency& key, int32_t digits,
   for (int32_t u : updates) {
     const Weight& weight = weights[static_cast<size_t>(u)];
     const TrainingFacts::Update& sizes = facts.updates[static_cast<size_t>(u)];
-    const int64_t distinct =
-        tables.parts_on_host(group, members, weight.layout, key.zero >= 1 ? digits : 0);
+    const int64_t distinct = parts_on_host(weight.layout, key.zero >= 1 ? digits : 0);
     elements += static_cast<double>(share_of(weight) * distinct);
     out += share_of(weight) * sizes.gradient_size;
     in += share_of(weight) * sizes.weight_size;

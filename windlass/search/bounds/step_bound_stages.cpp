@@ -43,7 +43,8 @@ StepBound::State::Delays StepBound::State::delays_of_stage(size_t s) {
   Delays sum;
   for (size_t w = window_of[stage_first]; w < windows.size() && windows[w].first < stage_last;
        ++w) {
-    Window cut = {.first = std::max(windows[w].first, stage_first),
+    Window cut = {.entry = std::max(windows[w].first, stage_first),
+                  .first = std::max(windows[w].first, stage_first),
                   .last = std::min(windows[w].last, stage_last)};
     part = {group, static_cast<int32_t>(cut.first), static_cast<int32_t>(cut.last),
             (cut.first == stage_first ? 1 : 0) + (cut.last == stage_last ? 2 : 0)};
@@ -60,7 +61,9 @@ StepBound::State::Delays StepBound::State::delays_of_stage(size_t s) {
         }
       }
       if (part_delays.size() == kKnownParts) part_delays.clear();
-      found = part_delays.emplace(part, walk_window(cut, static_cast<int32_t>(s))).first;
+      const Nanoseconds ahead = walk_ahead(cut);
+      const Nanoseconds back = walk_back(cut, static_cast<int32_t>(s));
+      found = part_delays.emplace(part, Delays{ahead, back}).first;
     }
     sum.forward += found->second.forward;
     sum.backward += found->second.backward;

@@ -136,11 +136,11 @@ struct StepBound::State {
 
   // The walk.
   enum Phase : uint8_t { kForward, kAgain };
-  std::vector<Value> values;
-  std::vector<int32_t> heads[2];     // by phase and tensor, as in lowering
-  std::vector<TensorId> touched[2];  // tensors that have some
+  Pile<Value> values;
+  std::vector<int32_t> heads[2];  // by phase and tensor, as in lowering
+  Pile<TensorId> touched[2];      // tensors that have some
   std::vector<int32_t> terms_left;
-  std::vector<int32_t> waits;  // tasks that the next one on the compute lane waits for
+  Pile<int32_t> waits;  // tasks that the next one on the compute lane waits for
   int32_t value_buffers = 0;
   int64_t moved_bytes = 0;  // of buffers that no choice counts
   LaneTasks tasks;
@@ -150,6 +150,7 @@ struct StepBound::State {
   // --- step_bound_windows.cpp
   // Forward ops [first, last) in a row, and their backward ops.
   struct Window {
+    size_t entry = 0;  // the last op of the window before that is no view; first, if there is none
     size_t first = 0, last = 0;
     size_t back_first = 0, back_last = 0;
   };
@@ -163,19 +164,28 @@ struct StepBound::State {
   };
   std::vector<Window> windows;
   std::vector<uint32_t> window_of;  // by forward op
+  std::vector<uint32_t> enters;     // by forward op: the window whose entry it is, or its own
   std::vector<std::unordered_map<std::vector<int32_t>, Delays, HashList>> known_delays;
   std::vector<Delays> delays;  // by window, of what is chosen
   std::vector<bool> outdated;  // by window
   Delays all_delays;           // their sum
+  bool back_asked = false;     // those of the backward pass were found as well
   std::vector<int32_t> window_shardings;
-  bool in_window = false;  // the walk is over one of them
+  std::vector<std::pair<size_t, Delays*>> missing;  // windows that were not walked so before
+  bool in_window = false;                           // the walk is over one of them
   // By forward op: its backward ops with the sums after them. Only if they come in reverse order.
   std::vector<std::pair<size_t, size_t>> backward_of;
   void list_windows();
   void list_backward_of();
-  void find_delays();
+  size_t entry_of(size_t first) const;
+  // May stop when they are more than enough: delays that are not known yet are then 0.
+  void find_delays(Nanoseconds enough);
+  void set_delay(Nanoseconds Delays::*pass, size_t window, Nanoseconds delay);
+  void enter(const Window& window);
+  Nanoseconds walk_ahead(const Window& window);
   // Without sums that are for another stage; -1: all.
-  Delays walk_window(const Window& window, int32_t stage = -1);
+  Nanoseconds walk_back(const Window& window, int32_t stage);
+  Nanoseconds walk_gradients();
 
   // --- step_bound_plain.cpp
   // Plain steps, of which every task is walked.
@@ -227,11 +237,14 @@ struct StepBound::State {
   size_t bucket_count = 0;
   std::vector<Ready> ready;
   std::vector<int32_t> ready_weights;  // updates
+  Nanoseconds closing_work = 0;        // of the compute lane, after the backward pass
   std::unordered_map<uint64_t, int32_t> traffic_index;
+  std::unordered_map<uint64_t, int64_t> host_parts;  // by layout and digits
   std::unordered_map<uint64_t, Nanoseconds> update_times, host_update_times;
 
   void list_weights();
   bool begin_plain();
+  void begin_updates();
   bool plan_weights();
   void make_units();
   void turn_back();
@@ -247,6 +260,7 @@ struct StepBound::State {
   int64_t share_of(const Weight& weight) const;
   const LaneTasks::Flow& collective_flow(Collective collective, int32_t digits, int64_t bytes);
   const LaneTasks::Flow& host_flow(bool to_host, int64_t bytes);
+  int64_t parts_on_host(int32_t layout, int32_t digits);
   Nanoseconds update_time(int32_t first, double elements, bool on_host);
 
   static Nanoseconds duration_of(const Price& price);
@@ -309,10 +323,15 @@ struct StepBound::State {
   // --- step_bound_walk.cpp
   void begin_walk();
   const Value* find(Phase phase, TensorId tensor, int32_t layout) const;
-  Value& put(Phase phase, TensorId tensor, const Value& value);
+  const Value& put(Phase phase, TensorId tensor, int32_t layout, int32_t buffer, int32_t task,
+                   int64_t bytes);
   const Value& value(Phase phase, TensorId tensor, int32_t layout);
   const Value& move(Phase phase, TensorId tensor, Value from, int32_t layout);
   int32_t send(const LaneTasks::Flow& flow, int32_t after);
+  // The next task on the compute lane does.
+  void wait_for(int32_t task) {
+    if (tasks.waits(LaneTasks::kCompute, task)) waits.add() = task;
+  }
   void read(Phase phase, std::span<const Operand> reads);
   int32_t work(Nanoseconds duration);
   int32_t work(Nanoseconds duration, const Coupled& coupled);

@@ -25,14 +25,15 @@ const StepBound::State::Value* StepBound::State::find(Phase phase, TensorId tens
   return nullptr;
 }
 
-StepBound::State::Value& StepBound::State::put(Phase phase, TensorId tensor, const Value& value) {
+const StepBound::State::Value& StepBound::State::put(Phase phase, TensorId tensor, int32_t layout,
+                                                     int32_t buffer, int32_t task, int64_t bytes) {
   int32_t* link = &heads[phase][tensor.index()];
-  if (*link < 0) touched[phase].push_back(tensor);
+  if (*link < 0) touched[phase].add() = tensor;
   while (*link >= 0) link = &values[static_cast<size_t>(*link)].next;
   *link = static_cast<int32_t>(values.size());
-  values.push_back(value);
-  values.back().next = -1;
-  return values.back();
+  Value& value = values.add();
+  value = {.layout = layout, .buffer = buffer, .next = -1, .task = task, .bytes = bytes};
+  return value;
 }
 
 // A task on the lane beside.
@@ -54,7 +55,7 @@ int32_t StepBound::State::work(Nanoseconds duration) {
 // Those of an op: it begins, and ends after what its pieces exchange.
 int32_t StepBound::State::work(Nanoseconds duration, const Coupled& coupled) {
   if (coupled.exchange == nullptr) return work(duration);
-  waits.push_back(send(*coupled.exchange, work(coupled.begin)));
+  wait_for(send(*coupled.exchange, work(coupled.begin)));
   return work(duration - coupled.begin - coupled.exchange->alone);
 }
 
@@ -66,7 +67,7 @@ const StepBound::State::Value& StepBound::State::value(Phase phase, TensorId ten
   const int32_t head = heads[kForward][tensor.index()];
   // There from the start; in a window, in whichever layout.
   if (head < 0 || (in_window && values[static_cast<size_t>(head)].buffer < 0))
-    return put(kForward, tensor, {.layout = layout});
+    return put(kForward, tensor, layout, -1, -1, 0);
   if (phase == kAgain) {
     if (const Value* there = find(kAgain, tensor, layout)) return *there;
     const int32_t later = heads[kAgain][tensor.index()];
@@ -97,12 +98,11 @@ const StepBound::State::Value& StepBound::State::move(Phase phase, TensorId tens
     }
     now = next;
   }
-  now.layout = layout;
-  return put(phase, tensor, now);
+  return put(phase, tensor, layout, now.buffer, now.task, now.bytes);
 }
 
 void StepBound::State::read(Phase phase, std::span<const Operand> reads) {
-  for (const Operand& read : reads) waits.push_back(value(phase, read.tensor, read.layout).task);
+  for (const Operand& read : reads) wait_for(value(phase, read.tensor, read.layout).task);
 }
 
 void StepBound::State::forward(size_t op) {
@@ -118,15 +118,13 @@ void StepBound::State::forward(size_t op) {
     }
     // In a window it may be one of what comes from outside.
     if (view.buffer < 0 && !in_window) view.buffer = value_buffers++;
-    view.layout = own.results[0].layout;
-    put(kForward, own.results[0].tensor, view);
+    put(kForward, own.results[0].tensor, own.results[0].layout, view.buffer, view.task, view.bytes);
     return;
   }
   read(kForward, own.forward_reads());
   const int32_t done = work(own.forward, own.coupled);
   for (const Made& result : own.forward_makes())
-    put(kForward, result.tensor,
-        {.layout = result.layout, .buffer = value_buffers++, .task = done, .bytes = result.bytes});
+    put(kForward, result.tensor, result.layout, value_buffers++, done, result.bytes);
 }
 
 void StepBound::State::finish_term(const Made& term, int32_t done) {
@@ -155,8 +153,7 @@ void StepBound::State::backward(const Backward& op) {
       first = false;
     }
     if (!op.output.valid()) return;
-    view.layout = made.input_gradients()[0].layout;
-    put(kForward, op.output, view);
+    put(kForward, op.output, made.input_gradients()[0].layout, view.buffer, view.task, view.bytes);
     return;
   }
   read(kForward, own.gradient_reads());
@@ -164,8 +161,7 @@ void StepBound::State::backward(const Backward& op) {
   if (streams) read_weights(saved_weights_of[static_cast<size_t>(op.forward)]);
   const int32_t done = work(own.backward, own.backward_coupled);
   for (const Made& result : own.backward_makes()) {
-    put(kForward, result.tensor,
-        {.layout = result.layout, .buffer = value_buffers++, .task = done, .bytes = result.bytes});
+    put(kForward, result.tensor, result.layout, value_buffers++, done, result.bytes);
     if (result.update >= 0) finish_term(result, done);
   }
 }
@@ -187,7 +183,7 @@ void StepBound::State::accumulate(const Backward& op) {
     const int64_t elements = element_count(training.graph[op.output].type.shape);
     const int64_t least = elements / parts * facts.element_size[op.output.index()];
     for (const Value& term : terms)
-      if (term.buffer >= 0) waits.push_back(term.task);
+      if (term.buffer >= 0) wait_for(term.task);
     if (least > 0) work(time_of_work(tables.sum_work(least)));
     return;
   }
@@ -195,12 +191,11 @@ void StepBound::State::accumulate(const Backward& op) {
     const int32_t layout = tables.sum_layout(op.output, terms[0].layout);
     for (size_t i = 0; i < 2; ++i) terms[i] = value(kForward, inputs[i], layout);
   }
-  for (const Value& term : terms) waits.push_back(term.task);
+  for (const Value& term : terms) wait_for(term.task);
   const int64_t size = tables.allocated_bytes(op.output, terms[0].layout);
   const int32_t done = work(time_of_work(tables.sum_work(size)));
   moved_bytes += size;
-  put(kForward, op.output,
-      {.layout = terms[0].layout, .buffer = value_buffers++, .task = done, .bytes = size});
+  put(kForward, op.output, terms[0].layout, value_buffers++, done, size);
 }
 
 }  // namespace windlass

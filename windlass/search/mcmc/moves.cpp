@@ -199,20 +199,33 @@ const std::vector<int32_t>& Moves::matching(size_t e, bool forward, int32_t shar
                            .result();
   const auto known = matching_.find(key);
   if (known != matching_.end()) return known->second;
-  const Edge& edge = edges_[e];
-  const Shape& shape = training_.graph[edge.tensor].type.shape;
-  const auto layout = [&](int32_t id, bool producer) {
-    const Sharding& chosen = table_[static_cast<size_t>(id)];
-    if (producer)
-      return settled(layout_of(nests_[edge.from], chosen, nests_[edge.from].outputs[edge.output],
-                               shape, Access::Result));
-    return layout_of(nests_[edge.to], chosen, nests_[edge.to].inputs[edge.input], shape,
-                     Access::Read);
-  };
-  const Layout here = layout(sharding, forward);
+  const Layout here = layout_at(edges_[e], forward, sharding);
+  const auto& there = layouts_at(e, !forward, size);
+  const auto& ids = options(size)[forward ? edges_[e].to : edges_[e].from];
   std::vector<int32_t>& list = matching_[key];
-  for (int32_t id : options(size)[forward ? edge.to : edge.from])
-    if (layout(id, !forward) == here) list.push_back(id);
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (there[i] == here) list.push_back(ids[i]);
+  return list;
+}
+
+Layout Moves::layout_at(const Edge& edge, bool producer, int32_t sharding) const {
+  const Shape& shape = training_.graph[edge.tensor].type.shape;
+  const Sharding& chosen = table_[static_cast<size_t>(sharding)];
+  if (producer)
+    return settled(layout_of(nests_[edge.from], chosen, nests_[edge.from].outputs[edge.output],
+                             shape, Access::Result));
+  return layout_of(nests_[edge.to], chosen, nests_[edge.to].inputs[edge.input], shape,
+                   Access::Read);
+}
+
+const std::vector<Layout>& Moves::layouts_at(size_t e, bool producer, size_t size) {
+  auto& known = edge_layouts_[size];
+  known.resize(2 * edges_.size());
+  std::vector<Layout>& list = known[2 * e + (producer ? 1 : 0)];
+  const Edge& edge = edges_[e];
+  const auto& ids = options(size)[producer ? edge.from : edge.to];
+  if (list.size() < ids.size())
+    for (int32_t id : ids) list.push_back(layout_at(edge, producer, id));
   return list;
 }
 

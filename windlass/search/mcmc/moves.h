@@ -77,6 +77,10 @@ class Moves {
   bool change_pace(Strategy& strategy, Rng& rng, Proposal& proposal);
   MemoryAction draw_action(size_t s, Rng& rng) const;
   const std::vector<int32_t>& matching(size_t edge, bool forward, int32_t sharding, size_t size);
+  // How the tensor of an edge lies at one of its ends: under a sharding of the op there, and under
+  // each of the op's options.
+  Layout layout_at(const Edge& edge, bool producer, int32_t sharding) const;
+  const std::vector<Layout>& layouts_at(size_t edge, bool producer, size_t size);
   std::pair<size_t, size_t> draw_blocks(Rng& rng) const;
 
   const TrainingGraph& training_;
@@ -96,6 +100,7 @@ class Moves {
   std::vector<Edge> edges_;
   std::vector<std::vector<size_t>> edges_of_;  // by forward op
   std::unordered_map<uint64_t, std::vector<int32_t>> matching_;
+  std::map<size_t, std::vector<std::vector<Layout>>> edge_layouts_;  // by size of group
   size_t most_group_ = 1;
 };
 
