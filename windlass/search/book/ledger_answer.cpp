@@ -67,8 +67,10 @@ std::optional<Seconds> Ledger::prefer_simpler() {
   return step_time(problem_, packs.time - spared_on_host(problem_, packs.strategy));
 }
 
+// Of what the checker does not refuse.
 Ledger::Entry Ledger::least() {
-  std::optional<Entry> least = least_;
+  std::optional<Entry> least;
+  if (least_ && !refused(*least_)) least = least_;
   std::vector<Entry> list = sought_;
   if (!least) list.insert(list.end(), frugal_.begin(), frugal_.end());
   if (options_.below) list.clear();  // nobody asks where something is known to fit
@@ -77,7 +79,7 @@ Ledger::Entry Ledger::least() {
     // What is there from the start cannot be waited for.
     if (least && evaluator.standing(entry.strategy) >= least->time) continue;
     const std::optional<int64_t> limit = evaluator.least_limit(entry.strategy);
-    if (!limit || (least && *limit >= least->time)) continue;
+    if (!limit || (least && *limit >= least->time) || refused(entry)) continue;
     least = Entry{entry.strategy, entry.micro_batches, *limit};
   }
   if (least) return *least;
