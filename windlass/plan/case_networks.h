@@ -201,6 +201,29 @@ inline Graph repeated(int64_t batch = 4) {
   return net.b.finish();
 }
 
+// Weights that are first read in parts: rows of a table of positions, some of them more than once,
+// others never, and a pattern under windows that overlap.
+inline Graph positions(int64_t batch = 2) {
+  constexpr int64_t kSequence = 4, kHidden = 8, kRows = 9, kVocabulary = 16;
+  Net net("positions");
+  const TensorId ids = net.b.input("ids", {DType::I64, {batch, kSequence}});
+  const TensorId tokens = net.b.weight("embedding", f32({kVocabulary, kHidden}));
+  TensorId x = net.b.op(OpKind::Embedding, NoAttrs{}, {ids, tokens}, "embed");
+  const TensorId table = net.b.weight("table", f32({kRows, kHidden}));
+  const auto add_rows = [&](int64_t first, int64_t step, const std::string& name) {
+    const SliceAttrs attrs{.start = {first, 0}, .step = {step, 1}, .size = {kSequence, kHidden}};
+    x = net.add(x, net.b.op(OpKind::Slice, attrs, {table}, name), name + ".add");
+  };
+  add_rows(0, 1, "rows");
+  const TensorId pattern = net.b.weight("pattern", f32({1, 2, kSequence, kHidden}));
+  x = net.add(x, net.reshape(net.conv(pattern, 1, "windows"), {kSequence, kHidden}, "flat"),
+              "windows.add");
+  x = net.linear(net.norm(x, "norm1"), kHidden, "mix");
+  add_rows(1, 2, "sparse");
+  add_rows(3, 1, "later");
+  return net.finish(net.linear(net.norm(x, "norm2"), kVocabulary, "head"));
+}
+
 // Noise is added to the activations.
 inline Graph noisy(int64_t batch = 4) {
   Net net("noisy");

@@ -57,8 +57,9 @@ inline StepStart start_of(const TrainingGraph& training, const reference::OpNetw
 // Calls visit(training, start, machine, strategy, what) for the op of the case under every sharding
 // over 2, 3 and 4 members; all else is copied.
 template <class Visit>
-void for_every_sharding(const reference::OpCase& c, Visit&& visit) {
-  const reference::OpNetwork network = network_around(c);
+void for_every_sharding(const reference::OpCase& c, Visit&& visit,
+                        const reference::OpNetworkOptions& options = {}) {
+  const reference::OpNetwork network = network_around(c, options);
   if (parameter_count(network.graph) == 0) return;
   const TrainingGraph training = differentiate(network.graph, {.optimizer = OptimizerKind::Sgd});
   const StepStart start = start_of(training, network);

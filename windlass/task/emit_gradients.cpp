@@ -132,6 +132,45 @@ void Emitter::add_extra(int32_t u, const Sum& sum) {
       redistribute(kForward, update_of(u).gradient, 0, sum.value, state.layout, state.home));
 }
 
+// Gradients that came from elsewhere join the sum before it leaves: a copy cannot add, and leaves
+// with all of its buffer.
+void Emitter::add_extras(const SumRef& ref) {
+  WeightState& state = weight_of(ref);
+  Value& sum = sum_of(ref).value;
+  const TrainingFacts::Update& facts = update_of(ref.update);
+  std::vector<Value> terms = std::move(state.extra);
+  state.extra.clear();
+  bool adds = sum.view < 0;
+  if (!adds) {  // the part that is wanted of a larger one
+    terms.insert(terms.begin(), sum);
+    sum = {.group = sum.group, .layout = state.layout};
+    sum.buffer = buffers(
+        sum.group,
+        {.kind = BufferKind::WeightGradient, .tensor = facts.gradient, .layout = state.layout},
+        state.elements * facts.gradient_size);
+  }
+  const auto& list = teams(sum.group).teams;
+  for (const Value& term : terms) {
+    TaskId first;
+    for (size_t k = 0; k < list.size(); ++k) {
+      const int32_t work = tables_.sum_work(graph_.buffers[sum.buffer.index() + k].bytes.value);
+      on(teams_->lane(list[k], LaneKind::Compute));
+      compute_after(sum, k);
+      compute_after(term, k);
+      read(term, k, UseKind::Term);
+      write(sum.buffer, k, UseKind::Sum, 0, adds);
+      const TaskId task = add({.kind = TaskKind::Backward,
+                               .price = work,
+                               .tensor = facts.gradient,
+                               .group = group_id(sum.group)});
+      if (k == 0) first = task;
+    }
+    sum.ready = first;
+    sum.per_team = sum.computed = true;
+    adds = true;
+  }
+}
+
 Emitter::Bucket& Emitter::bucket_of(const BucketKey& key) {
   for (size_t i = 0; i < bucket_count_; ++i)
     if (buckets_[i].key == key) return buckets_[i];

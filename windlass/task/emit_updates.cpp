@@ -316,34 +316,6 @@ void Emitter::finish_on_host(const HostUpdate& update, const std::vector<TaskId>
   gather_weights(key, sums, done, weight_bytes);
 }
 
-// Gradients that came from elsewhere join the sum before it leaves: a copy cannot add.
-void Emitter::add_extras(const SumRef& ref) {
-  WeightState& state = weight_of(ref);
-  if (state.extra.empty()) return;
-  Value& sum = sum_of(ref).value;
-  const TensorId tensor = update_of(ref.update).gradient;
-  const auto& list = teams(sum.group).teams;
-  for (const Value& extra : state.extra) {
-    TaskId first;
-    for (size_t k = 0; k < list.size(); ++k) {
-      const int32_t work = tables_.sum_work(graph_.buffers[sum.buffer.index() + k].bytes.value);
-      on(teams_->lane(list[k], LaneKind::Compute));
-      compute_after(sum, k);
-      compute_after(extra, k);
-      read(extra, k, UseKind::Term);
-      write(sum.buffer, k, UseKind::Sum, 0, true);
-      const TaskId task = add({.kind = TaskKind::Backward,
-                               .price = work,
-                               .tensor = tensor,
-                               .group = group_id(sum.group)});
-      if (k == 0) first = task;
-    }
-    sum.ready = first;
-    sum.per_team = sum.computed = true;
-  }
-  state.extra.clear();
-}
-
 // Weights that another group uses as well are sent there after the update.
 void Emitter::refresh_copies() {
   for (size_t u = 0; u < weights_.size(); ++u) {
@@ -353,7 +325,9 @@ void Emitter::refresh_copies() {
     std::vector<Value> copies;
     for (int32_t i = heads_[kForward][row(tensor, 0)]; i >= 0;) {
       const Value& value = values_[static_cast<size_t>(i)];
-      if (value.group != state.home && !value.ready.valid()) copies.push_back(value);
+      // Not brought there, nor part of another.
+      const bool kept = !value.ready.valid() && value.view < 0;
+      if (value.group != state.home && kept) copies.push_back(value);
       i = value.next;
     }
     if (copies.empty()) continue;

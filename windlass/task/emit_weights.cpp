@@ -27,8 +27,10 @@ void Emitter::plan_weights() {
     const int32_t stage = stage_of_[op.index()];
     state.home = strategy_->stages[static_cast<size_t>(stage)].group;
     const OpTemplate& made = made_of(op, state.home);
-    state.layout = made.inputs()[input].layout;
-    state.elements = made.inputs()[input].elements;
+    const OperandTemplate kept =
+        tables_.kept_weight(facts_.updates[u].weight, made.inputs()[input]);
+    state.layout = kept.layout;
+    state.elements = kept.elements;
     state.share = tables_.partial_digits(made.input_gradients()[input].layout);
     // A host holds all of a weight that rests there: who shares its update is on the same one.
     if (strategy_->weights[u].host)
@@ -110,14 +112,17 @@ const Emitter::Value& Emitter::weight(TensorId tensor, const OperandTemplate& wa
     if (other.group == group) return redistribute(kForward, tensor, 0, other, layout, group);
     i = other.next;
   }
+  const OperandTemplate kept = tables_.kept_weight(tensor, want);
   const BufferId buffer =
-      buffers(group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = layout},
-              bytes(tensor, want.elements), true, true);
+      buffers(group, {.kind = BufferKind::Weight, .tensor = tensor, .layout = kept.layout},
+              bytes(tensor, kept.elements), true, true);
   WeightState& state = weights_[static_cast<size_t>(u)];
-  if (group != state.home) add_tied_state(u, want, group);
-  if (group == state.home && layout == state.layout)
+  if (group != state.home) add_tied_state(u, kept, group);
+  if (group == state.home && kept.layout == state.layout)
     state.at_home = static_cast<int32_t>(values_.size());
-  return put(kForward, tensor, 0, {.group = group, .layout = layout, .buffer = buffer});
+  const Value value = {.group = group, .layout = kept.layout, .buffer = buffer};
+  const Value& there = put(kForward, tensor, 0, value);
+  return kept.layout == layout ? there : redistribute(kForward, tensor, 0, value, layout, group);
 }
 
 const Emitter::Value& Emitter::home_weight(int32_t u) {

@@ -236,6 +236,13 @@ int32_t Tables::settle(int32_t id) {
   return settled_[static_cast<size_t>(id)] = result;
 }
 
+OperandTemplate Tables::kept_weight(TensorId weight, const OperandTemplate& want) {
+  if (!layout(want.layout).halo()) return want;
+  const Shape& shape = sized_->graph[weight].type.shape;
+  const Layout kept = without_halo(layout(want.layout), shape);
+  return {intern(kept), largest_elements(kept, shape)};
+}
+
 int32_t Tables::intern_digits(std::vector<MemberDigit> digits) {
   const auto known = std::ranges::find(digit_sets_, digits);
   if (known != digit_sets_.end()) return static_cast<int32_t>(known - digit_sets_.begin());

@@ -175,6 +175,9 @@ class Tables {
     if (!this->layout(whole).halo()) return whole;
     return intern(without_halo(this->layout(whole), sized_->graph[tensor].type.shape));
   }
+  // Where a weight is kept that an op wants so: as it wants it, but where its parts overlap or
+  // leave gaps. What is kept and updated is every element of the weight, in one place or in copies.
+  OperandTemplate kept_weight(TensorId weight, const OperandTemplate& want);
   // The set of digits over which a gradient in this layout is partial; 0 is the empty set.
   int32_t partial_digits(int32_t layout) {
     const auto at = static_cast<size_t>(layout);

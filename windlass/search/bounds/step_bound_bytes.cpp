@@ -74,7 +74,8 @@ int64_t StepBound::State::weight_bytes(size_t stage) {
       const auto at = static_cast<size_t>(u);
       const auto input = static_cast<size_t>(facts.first_use[at].second);
       const OpTemplate& made = made_of(i);
-      const int64_t elements = made.inputs()[input].elements;
+      const int64_t elements =
+          tables.kept_weight(facts.updates[at].weight, made.inputs()[input]).elements;
       const int64_t parts =
           tables.members(tables.partial_digits(made.input_gradients()[input].layout));
       const Residency& residency = strategy->weights[at];

@@ -123,7 +123,8 @@ void StepBound::State::choose() {
     plain_bytes += now.bytes - before.bytes;
     for (int32_t u : updates_of[i]) {
       const auto input = static_cast<size_t>(facts.first_use[static_cast<size_t>(u)].second);
-      const OperandTemplate& weight = now.made->inputs()[input];
+      const OperandTemplate weight = tables.kept_weight(
+          facts.updates[static_cast<size_t>(u)].weight, now.made->inputs()[input]);
       update_elements[static_cast<size_t>(u)] = static_cast<double>(weight.elements);
       update_parts[static_cast<size_t>(u)] = static_cast<double>(
           tables.members(tables.partial_digits(now.made->input_gradients()[input].layout)));

@@ -89,7 +89,8 @@ bool StepBound::State::plan_weights() {
     const auto [op, input] = facts.first_use[u];
     const OpTemplate& made = *chosen[op.index()]->made;
     const OperandTemplate &weight = made.inputs()[input], &gradient = made.input_gradients()[input];
-    if (tables.settled(gradient.layout) != weight.layout) return false;
+    if (tables.settled(gradient.layout) != weight.layout || tables.layout(weight.layout).halo())
+      return false;
     Weight& state = weights[u];
     state.digits = tables.partial_digits(gradient.layout);
     state.layout = weight.layout;

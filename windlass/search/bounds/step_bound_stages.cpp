@@ -24,11 +24,13 @@ void StepBound::State::time_weights(size_t op, StageTimes& times) {
     const int32_t digits = tables.partial_digits(gradient.layout);
     const auto parts = static_cast<double>(tables.members(digits));
     const Residency& residency = strategy->weights[at];
+    const OperandTemplate weight =
+        tables.kept_weight(facts.updates[at].weight, made.inputs()[input]);
     if (!residency.host_update)
-      times.update += kRounding * static_cast<double>(made.inputs()[input].elements) /
+      times.update += kRounding * static_cast<double>(weight.elements) /
                       (residency.zero > 0 ? parts : 1) * update_price();
-    // What other ops add to the sum may lie otherwise.
-    if (parts == 1 || terms_of[at] != 1) continue;
+    // What other ops add to the sum may lie otherwise, and what overlaps is added up elsewhere.
+    if (parts == 1 || terms_of[at] != 1 || tables.layout(gradient.layout).halo()) continue;
     const auto& [scatter, gather] = reduce_price(digits);
     times.reduction += kRounding * (residency.zero == 0 ? scatter + gather : scatter) *
                        static_cast<double>(gradient.elements * facts.updates[at].gradient_size);

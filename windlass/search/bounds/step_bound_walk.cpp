@@ -131,6 +131,7 @@ void StepBound::State::finish_term(const Made& term, int32_t done) {
   const auto u = static_cast<size_t>(term.update);
   if (--terms_left[u] != 0) return;
   if (plain) return add_gradient(term.update, done);
+  if (tables.layout(term.layout).halo()) return;  // not reduced, but brought to the weight
   const int32_t digits = tables.partial_digits(term.layout);
   if (tables.members(digits) == 1) return;
   const auto& [scatter, gather] = reduce_price(digits);

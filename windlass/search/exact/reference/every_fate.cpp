@@ -202,7 +202,7 @@ class EveryFate {
       const auto& first = facts_.first_use[static_cast<size_t>(facts_.update_index[id.index()])];
       if (first.first.index() == i) continue;
       const OpTemplate& home = template_of(first.first.index(), choice[first.first.index()]);
-      const int32_t layout = home.inputs()[first.second].layout;
+      const int32_t layout = tables_.kept_weight(id, home.inputs()[first.second]).layout;
       double time = moves_.time(training_.graph[id].type, layout, to.inputs()[k].layout);
       if (const TensorId gradient = training_.gradient_of[id.index()]; gradient.valid())
         time += moves_.time(training_.graph[gradient].type, to.input_gradients()[k].layout, layout);

@@ -217,17 +217,18 @@ class Builder {
     edge->second.table = both->second;
   }
 
-  // Layouts of an operand under all shardings of an op.
+  // Layouts of an operand under all shardings of an op; of a weight, where it is at home.
   struct Side {
     std::vector<int32_t> value, gradient;  // by sharding
     std::vector<int64_t> elements;
   };
-  Side side_of(size_t op, int32_t operand, bool output) {
+  Side side_of(size_t op, int32_t operand, bool output, TensorId home = {}) {
     Side side;
     const auto at = static_cast<size_t>(operand);
     for (const Sharding& sharding : result_.of(op)) {
       const OpTemplate& made = tables_.op(OpId(op), tables_.intern(sharding), group_);
-      const OperandTemplate& value = output ? made.outputs()[at] : made.inputs()[at];
+      OperandTemplate value = output ? made.outputs()[at] : made.inputs()[at];
+      if (home.valid()) value = tables_.kept_weight(home, value);
       side.value.push_back(value.layout);
       side.elements.push_back(value.elements);
       side.gradient.push_back(
@@ -249,7 +250,8 @@ class Builder {
     sides.weight = look.weight != 0;
     sides.tensor = graph().ops[to].inputs[static_cast<size_t>(look.input)];
     sides.gradient = training_.gradient_of[sides.tensor.index()];
-    sides.from = side_of(from, look.output, !sides.weight);
+    sides.from =
+        side_of(from, look.output, !sides.weight, sides.weight ? sides.tensor : TensorId());
     sides.to = side_of(to, look.input, false);
     // A weight's gradient is settled where the weight is at home.
     if (sides.weight) sides.from.gradient = sides.from.value;

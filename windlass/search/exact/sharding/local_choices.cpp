@@ -200,9 +200,12 @@ void LocalChoices::add_weight(TensorId tensor, const OpTemplate& made, size_t in
 LocalChoice LocalChoices::weight_choice(const Residency& way, const TrainingFacts::Update& update,
                                         const OpTemplate& made, size_t input) {
   const OperandTemplate& want = made.inputs()[input];
-  const int64_t elements = want.elements;
-  const int32_t replicas = in_.tables.replica_digits(want.layout);
-  const int32_t partial = in_.tables.partial_digits(made.input_gradients()[input].layout);
+  const OperandTemplate kept = in_.tables.kept_weight(update.weight, want);
+  const bool moved = kept.layout != want.layout;
+  const int32_t gradient = made.input_gradients()[input].layout;
+  const int64_t elements = kept.elements;
+  const int32_t replicas = in_.tables.replica_digits(kept.layout);
+  const int32_t partial = moved ? 0 : in_.tables.partial_digits(gradient);
   const int64_t copies = in_.tables.members(replicas);
   const int64_t weight = elements * update.weight_size, sum = elements * update.gradient_size;
   const int64_t share = way.zero >= 1 ? (elements + copies - 1) / copies : elements;
@@ -218,6 +221,12 @@ LocalChoice LocalChoices::weight_choice(const Residency& way, const TrainingFact
   else
     cost.time = bucketed(Collective::AllReduce, partial, sum);
   const double hideable = cost.time;
+  if (moved) {
+    const Graph& graph = in_.training.graph;
+    cost.time += in_.moves.time(graph[update.weight].type, kept.layout, want.layout) +
+                 in_.moves.time(graph[update.gradient].type, gradient, kept.layout);
+    add_bytes(want.elements * (update.weight_size + update.gradient_size));
+  }
   if (way.host) {
     cost.time += 2 * in_.micro_batches * host_copy(false, weight) + host_copy(true, sum);
   } else {
