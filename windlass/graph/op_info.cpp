@@ -65,13 +65,33 @@ Signature signature_of(const Graph& graph, const Op& op) {
   return s;
 }
 
+namespace {
+
+void find_ends(const LoopNest& nest, const std::vector<TensorType>& types,
+               std::vector<OperandMap>& maps) {
+  for (size_t k = 0; k < std::min(maps.size(), types.size()); ++k)
+    for (size_t a = 0; a < std::min(maps[k].size(), types[k].shape.size()); ++a) {
+      AxisMap& axis = maps[k][a];
+      if (axis.loop < 0) continue;
+      const int64_t size = nest.loops[static_cast<size_t>(axis.loop)].size;
+      axis.misses_end = size * axis.stride * axis.blocks != types[k].shape[a];
+    }
+}
+
+}  // namespace
+
 LoopNest loops_of(const Graph& graph, const Op& op) {
   if (graph.loops != nullptr) {
     const size_t forward =
         op.forward.valid() ? op.forward.index() : static_cast<size_t>(&op - graph.ops.data());
     if (forward < graph.loops->size()) return (*graph.loops)[forward];
   }
-  return op_info(op.kind).loops(signature_of(graph, op));
+  const Signature signature = signature_of(graph, op);
+  LoopNest nest = op_info(op.kind).loops(signature);
+  find_ends(nest, signature.inputs, nest.inputs);
+  find_ends(nest, signature.outputs, nest.outputs);
+  find_ends(nest, signature.auxiliaries, nest.auxiliaries);
+  return nest;
 }
 
 std::vector<bool> wanted_of(const Op& backward) {

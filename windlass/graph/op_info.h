@@ -74,6 +74,8 @@ struct AxisMap {
   // The axis is so many runs of equal size laid end to end, and the loop goes through all of them
   // at once: index i of the loop touches index i of every run.
   int64_t blocks = 1;
+  // The last window ends before the axis does, or behind it. loops_of() finds it.
+  bool misses_end = false;
 };
 using OperandMap = std::vector<AxisMap>;
 

@@ -169,6 +169,7 @@ inline RandomStep random_step(uint64_t seed) {
     while (samples % parts == 0) ++parts;
     graph = random_batch_network(sizes, samples);
   }
+  if (parts == 1 && Rng(seed, 5).chance(0.1)) graph = positions();
   if (rng.chance(0.2)) graph = with_dtype(graph, DType::BF16);
   TrainingOptions options;
   options.optimizer = static_cast<OptimizerKind>(rng.integer(0, 3));

@@ -79,7 +79,7 @@ TEST(KeptWeights, RandomStrategies) {
     const TrainingGraph training = differentiate(cases::positions(rng.integer(2, 4)), options);
     const Strategy strategy = cases::random_strategy(
         training, machine, rng,
-        {.in_turn = true, .unequal = rng.chance(0.3), .mixed = rng.chance(0.5)});
+        {.in_turn = true, .blocks = true, .unequal = rng.chance(0.3), .mixed = rng.chance(0.5)});
     expect_clean_step(training, machine, strategy, seed);
   }
 }

@@ -37,7 +37,9 @@ bool windows_tile(const LoopNest& nest, int32_t loop) {
   for (const auto* operands : {&nest.inputs, &nest.outputs, &nest.auxiliaries})
     for (const OperandMap& map : *operands)
       for (const AxisMap& axis : map)
-        if (axis.loop == loop && (axis.offset != 0 || axis.stride != axis.window)) return false;
+        if (axis.loop == loop &&
+            (axis.offset != 0 || axis.stride != axis.window || axis.misses_end))
+          return false;
   return true;
 }
 
@@ -206,7 +208,7 @@ void check_sharding(const Op& op, const LoopNest& nest, const Sharding& sharding
       fail_input("strategy: {} \"{}\": {} is cut in blocks and once more", op_info(op.kind).name,
                  op.name, loop.name);
     if (split.blocks > 1 && !windows_tile(nest, split.loop))
-      fail_input("strategy: {} \"{}\": {} cannot be cut in blocks, windows reach across them",
+      fail_input("strategy: {} \"{}\": {} cannot be cut in blocks, windows do not tile them",
                  op_info(op.kind).name, op.name, loop.name);
     int64_t& size = left[static_cast<size_t>(split.loop)];
     const int64_t least =
