@@ -17,7 +17,7 @@ struct InfeasibleAnswer {
   std::optional<Bytes> least_limit = {};
   int64_t tried = 0;           // strategies
   std::string time_cuts = {};  // stages of the search that its time limit has cut, for people
-  SimulationReport report;  // of the most frugal strategy
+  SimulationReport report;     // of the most frugal strategy
   std::string reason;
   std::vector<Advice> advice;
   bool looked = false;  // for advice: not after Ctrl-C
