@@ -68,6 +68,15 @@ TEST(KeptWeights, RowsThatAreSplit) {
     }
 }
 
+// The first rows of a table are no runs of it.
+TEST(KeptWeights, RowsAreNotCutInBlocks) {
+  const TrainingGraph training = differentiate(cases::positions());
+  const Op& op = training.graph.ops[op_called(training, "rows")];
+  const LoopNest nest = loops_of(training.graph, op);
+  EXPECT_FALSE(cases::splits(op, nest, {{{0, 2, 2}}}, 2));
+  EXPECT_TRUE(cases::splits(op, nest, {{{1, 2, 2}}}, 2));
+}
+
 TEST(KeptWeights, RandomStrategies) {
   const uint64_t count = sampled<uint64_t>(300);
   for (uint64_t seed = 1; seed <= count && !testing::Test::HasFailure(); ++seed) {
