@@ -181,6 +181,8 @@ std::vector<TaskId> late_updates(const SimulatedStep& step) {
     if (tasks.tasks[i].kind != TaskKind::HostUpdate || waited_for[i] ||
         step.result.start[i] < computed)
       continue;
+    // What follows on a lane that computes counts on it without saying so.
+    if (tasks[tasks.lanes_of(TaskId(i)).front()].kind != LaneKind::Host) continue;
     size_t needed = tasks.size();
     for (const Use& use : tasks.uses_of(TaskId(i)))
       if (use.write && rests(tasks[use.buffer]))

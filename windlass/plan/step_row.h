@@ -54,8 +54,8 @@ struct StepRow {
   }
 };
 
-// Updates on the host that begin when all gradients have been computed, and that nothing in the
-// step waits for, in the order in which the next step first uses what they write.
+// Updates on lanes of the host that begin when all gradients have been computed, and that nothing
+// in the step waits for, in the order in which the next step first uses what they write.
 std::vector<TaskId> late_updates(const SimulatedStep& step);
 
 // Not simulated yet. The step must hand nothing on but what rests (see cannot_row()). `late`: done
